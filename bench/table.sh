@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The table of docs/performance.md: calls over UDP and in process, all floors, and other systems, in seven interleaved repetitions.
-# Some six minutes on two cores, which nothing else should use meanwhile.
+# The table of docs/performance.md: calls over UDP, in process and through shared memory, all floors, and other systems, in seven interleaved repetitions.
+# Some eight minutes on two cores, which nothing else should use meanwhile.
 #
 #   bench/table.sh FOLDER [REPETITIONS [SECONDS]]
 #
@@ -33,5 +33,8 @@ part bandwidth bandwidth --peers
 part latency-process latency --size 64 --link process
 part rate-process rate --size 64 --outstanding 32 --link process
 part bandwidth-process bandwidth --link process
-"$program" report "$folder"/{latency,rate,bandwidth}{,-process}.json --html "$folder/report.html"
+part latency-shm latency --size 64 --link shm
+part rate-shm rate --size 64 --outstanding 32 --link shm
+part bandwidth-shm bandwidth --link shm
+"$program" report "$folder"/{latency,rate,bandwidth}{,-process,-shm}.json --html "$folder/report.html"
 echo "$folder/report.html"

@@ -106,7 +106,6 @@ fn say(outcome: &Outcome) -> Result<(), Failure> {
 }
 
 fn both(burst: &Burst) -> Result<(), Failure> {
-    burst.link.check()?;
     let bar = bar(burst.quiet);
     bar.set_message("timers");
     let timers = run(burst, Part::Timers)?;
@@ -148,7 +147,7 @@ fn table(results: &Results, failed: &[(String, u32)]) -> String {
 fn run(burst: &Burst, part: Part) -> Result<Outcome, Failure> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
-    command.args(["burst", "--part", &name(part), "--link", &name(burst.link)]);
+    command.args(["burst", "--part", &name(part), "--link", burst.link.name()]);
     command.args(["--calls", &burst.calls.to_string(), "--limit", &burst.limit.to_string()]);
     command.args(["--pollers", &burst.nodes.pollers.to_string()]);
     for (option, address) in

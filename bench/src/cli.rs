@@ -9,13 +9,13 @@ use crate::html::Files;
 use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
+use crate::peer::Serve;
 use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
 use crate::scale::Scale;
 use crate::servers::Wanted;
 use crate::sizes::{Outstanding, Sizes};
 use clap::{Args, Parser, Subcommand};
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Measures generated calls, next to what the machine allows in the same run: the floors.
@@ -157,20 +157,11 @@ pub(crate) struct Settings {
     pub(crate) nodes: Nodes,
 }
 
-/// What the server process is started with.
-#[derive(Debug, Args)]
-pub(crate) struct Serve {
-    #[arg(long)]
-    pub(crate) address: IpAddr,
-    #[arg(long)]
-    pub(crate) pollers: u16,
-    #[arg(long)]
-    pub(crate) core: Option<usize>,
-}
-
 /// What the server process of `scale` is started with.
 #[derive(Debug, Args)]
 pub(crate) struct ServeFleet {
+    #[arg(long, value_enum)]
+    pub(crate) link: LinkFlag,
     #[arg(long)]
     servers: u16,
     #[arg(long)]
@@ -193,7 +184,6 @@ impl Settings {
     /// # Errors
     /// The reason.
     pub(crate) fn check(&self) -> Result<(), String> {
-        self.link.check()?;
         if self.json.is_some() && self.json == self.html {
             return Err("--json and --html name the same file".to_owned());
         }
@@ -235,7 +225,6 @@ mod tests {
     #[test]
     fn refusals_give_the_reason() {
         for (line, word) in [
-            ("latency --link shm", "shared memory yet"),
             ("latency --seconds 0", "not above 0"),
             ("latency --arrivals x", "not a number"),
             ("latency --size 65M", "between 0 and"),

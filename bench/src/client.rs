@@ -78,6 +78,11 @@ impl Client {
         &self.client
     }
 
+    /// Where the server listens.
+    pub(crate) const fn server(&self) -> SocketAddr {
+        self.server
+    }
+
     /// Measures.
     ///
     /// # Errors

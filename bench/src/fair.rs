@@ -6,13 +6,17 @@ use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::pin::Pin;
 use crate::session::Session;
+use crate::whole_file;
 use clap::Args;
 use hdrhistogram::Histogram;
+use serde::Serialize;
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, CallOptions, block_on};
+use trunkline_testkit::output;
 
 /// Bytes that a small call may wait for: four pieces of one READ each.
 const FOUR_PIECES: f64 = (4 << 20) as f64;
@@ -31,8 +35,30 @@ pub(crate) struct Load {
     /// How long small calls are measured.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
+    /// Also write the results to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print nothing but errors.
+    #[arg(long)]
+    quiet: bool,
     #[command(flatten)]
     nodes: Nodes,
+}
+
+/// What the file has.
+#[derive(Debug, Serialize)]
+struct Results {
+    command: &'static str,
+    large: usize,
+    large_bytes: usize,
+    large_failed: u64,
+    /// Of the large calls, in both directions.
+    bytes_per_s: f64,
+    small_calls: u64,
+    rtt_p50_ns: u64,
+    rtt_p99_ns: u64,
+    /// The time of four pieces of 1 MiB at that bandwidth.
+    four_pieces_ns: f64,
 }
 
 /// Measures small calls while large ones are under way, and prints their times next to that of four pieces at the
@@ -44,11 +70,16 @@ pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     // Many threads make these calls, so none is pinned.
     let cores = Pin::cores(Some(Pin::Off))?;
     let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, cores)?;
-    run(load, session.client().sendable())
-        .map_err(|error| session.death().unwrap_or(Failure::Unmeasured(error.to_string())))
+    let results = run(load, session.client().sendable())
+        .map_err(|error| session.death().unwrap_or(Failure::Unmeasured(error.to_string())))?;
+    if !load.quiet {
+        output::out(&table(&results))?;
+    }
+    let written = load.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
+    written.map_err(Failure::Unwritten)
 }
 
-fn run(load: &Load, client: &EchoClient) -> Result<(), Box<dyn Error>> {
+fn run(load: &Load, client: &EchoClient) -> Result<Results, Box<dyn Error>> {
     let (done, moved, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut small = Histogram::<u64>::new(3)?;
     let mut elapsed = Duration::ZERO;
@@ -79,22 +110,35 @@ fn run(load: &Load, client: &EchoClient) -> Result<(), Box<dyn Error>> {
         done.store(true, Ordering::Relaxed);
         outcome
     })?;
-    #[expect(clippy::cast_precision_loss, reason = "printed with three digits")]
-    let (bytes, p99, p50) = (
-        moved.load(Ordering::Relaxed) as f64,
-        small.value_at_quantile(0.99) as f64 / 1e6,
-        small.value_at_quantile(0.5) as f64 / 1e6,
-    );
-    let bandwidth = bytes / elapsed.as_secs_f64();
-    let four = FOUR_PIECES / bandwidth * 1e3;
-    println!(
-        "large calls       {} of {} bytes at a time, {:.0} MB/s",
-        load.large,
-        load.bytes,
-        bandwidth / 1e6
-    );
-    println!("large that failed {}", failed.load(Ordering::Relaxed));
-    println!("small calls       {}, p50 {p50:.2} ms, p99 {p99:.2} ms", small.len());
-    println!("four pieces       {four:.2} ms; p99 is {:.2} of that", p99 / four);
-    Ok(())
+    #[expect(clippy::cast_precision_loss, reason = "reported with a few digits")]
+    let bytes_per_s = moved.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64();
+    Ok(Results {
+        command: "fair",
+        large: load.large,
+        large_bytes: load.bytes,
+        large_failed: failed.load(Ordering::Relaxed),
+        bytes_per_s,
+        small_calls: small.len(),
+        rtt_p50_ns: small.value_at_quantile(0.5),
+        rtt_p99_ns: small.value_at_quantile(0.99),
+        four_pieces_ns: FOUR_PIECES / bytes_per_s * 1e9,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "printed with two digits after the point")]
+fn table(results: &Results) -> String {
+    let Results { large, large_bytes, large_failed, small_calls, .. } = results;
+    let in_ms = |ns: u64| ns as f64 / 1e6;
+    let (p50, p99, four) =
+        (in_ms(results.rtt_p50_ns), in_ms(results.rtt_p99_ns), results.four_pieces_ns / 1e6);
+    [
+        format!(
+            "large calls       {large} of {large_bytes} bytes at a time, {:.0} MB/s",
+            results.bytes_per_s / 1e6
+        ),
+        format!("large that failed {large_failed}"),
+        format!("small calls       {small_calls}, p50 {p50:.2} ms, p99 {p99:.2} ms"),
+        format!("four pieces       {four:.2} ms; p99 is {:.2} of that", p99 / four),
+    ]
+    .join("\n")
 }

@@ -3,6 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
+//! | `paths` | the way of packets to the server |
 //! | `run`, `drift`, `others` | the order of measurements, which are dropped, and what else the machine does |
 //! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
@@ -42,6 +43,7 @@ mod machine;
 mod mixed;
 mod nodes;
 mod others;
+mod paths;
 mod payload;
 mod peer;
 mod pin;
@@ -72,6 +74,7 @@ use others::Others;
 use point::{Measure, Point};
 use report::Report;
 use run::Run;
+use session::Session;
 use std::process::ExitCode;
 use trunkline_testkit::output;
 
@@ -91,12 +94,12 @@ fn main() -> ExitCode {
         Some(Command::Node(host)) => across::serve(host),
         Some(Command::Run(orders)) => across::run(orders),
         Some(Command::Scale(scale)) => scale::measure(scale),
-        Some(Command::ServeFleet(fleet)) => peer::serve_fleet(fleet.wanted(), fleet.core),
+        Some(Command::ServeFleet(fleet)) => peer::serve_fleet(fleet.wanted(), fleet.link, fleet.core),
         Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Report(files)) => html::report(files),
-        Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),
+        Some(Command::Serve(serve)) => peer::serve(serve),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -109,6 +112,8 @@ fn main() -> ExitCode {
 
 /// Measures, and reports what was measured even if something failed on the way.
 fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usize) -> Result<(), Failure> {
+    settings.check()?;
+    let settings = &Settings { link: Session::link(settings.link, &settings.nodes)?, ..settings.clone() };
     let mut run = Run::new(measure, settings, sizes, outstanding)?;
     // A thread that is pinned sees one core only, so this comes before.
     let machine = Machine::here();

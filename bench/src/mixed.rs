@@ -35,7 +35,7 @@ mod members;
 const LINE: Duration = Duration::from_millis(5);
 
 /// What is mixed, and how it is measured.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
     #[arg(long, value_name = "MIX", default_value = "64:90,64K:9,1M:1")]
@@ -117,7 +117,7 @@ struct Results {
 /// # Errors
 /// Why it cannot be measured, or the file not be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
-    mixed.link.check()?;
+    let mixed = &Mixed { link: Session::link(mixed.link, &mixed.nodes)?, ..mixed.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(mixed.pin)?);
     let session = Session::start(mixed.link, &mixed.nodes, mixed.client, cores)?;
     let steps = u64::from(mixed.repetitions) * (1 + mixed.mix.0.len() as u64);
@@ -191,7 +191,7 @@ fn report(
         mix: mixed.mix.to_string(),
         outstanding: mixed.outstanding,
         seconds: mixed.seconds,
-        link: if mixed.link == LinkFlag::Process { "process" } else { "udp" },
+        link: mixed.link.name(),
         machine,
         calls_per_s: members.iter().map(|member| member.mixed.per_s.median).sum(),
         bytes_per_s: members.iter().map(OfMember::bytes_per_s).sum(),

@@ -2,6 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
+use trunkline::{Node, NodeBuilder, ProviderChoice};
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_transport::NodeOptions;
 
 /// The two nodes.
 #[derive(Debug, Clone, Args)]
@@ -18,28 +21,56 @@ pub(crate) struct Nodes {
 }
 
 impl LinkFlag {
-    /// Refuses a link that does not exist yet.
+    /// Its name on the command line and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Udp => "udp",
+            Self::Shm => "shm",
+            Self::Process => "process",
+        }
+    }
+
+    /// Whether the environment lets packets take this link, which a server process could not explain.
     ///
     /// # Errors
-    /// The reason.
+    /// Why not.
     pub(crate) fn check(self) -> Result<(), String> {
-        match self {
-            Self::Shm => {
-                Err("--link shm: calls do not travel through shared memory yet; use --link udp".to_owned())
-            }
-            Self::Auto | Self::Udp | Self::Process => Ok(()),
+        let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
+        if self == Self::Shm && (device.faults.is_some() || device.capture.is_some()) {
+            return Err("--link shm: TRUNKLINE_FAULTS and TRUNKLINE_PCAP keep packets out of shared memory"
+                .to_owned());
         }
+        Ok(())
+    }
+
+    /// A node of a process of its own, whose packets to another process of this host take this link. Everything else comes from
+    /// the environment.
+    ///
+    /// # Errors
+    /// A variable of the environment that cannot be understood.
+    pub(crate) fn builder(self) -> Result<NodeBuilder, String> {
+        let (path, provider) = match self {
+            Self::Auto | Self::Process => return Ok(Node::builder()),
+            Self::Udp => (PathChoice::Udp, None),
+            // Only the software device has it.
+            Self::Shm => (PathChoice::Shm, Some(ProviderChoice::Soft)),
+        };
+        let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
+        let options = NodeOptions::new().device(SoftOptions { path, ..device });
+        let options = provider.into_iter().fold(options, NodeOptions::provider);
+        Ok(Node::builder().transport(options))
     }
 }
 
 /// A link, as it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkFlag {
-    /// The best there is: UDP, today.
+    /// What TRUNKLINE_LINK asks for, by default shared memory; floors and results are those of the link that it comes to.
     Auto,
     /// UDP sockets of the loopback interface.
     Udp,
-    /// Shared memory; refused, because there is no such link yet.
+    /// Memory that both processes share. It ends with the reason where they cannot.
     Shm,
     /// Queues within one process, which then has both nodes.
     Process,

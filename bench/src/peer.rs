@@ -5,8 +5,10 @@
 
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
+use crate::nodes::LinkFlag;
 use crate::pin;
 use crate::servers::{self, Wanted};
+use clap::Args;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -18,6 +20,19 @@ use trunkline_testkit::output;
 
 /// A process whose parent has gone ends after so long, even if its node does not shut down.
 const LAST: Duration = Duration::from_secs(5);
+
+/// What the server process is started with.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[arg(long)]
+    address: IpAddr,
+    #[arg(long, value_enum)]
+    link: LinkFlag,
+    #[arg(long)]
+    pollers: u16,
+    #[arg(long)]
+    core: Option<usize>,
+}
 
 /// A running server process; it ends when this is dropped.
 #[derive(Debug)]
@@ -32,19 +47,37 @@ impl Peer {
     ///
     /// # Errors
     /// Why it does not start; it has printed more itself.
-    pub(crate) fn start(address: IpAddr, pollers: u16, core: Option<usize>) -> Result<Self, Failure> {
-        Self::with(&["serve", "--address", &address.to_string(), "--pollers", &pollers.to_string()], core)
+    pub(crate) fn start(
+        address: IpAddr,
+        link: LinkFlag,
+        pollers: u16,
+        core: Option<usize>,
+    ) -> Result<Self, Failure> {
+        link.check()?;
+        let [address, pollers] = [address.to_string(), pollers.to_string()];
+        Self::with(&["serve", "--address", &address, "--link", link.name(), "--pollers", &pollers], core)
     }
 
     /// Starts it with the servers of a fleet.
     ///
     /// # Errors
     /// Those of [`Peer::start`].
-    pub(crate) fn start_fleet(wanted: Wanted, core: Option<usize>) -> Result<Self, Failure> {
+    pub(crate) fn start_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<Self, Failure> {
+        link.check()?;
         let Wanted { servers, pollers, services } = wanted;
         let [servers, pollers, services] = [servers, pollers, services].map(|count| count.to_string());
         Self::with(
-            &["serve-fleet", "--servers", &servers, "--pollers", &pollers, "--services", &services],
+            &[
+                "serve-fleet",
+                "--link",
+                link.name(),
+                "--servers",
+                &servers,
+                "--pollers",
+                &pollers,
+                "--services",
+                &services,
+            ],
             core,
         )
     }
@@ -96,12 +129,14 @@ impl Drop for Peer {
 ///
 /// # Errors
 /// Why the node does not start.
-pub(crate) fn serve(address: IpAddr, pollers: u16, core: Option<usize>) -> Result<(), Failure> {
-    core.map_or(Ok(()), pin::to)?;
-    let node = Node::builder()
-        .listen(SocketAddr::new(address, 0))
-        .pollers(pollers)
-        .serve(EchoServer::new(|| Mirror))
+pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
+    serve.core.map_or(Ok(()), pin::to)?;
+    let node = serve
+        .link
+        .builder()?
+        .listen(SocketAddr::new(serve.address, 0))
+        .pollers(serve.pollers)
+        .serve(EchoServer::new(Mirror))
         .start()
         .map_err(|error| error.to_string())?;
     until_the_end(&[node])
@@ -111,9 +146,9 @@ pub(crate) fn serve(address: IpAddr, pollers: u16, core: Option<usize>) -> Resul
 ///
 /// # Errors
 /// Why a node does not start.
-pub(crate) fn serve_fleet(wanted: Wanted, core: Option<usize>) -> Result<(), Failure> {
+pub(crate) fn serve_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<(), Failure> {
     core.map_or(Ok(()), pin::to)?;
-    until_the_end(&servers::start(wanted)?)
+    until_the_end(&servers::start(wanted, link)?)
 }
 
 fn until_the_end(nodes: &[Node]) -> Result<(), Failure> {

@@ -3,7 +3,6 @@
 use crate::cli::Settings;
 use crate::html;
 use crate::machine::Machine;
-use crate::nodes::LinkFlag;
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
 use crate::saved::Saved;
@@ -58,11 +57,7 @@ impl Report {
     ) -> Self {
         let point = if points.len() == 1 { points.pop() } else { None };
         let settings = Described {
-            link: match settings.link {
-                LinkFlag::Process => "process",
-                LinkFlag::Shm => "shm",
-                LinkFlag::Auto | LinkFlag::Udp => "udp",
-            },
+            link: settings.link.name(),
             client: settings.client.name(),
             seconds: settings.seconds,
             repetitions: settings.repetitions,

@@ -39,7 +39,6 @@ impl<'a> Run<'a> {
         sizes: &[usize],
         outstanding: usize,
     ) -> Result<Self, String> {
-        settings.check()?;
         let cores = Pin::cores(settings.pin)?;
         let sizes = settings.size.as_ref().map_or(sizes, |sizes| &sizes.0);
         let default = [outstanding];
@@ -68,8 +67,11 @@ impl<'a> Run<'a> {
     /// Why it cannot be measured.
     pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
-        let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
         for _ in 0..settings.repetitions {
+            bar.set_message("start");
+            // New ones each time: where addresses, threads and caches are placed is noise of the repetitions so, and not a
+            // difference between two runs.
+            let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
             for at in 0..self.points.len() {
                 let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
                 for floor in self.floors(&self.points[at]) {

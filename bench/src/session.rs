@@ -5,6 +5,7 @@ use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
 use crate::in_process::Host;
 use crate::nodes::{LinkFlag, Nodes};
+use crate::paths;
 use crate::peer::Peer;
 use crate::pin::{self, Cores};
 use crate::recorder::Sample;
@@ -12,8 +13,12 @@ use crate::worker::Plan;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::fresh_ip;
+
+/// How long a probe waits for shared memory, which takes some milliseconds to agree on.
+const PROBE: Duration = Duration::from_millis(300);
 
 /// Where the server is.
 enum Server {
@@ -49,15 +54,31 @@ impl Session {
         let (node, server, address) = if link == LinkFlag::Process {
             within_process(client_ip, server_ip, nodes.pollers, cores)?
         } else {
-            let peer = Peer::start(server_ip, nodes.pollers, cores.map(|cores| cores.server))?;
-            let builder = Node::builder().listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
+            let peer = Peer::start(server_ip, link, nodes.pollers, cores.map(|cores| cores.server))?;
+            let builder = link.builder()?.listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
             let node = builder.start().map_err(|error| error.to_string())?;
             let address = peer.addresses[0];
             (node, Server::Process(peer), address)
         };
         let node = Arc::new(node);
         let client = Client::connect(Arc::clone(&node), address, kind)?;
+        if link == LinkFlag::Shm {
+            paths::await_memory(&node, address.ip())?;
+        }
         Ok(Self { client, node, server })
+    }
+
+    /// The link that `link` comes to on this machine: for `auto`, two nodes are started and asked.
+    ///
+    /// # Errors
+    /// Those of [`Session::start`].
+    pub(crate) fn link(link: LinkFlag, nodes: &Nodes) -> Result<LinkFlag, Failure> {
+        if link != LinkFlag::Auto {
+            return Ok(link);
+        }
+        let session = Self::start(link, nodes, Kind::Poller, None)?;
+        let is_memory = paths::become_memory(&session.node, session.client.server().ip(), PROBE).is_ok();
+        Ok(if is_memory { LinkFlag::Shm } else { LinkFlag::Udp })
     }
 
     /// Measures calls.
@@ -106,7 +127,7 @@ fn within_process(
     cores: Option<Cores>,
 ) -> Result<(Node, Server, SocketAddr), String> {
     let host = Host::new()?;
-    let serving = host.node(server, pollers).serve(EchoServer::new(|| Mirror));
+    let serving = host.node(server, pollers).serve(EchoServer::new(Mirror));
     // A node's threads run where the thread that starts it does.
     let started = thread::scope(|scope| {
         let start = || {

@@ -2,11 +2,13 @@
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
+use trunkline::{Node, Status};
 use trunkline_testkit::{Folder, fresh_ip, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -164,5 +166,61 @@ fn refusals_name_the_node_and_the_reason() {
         let output = output.expect("it runs");
         assert_eq!(output.status.code(), Some(2), "{}", told(&output));
         assert!(words.iter().all(|word| told(&output).contains(word)), "{words:?}: {}", told(&output));
+    }
+}
+
+/// What a node of the benchmark says of itself.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    protocol: u32,
+    version: String,
+}
+
+/// The first method of a node of another release.
+#[trunkline::service(name = "trunkline.bench.Node", version = 1)]
+trait Release {
+    async fn hello(&self) -> Result<Hello, Status>;
+}
+
+/// The same of a release whose service has another version.
+#[trunkline::service(name = "trunkline.bench.Node", version = 7)]
+trait LaterRelease {
+    async fn hello(&self) -> Result<Hello, Status>;
+}
+
+struct Other;
+
+impl Release for Other {
+    async fn hello(&self) -> Result<Hello, Status> {
+        Ok(Hello { protocol: 1, version: "0.0.7".to_owned() })
+    }
+}
+
+impl LaterRelease for Other {
+    async fn hello(&self) -> Result<Hello, Status> {
+        Ok(Hello { protocol: 7, version: "7.0.0".to_owned() })
+    }
+}
+
+#[test]
+fn a_node_of_another_version_is_refused_by_name() {
+    let host = Host::start();
+    for (is_later, word) in [(false, "0.0.7"), (true, "version")] {
+        let builder = Node::builder().listen((fresh_ip(), 0));
+        let builder = match is_later {
+            false => builder.serve(ReleaseServer::new(Other)),
+            true => builder.serve(LaterReleaseServer::new(Other)),
+        };
+        let other = builder.start().expect("a node");
+        let address = other.local_address().to_string();
+        let nodes = format!("{},{address}", host.address);
+        let output =
+            program().args(["run", "--pattern", "ring", "--nodes", &nodes]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+        assert!(
+            [&*address, word].iter().all(|word| told(&output).contains(word)),
+            "{word}: {}",
+            told(&output)
+        );
     }
 }

@@ -41,7 +41,7 @@ fn assert_positive(point: &Value, keys: &[&str]) {
 
 #[test]
 fn latency_over_udp_and_in_process() {
-    for link in ["udp", "process"] {
+    for link in ["udp", "process", "shm"] {
         let point = json(&format!("latency --verify --link {link}"));
         assert_positive(&point, &ALWAYS);
         assert_eq!(point["command"], "latency");
@@ -53,6 +53,29 @@ fn latency_over_udp_and_in_process() {
             assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
         }
     }
+}
+
+#[test]
+fn a_link_is_what_it_comes_to_and_says_why_not() {
+    let auto = |choice: &str| {
+        let folder = Folder::new().expect("a temporary directory");
+        let path = folder.join("out.json");
+        let line =
+            format!("latency --pin off --seconds 0.1 --repetitions 1 --quiet --json {}", path.display());
+        let output = program(&line).env("TRUNKLINE_LINK", choice).output().expect("the program runs");
+        assert!(output.status.success(), "{choice}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&std::fs::read(path).expect("the file")).expect("JSON")
+    };
+    for (choice, link) in [("auto", "shm"), ("udp", "udp")] {
+        assert_eq!(auto(choice)["settings"]["link"], link, "{choice}");
+    }
+    let refused = program("latency --link shm --seconds 0.1 --repetitions 1")
+        .env("TRUNKLINE_FAULTS", "drop=0.01,seed=7")
+        .output()
+        .expect("the program runs");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{error}");
+    assert!(error.contains("shared memory") && error.contains("TRUNKLINE_FAULTS"), "{error}");
 }
 
 #[test]
@@ -131,7 +154,6 @@ fn an_open_loop_makes_the_calls_that_are_due() {
 #[test]
 fn wrong_usage_has_exit_code_2_and_a_reason() {
     for (line, word) in [
-        ("latency --link shm", "shared memory"),
         ("latency --size 65M", "67108864"),
         ("latency --pin 0,99999", "core 99999"),
         ("bandwidth --size 0", "above 0"),
@@ -167,7 +189,7 @@ fn results_are_printed_although_the_disk_is_full() {
 fn a_burst_reports_calls_and_memory() {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
-    for link in ["process", "udp"] {
+    for link in ["process", "udp", "shm"] {
         let output = bench(&format!("burst --calls 2000 --link {link} --json {}", path.display()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(String::from_utf8_lossy(&output.stdout).contains("2000 succeeded"));
@@ -175,9 +197,6 @@ fn a_burst_reports_calls_and_memory() {
         assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
         assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
     }
-    let refused = bench("burst --link shm");
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--link udp"));
 }
 
 #[test]
@@ -227,4 +246,21 @@ fn scale_varies_one_number_at_a_time() {
         }
     }
     assert_eq!(bench("scale --services 17").status.code(), Some(2));
+}
+
+#[test]
+fn small_calls_next_to_large_ones_are_reported() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let line = format!("fair --large 1 --bytes 1000000 --seconds 1 --quiet --json {}", path.display());
+    let output = bench(&line);
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    let keys = ["rtt_p50_ns", "rtt_p99_ns", "small_calls", "bytes_per_s", "four_pieces_ns", "large_bytes"];
+    assert_positive(&json, &keys);
+    assert_eq!(json["large_failed"], 0);
 }

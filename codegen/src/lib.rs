@@ -1,36 +1,56 @@
 //! The model of a service, and the emitter of its stubs.
 //!
-//! One model ([`Service`]), parsed from a Rust trait, and one emitter serve both front ends: the
-//! attribute macro `#[trunkline::service]` calls [`expand`], and programs that want the stubs as text
-//! call [`generate`]. Of other crates, emitted code names only `trunkline`.
+//! One model ([`Service`]), parsed from a Rust trait, and one emitter serve all front ends: the
+//! attribute macro `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command
+//! `trunkline-codegen` calls [`generate_file`]. Of other crates, emitted code names only `trunkline`.
 
 #![forbid(unsafe_code)]
 
+mod build;
 mod emit;
+mod errors;
 mod hash;
 mod model;
 mod options;
 mod parse;
 mod payload;
+mod types;
 
+pub use build::{BuildError, build, build_into, generate_file};
 pub use hash::{method_hash, service_hash};
-pub use model::{Argument, ErrorType, Method, Output, Service};
+pub use model::{Argument, ErrorType, Method, Output, Runs, Service};
 pub use payload::Payload;
 
+use errors::Errors;
+use options::Options;
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Item, ItemTrait};
 
 /// The stubs of the trait `item`: the trait itself, a server, a client and a poller-local client. If
-/// `item` is not a valid service, the result is all compile errors at once. `arguments` are the
-/// attribute's.
+/// `item` is not a valid service, the result is all compile errors at once, and as much of the stubs as there can be.
+/// `arguments` are the attribute's.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    let service = syn::parse2(arguments)
-        .and_then(|options| syn::parse2::<ItemTrait>(item).and_then(|item| parse::service(options, item)));
-    match service {
-        Ok(service) => emit::service(&service),
-        Err(error) => error.into_compile_error(),
+    let mut errors = Errors::default();
+    let options = Options::parse(arguments, &mut errors);
+    let parsed =
+        syn::parse2::<ItemTrait>(item.clone()).map_err(|error| match syn::parse2::<Item>(item.clone()) {
+            Ok(other) => syn::Error::new_spanned(other, "a service is a trait; this is another item"),
+            Err(_) => error,
+        });
+    let Some(parsed) = errors.take(parsed) else {
+        let errors = errors.finish().map_err(syn::Error::into_compile_error).err();
+        return quote!(#errors #item);
+    };
+    let service = parse::service(options, parsed.clone(), &mut errors);
+    match (errors.finish(), service) {
+        (Ok(()), Some(service)) => emit::service(&service),
+        (checked, service) => {
+            let errors = checked.map_err(syn::Error::into_compile_error).err();
+            let rest = emit::fallback(parsed, service.as_ref());
+            quote!(#errors #rest)
+        }
     }
 }
 
@@ -54,5 +74,9 @@ pub fn generate(source: &str) -> syn::Result<String> {
 /// The stubs of a marked trait; the trait itself if it is not marked.
 fn of_trait(mut item: ItemTrait) -> syn::Result<TokenStream> {
     let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return Ok(quote!(#item)) };
-    Ok(emit::service(&parse::service(options::of(&attribute)?, item)?))
+    let mut errors = Errors::default();
+    let options = Options::parse(options::of(&attribute), &mut errors);
+    let service = parse::service(options, item, &mut errors);
+    errors.finish()?;
+    Ok(service.as_ref().map(emit::service).unwrap_or_default())
 }

@@ -2,7 +2,6 @@
 
 use crate::hash::{method_hash, service_hash};
 use crate::payload::Payload;
-use syn::ext::IdentExt as _;
 use syn::{Attribute, Ident, Type, Visibility};
 
 /// A service.
@@ -14,8 +13,12 @@ pub struct Service {
     pub ident: Ident,
     /// Name on the wire.
     pub name: String,
-    /// Version of the schema on the wire; both sides need the same.
+    /// Version of the schema on the wire.
     pub version: u32,
+    /// The oldest version that the stubs accept; client and server need one in common.
+    pub oldest: u32,
+    /// The type of the codec; bincode if `None`.
+    pub codec: Option<Type>,
     /// Documentation and other attributes of the trait.
     pub attributes: Vec<Attribute>,
     /// Its methods, in the order of the trait.
@@ -25,16 +28,45 @@ pub struct Service {
 /// A method.
 #[derive(Debug, Clone)]
 pub struct Method {
-    /// Its name, also on the wire.
+    /// Its name in Rust.
     pub ident: Ident,
+    /// Its name on the wire.
+    pub name: String,
     /// Documentation and other attributes.
     pub attributes: Vec<Attribute>,
     /// Whether the method is one-way: no reply is sent.
     pub one_way: bool,
-    /// Its arguments after `&self`, at most 12.
+    /// Where its handler runs.
+    pub runs: Runs,
+    /// Its first argument if that is a reference to a type named `Context`, which is not sent.
+    pub context: Option<Argument>,
+    /// Its other arguments after `&self`, at most 12.
     pub arguments: Vec<Argument>,
     /// What it returns.
     pub output: Output,
+}
+
+/// Where the handler of a method runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// On the poller that has received the request.
+    Poller,
+    /// In the worker pool: its future is `Send`, and any worker polls it.
+    Pool,
+    /// On one worker to its end, which it may block.
+    Worker,
+}
+
+impl Runs {
+    /// The attribute that a trait has for it.
+    #[must_use]
+    pub const fn attribute(self) -> Option<&'static str> {
+        match self {
+            Self::Poller => None,
+            Self::Pool => Some("offload"),
+            Self::Worker => Some("blocking"),
+        }
+    }
 }
 
 /// An argument.
@@ -44,7 +76,9 @@ pub struct Argument {
     pub ident: Ident,
     /// Its type.
     pub ty: Type,
-    /// Whether it is sent as raw bytes after the encoded arguments: the last argument of type `Bytes`.
+    /// Whether its type is named `Bytes`.
+    pub is_named_bytes: bool,
+    /// Whether it is sent as raw bytes after the encoded arguments: the last argument whose type is named `Bytes`.
     pub raw: bool,
 }
 
@@ -68,11 +102,18 @@ pub struct Output {
 pub enum ErrorType {
     /// A type named `Status`.
     Status(Type),
+    /// One of `anyhow` or `eyre`, which is sent as a status.
+    Report(Type),
     /// Another one. It is sent as it is, unless it is `Status` by another name.
     Other(Type),
 }
 
 impl Service {
+    /// Its methods that run in the worker pool.
+    pub fn pooled(&self) -> impl Iterator<Item = &Method> {
+        self.methods.iter().filter(|method| method.runs != Runs::Poller)
+    }
+
     /// The hash that identifies it on the wire.
     #[must_use]
     pub fn hash(&self) -> u64 {
@@ -83,14 +124,6 @@ impl Service {
     #[must_use]
     pub fn method_hash(&self, method: &Method) -> u64 {
         let raw_argument = method.arguments.iter().position(|argument| argument.raw);
-        method_hash(&self.name, &method.name(), raw_argument, method.output.payload)
-    }
-}
-
-impl Method {
-    /// Its name on the wire.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.ident.unraw().to_string()
+        method_hash(&self.name, &method.name, raw_argument, method.output.payload)
     }
 }

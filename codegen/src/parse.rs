@@ -1,27 +1,39 @@
 //! Parses a trait into the model, and reports an error at each place that a service cannot have.
 
-use crate::model::{Argument, ErrorType, Method, Output, Service};
+use crate::errors::Errors;
+use crate::model::{Argument, ErrorType, Method, Output, Runs, Service};
 use crate::options::Options;
 use crate::payload::Payload;
+use crate::types::{bare, generic_arguments, is_bytes, is_named, is_report, is_unit, unsendable};
 use quote::quote_spanned;
 use std::collections::HashSet;
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 use syn::{
-    Attribute, FnArg, GenericArgument, ItemTrait, Pat, PathArguments, ReceiverKind, ReturnType, Signature,
+    Attribute, Expr, ExprLit, FnArg, Ident, ItemTrait, Lit, Meta, Pat, ReceiverKind, ReturnType, Signature,
     TraitItem, TraitItemFn, Type, parse_quote,
 };
 
 /// Most methods of a service.
 const MOST_METHODS: usize = 1024;
+/// Most arguments of a method.
+const MOST_ARGUMENTS: usize = 12;
+/// The attributes of methods that are the macro's.
+pub(crate) const OURS: [&str; 4] = ["oneway", "name", "offload", "blocking"];
 
-/// Checks a trait and reports all errors at once.
-pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service> {
-    let mut errors = Errors::default();
-    errors.refuse(&item.generics.params, "a service cannot be generic");
+/// Checks a trait, and reports all errors at once. The service has the methods that are right; it is `None` if stubs of
+/// the trait itself cannot exist.
+pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) -> Option<Service> {
+    let before = errors.len();
+    errors
+        .refuse(&item.generics.params, "a service cannot be generic: its types must be known on both sides");
     errors.refuse(&item.generics.where_clause, "a service cannot have a where clause");
-    errors.refuse(&item.supertraits, "a service cannot have supertraits");
+    errors.refuse(
+        &item.supertraits,
+        "a service cannot have supertraits; bound the type of the handler instead",
+    );
     errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
+    let is_possible = errors.len() == before;
     let name = match &options.name {
         Some(name) if name.value().is_empty() => {
             errors.add(name, "the name of a service cannot be empty");
@@ -30,26 +42,44 @@ pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service>
         Some(name) => name.value(),
         None => item.ident.unraw().to_string(),
     };
-    let version = options.version.as_ref().map_or(Ok(1), |version| version.base10_parse::<u32>());
-    let version = errors.take(version).unwrap_or_default();
-    let mut names = HashSet::new();
+    let version = options.version.unwrap_or(1);
+    if let Some(accepts) = &options.accepts {
+        accepts.check(version, errors);
+    }
+    let (mut idents, mut names) = (HashSet::new(), HashSet::new());
     let mut methods = Vec::new();
     for member in item.items {
         let TraitItem::Fn(function) = member else {
-            errors.add(&member, "a service can have only methods");
+            errors.add(&member, "a service can have only methods; put types and constants next to it");
             continue;
         };
-        // The stubs name their constants in upper case.
-        if !names.insert(function.sig.ident.unraw().to_string().to_uppercase()) {
-            errors.add(&function.sig.ident, "another method has this name already, perhaps in another case");
+        let ident = function.sig.ident.clone();
+        if !idents.insert(ident.unraw().to_string()) {
+            errors.add(&ident, format!("another method is named `{ident}`"));
+            continue;
         }
-        methods.extend(method(function, &mut errors));
+        let Some(method) = method(function, errors) else { continue };
+        if !names.insert(method.name.clone()) {
+            let text =
+                format!("another method is named `{}` on the wire; give `{ident}` another name", method.name);
+            errors.add(&ident, text);
+            continue;
+        }
+        methods.push(method);
     }
     if methods.len() > MOST_METHODS {
-        errors.add(&item.ident, &format!("a service has at most {MOST_METHODS} methods"));
+        errors.add(&item.ident, format!("a service has at most {MOST_METHODS} methods; divide it"));
     }
-    errors.finish()?;
-    Ok(Service { visibility: item.vis, ident: item.ident, name, version, attributes: item.attrs, methods })
+    is_possible.then(|| Service {
+        visibility: item.vis,
+        ident: item.ident,
+        name,
+        version,
+        oldest: options.accepts.as_ref().map_or(version, |accepts| accepts.oldest),
+        codec: options.codec,
+        attributes: item.attrs,
+        methods,
+    })
 }
 
 /// Removes the attribute that marks a service from a list.
@@ -61,95 +91,182 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Names of functions that the stubs define.
-const TAKEN: [&str; 6] = ["connect", "ordered", "with", "with_timeout", "clone", "service"];
+/// Names of functions that the clients have for themselves.
+const TAKEN: [&str; 5] = ["connect", "ordered", "with", "with_timeout", "clone"];
 
+/// A method, unless there is an error in it.
 fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     let TraitItemFn { mut attrs, sig, default, .. } = function;
+    let (ident, before) = (sig.ident.clone(), errors.len());
     check_signature(&sig, errors);
-    errors.refuse(&default, "a method of a service has no default body; implement it in the handler");
-    if TAKEN.iter().any(|taken| sig.ident == taken) {
-        errors.add(&sig.ident, "the generated stubs define a function of this name");
+    errors.refuse(&default, format!("`{ident}` has a body; implement it in the handler"));
+    let name = take_name(&mut attrs, &ident, errors);
+    if TAKEN.iter().any(|taken| ident == taken) {
+        let text = format!(
+            "the generated clients have a function `{ident}` of their own; give the method another name, and \
+             `#[name = \"{ident}\"]` if it has to keep this one on the wire"
+        );
+        errors.add(&ident, text);
     }
-    let one_way = attrs.iter().position(|attribute| attribute.path().is_ident("oneway"));
-    if let Some(at) = one_way {
-        attrs.remove(at);
-    }
-    if let Some(conditional) = attrs.iter().find(|attribute| attribute.path().is_ident("cfg")) {
-        errors.add(conditional, "a method of a service cannot be conditional: both sides must agree on it");
-    }
-    let arguments = arguments(&sig, errors);
-    let output = output(&sig.output);
-    if one_way.is_some() && !matches!(&output, Some(output) if is_unit(&output.ty) && output.error.is_none())
+    let one_way = take_marker(&mut attrs, "oneway", errors).is_some();
+    let runs = take_runs(&mut attrs, &ident, errors);
+    for condition in
+        attrs.iter().filter(|attribute| ["cfg", "cfg_attr"].iter().any(|cfg| attribute.path().is_ident(cfg)))
     {
-        errors.add(&sig.output, "a one-way method returns nothing; remove the return type");
+        errors.add(condition, format!("`{ident}` cannot be conditional: both sides must agree on it"));
     }
-    let Some(output) = output else {
-        errors.add(&sig.output, "this return type cannot be sent: it must own its data");
-        return None;
+    let (context, arguments) = arguments(&sig, errors);
+    let output = output(&sig, errors);
+    if let Some(output) = &output
+        && one_way
+        && !(is_unit(&output.ty) && output.error.is_none())
+    {
+        errors
+            .add(&output.whole, format!("`{ident}` is one-way and returns nothing; remove the return type"));
+    }
+    let output = output.filter(|_| errors.len() == before)?;
+    Some(Method { ident, name, attributes: attrs, one_way, runs, context, arguments, output })
+}
+
+/// Removes an attribute without arguments; returns it if it is there.
+fn take_marker(attributes: &mut Vec<Attribute>, name: &str, errors: &mut Errors) -> Option<Attribute> {
+    let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
+    let attribute = attributes.remove(at);
+    if !matches!(attribute.meta, Meta::Path(_)) {
+        errors.add(&attribute, format!("`#[{name}]` takes no arguments"));
+    }
+    Some(attribute)
+}
+
+/// Where a method's handler runs, by attributes that are removed.
+fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> Runs {
+    let [offload, blocking] = ["offload", "blocking"].map(|name| take_marker(attributes, name, errors));
+    match (offload, blocking) {
+        (Some(_), Some(blocking)) => {
+            let text = format!(
+                "`{ident}` is either `#[offload]`, if its future is `Send` and does not block, or `#[blocking]`"
+            );
+            errors.add(&blocking, text);
+            Runs::Worker
+        }
+        (Some(_), None) => Runs::Pool,
+        (None, Some(_)) => Runs::Worker,
+        (None, None) => Runs::Poller,
+    }
+}
+
+/// The name of a method on the wire: its own, or that of `#[name = "..."]`, which is removed.
+fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
+    let own = ident.unraw().to_string();
+    let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {
+        return own;
     };
-    Some(Method { ident: sig.ident, attributes: attrs, one_way: one_way.is_some(), arguments, output })
+    let attribute = attributes.remove(at);
+    match &attribute.meta {
+        Meta::NameValue(meta) => match &meta.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(name), .. }) if !name.value().is_empty() => {
+                return name.value();
+            }
+            other => errors
+                .add(other, format!("the name of `{ident}` on the wire has to be a text that is not empty")),
+        },
+        _ => errors.add(&attribute, "the name of a method on the wire is given as `#[name = \"...\"]`"),
+    }
+    own
 }
 
 fn check_signature(sig: &Signature, errors: &mut Errors) {
+    let ident = &sig.ident;
     if sig.asyncness.is_none() {
-        errors.add(&sig.fn_token, "a method of a service must be an `async fn`");
+        errors.add(&sig.fn_token, format!("`{ident}` has to be an `async fn`"));
     }
-    errors.refuse(&sig.constness, "a method of a service cannot be const");
-    errors.refuse(&sig.safety, "a method of a service cannot be unsafe");
-    errors.refuse(&sig.abi, "a method of a service cannot have an ABI");
+    errors.refuse(&sig.constness, format!("`{ident}` cannot be const"));
+    errors.refuse(&sig.safety, format!("`{ident}` cannot be unsafe"));
+    errors.refuse(&sig.abi, format!("`{ident}` cannot have an ABI"));
     errors.refuse(
         &sig.generics.params,
-        "a method of a service cannot be generic: its types must be known on both sides",
+        format!("`{ident}` cannot be generic: its types must be known on both sides"),
     );
-    errors.refuse(&sig.generics.where_clause, "a method of a service cannot have a where clause");
-    errors.refuse(&sig.variadic, "a method of a service cannot be variadic");
+    errors.refuse(&sig.generics.where_clause, format!("`{ident}` cannot have a where clause"));
+    errors.refuse(&sig.variadic, format!("`{ident}` cannot be variadic"));
     let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
         if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
     if !by_reference {
-        errors.add(&sig.ident, "a method of a service must take `&self` first");
+        errors.add(ident, format!("`{ident}` has to take `&self` first"));
     }
 }
 
-fn arguments(sig: &Signature, errors: &mut Errors) -> Vec<Argument> {
-    let mut arguments = Vec::new();
-    for input in &sig.inputs {
+/// The context, and what is sent.
+fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>) {
+    let method = &sig.ident;
+    let (mut context, mut arguments) = (None, Vec::new());
+    for (at, input) in sig.inputs.iter().enumerate() {
         let FnArg::Typed(typed) = input else { continue };
-        let Pat::Ident(pattern) = &*typed.pat else {
-            errors.add(&typed.pat, "an argument of a service must be a plain name");
+        let plain = match &*typed.pat {
+            Pat::Ident(pattern) if pattern.by_ref.is_none() && pattern.mutability.is_none() => {
+                Some(pattern).filter(|pattern| pattern.subpat.is_none())
+            }
+            _ => None,
+        };
+        let Some(pattern) = plain else {
+            errors.add(
+                &typed.pat,
+                format!("an argument of `{method}` has to be a plain name, such as `value`"),
+            );
             continue;
         };
-        if pattern.by_ref.is_some() || pattern.mutability.is_some() || pattern.subpat.is_some() {
-            errors.add(&typed.pat, "an argument of a service must be a plain name");
+        let ident = pattern.ident.clone();
+        if let Some(ty) = context_type(&typed.ty) {
+            if at != 1 {
+                let text =
+                    format!("the context `{ident}` of `{method}` has to be the first argument after `&self`");
+                errors.add(&typed.ty, text);
+            }
+            context = Some(Argument { ident, ty, is_named_bytes: false, raw: false });
+            continue;
         }
-        if !owns_its_data(&typed.ty) {
-            errors.add(&typed.ty, "this type cannot be sent: it must own its data");
+        if let Some(remedy) = unsendable(&typed.ty) {
+            errors.add(&typed.ty, format!("argument `{ident}` of `{method}` cannot be sent: {remedy}"));
         }
         if let Some(attribute) = typed.attrs.first() {
-            errors.add(attribute, "an argument of a service cannot have attributes");
+            errors.add(attribute, format!("argument `{ident}` of `{method}` cannot have attributes"));
         }
-        arguments.push(Argument { ident: pattern.ident.clone(), ty: (*typed.ty).clone(), raw: false });
+        let ty = (*typed.ty).clone();
+        let is_named_bytes = is_bytes(&ty);
+        arguments.push(Argument { ident, ty, is_named_bytes, raw: false });
     }
-    if arguments.len() > 12 {
-        errors.add(&sig.inputs, "a method has at most 12 arguments; put them into a struct");
+    if let Some(argument) = arguments.get(MOST_ARGUMENTS) {
+        let text = format!("`{method}` has more than {MOST_ARGUMENTS} arguments; put some into a struct");
+        errors.add(&argument.ident, text);
     }
-    if let Some(last) = arguments.iter_mut().rev().find(|argument| is_bytes(&argument.ty)) {
+    if let Some(last) = arguments.iter_mut().rev().find(|argument| argument.is_named_bytes) {
         last.raw = true;
     }
-    arguments
+    (context, arguments)
 }
 
-fn output(output: &ReturnType) -> Option<Output> {
-    let whole: Type = match output {
+/// `Context` in `&Context`.
+fn context_type(ty: &Type) -> Option<Type> {
+    let Type::Reference(reference) = ty else { return None };
+    let is_plain = reference.lifetime.is_none() && reference.mutability.is_none();
+    (is_plain && is_named(&reference.elem, "Context")).then(|| (*reference.elem).clone())
+}
+
+fn output(sig: &Signature, errors: &mut Errors) -> Option<Output> {
+    let whole: Type = match &sig.output {
         ReturnType::Default => parse_quote!(()),
-        ReturnType::Type(_, ty) => (**ty).clone(),
+        ReturnType::Type(_, ty) => bare(ty).clone(),
     };
-    if !owns_its_data(&whole) {
-        return None;
-    }
     let (ty, error) = match generic_arguments(&whole, "Result").as_slice() {
         [success, error, ..] if is_named(error, "Status") => {
             ((*success).clone(), Some(ErrorType::Status((*error).clone())))
+        }
+        [success, error, ..] if is_report(error) => {
+            ((*success).clone(), Some(ErrorType::Report((*error).clone())))
+        }
+        [success] if is_report(&whole) => {
+            let error = quote_spanned!(whole.span()=> <#whole as ::trunkline::stub::Fallible>::Error);
+            ((*success).clone(), Some(ErrorType::Report(Type::Verbatim(error))))
         }
         [success, error, ..] => ((*success).clone(), Some(ErrorType::Other((*error).clone()))),
         // An alias; the compiler finds the error in it.
@@ -159,6 +276,10 @@ fn output(output: &ReturnType) -> Option<Output> {
         }
         [] => (whole.clone(), None),
     };
+    if let Some(remedy) = unsendable(&ty) {
+        errors.add(&ty, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
+        return None;
+    }
     let optional = generic_arguments(&ty, "Option").first().copied().filter(|ty| is_bytes(ty));
     let (payload, raw) = match optional {
         Some(bytes) => (Payload::OptionalBytes, Some(bytes.clone())),
@@ -166,70 +287,4 @@ fn output(output: &ReturnType) -> Option<Output> {
         None => (Payload::Coded, None),
     };
     Some(Output { whole, ty, payload, raw, error })
-}
-
-/// References and `impl` types cannot be decoded from received bytes. Nested ones are left to the
-/// compiler, which then reports that `DeserializeOwned` is missing.
-fn owns_its_data(ty: &Type) -> bool {
-    !matches!(ty, Type::Reference(_) | Type::ImplTrait(_) | Type::Ptr(_) | Type::Slice(_) | Type::Never(_))
-}
-
-fn is_unit(ty: &Type) -> bool {
-    matches!(ty, Type::Tuple(tuple) if tuple.elems.is_empty())
-}
-
-fn is_bytes(ty: &Type) -> bool {
-    is_named(ty, "Bytes")
-}
-
-/// Whether it is a type of this name, without parameters.
-fn is_named(ty: &Type, name: &str) -> bool {
-    let Type::Path(path) = ty else { return false };
-    path.qself.is_none()
-        && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
-}
-
-/// The type arguments if `ty` is `name<...>`.
-fn generic_arguments<'a>(ty: &'a Type, name: &str) -> Vec<&'a Type> {
-    let Type::Path(path) = ty else { return Vec::new() };
-    let Some(last) = path.path.segments.last().filter(|last| last.ident == name) else { return Vec::new() };
-    let PathArguments::AngleBracketed(list) = &last.arguments else { return Vec::new() };
-    let types = list.args.iter().filter_map(|argument| match argument {
-        GenericArgument::Type(ty) => Some(ty),
-        _ => None,
-    });
-    types.collect()
-}
-
-/// Collects errors, so that the user sees all of them at once.
-#[derive(Default)]
-struct Errors(Option<syn::Error>);
-
-impl Errors {
-    fn add(&mut self, place: &impl quote::ToTokens, text: &str) {
-        let error = syn::Error::new(place.span(), text);
-        self.push(error);
-    }
-
-    /// Adds an error if there is anything at this place.
-    fn refuse(&mut self, place: &impl quote::ToTokens, text: &str) {
-        if !place.to_token_stream().is_empty() {
-            self.add(place, text);
-        }
-    }
-
-    fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
-        result.map_err(|error| self.push(error)).ok()
-    }
-
-    fn push(&mut self, error: syn::Error) {
-        match &mut self.0 {
-            Some(all) => all.combine(error),
-            none => *none = Some(error),
-        }
-    }
-
-    fn finish(self) -> syn::Result<()> {
-        self.0.map_or(Ok(()), Err)
-    }
 }

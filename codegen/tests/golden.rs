@@ -1,4 +1,4 @@
-//! The emitted stubs as text: `golden/kv.rs` shows what `#[trunkline::service]` expands to.
+//! The emitted stubs as text: `golden/kv.rs` shows what `#[trunkline::service]` expands to, `golden/pooled.rs` for methods of the worker pool.
 //!
 //! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes the present output; review
 //! the difference before you commit it.
@@ -14,12 +14,19 @@ mod tests {
     }
 
     #[test]
-    fn the_stubs_match_the_golden_file() {
-        let stubs = generate(&fs::read_to_string(golden("kv.in.rs")).unwrap()).unwrap();
-        if std::env::var_os("TRUNKLINE_BLESS").is_some() {
-            fs::write(golden("kv.rs"), &stubs).unwrap();
+    fn the_stubs_match_the_golden_files() {
+        for name in ["kv", "pooled"] {
+            is_golden(name);
         }
-        let expected = fs::read_to_string(golden("kv.rs")).unwrap();
+    }
+
+    fn is_golden(name: &str) {
+        let (written, file) = (format!("{name}.in.rs"), format!("{name}.rs"));
+        let stubs = generate(&fs::read_to_string(golden(&written)).unwrap()).unwrap();
+        if std::env::var_os("TRUNKLINE_BLESS").is_some() {
+            fs::write(golden(&file), &stubs).unwrap();
+        }
+        let expected = fs::read_to_string(golden(&file)).unwrap();
         if let Some((line, (now, then))) = stubs
             .lines()
             .chain(std::iter::repeat(""))
@@ -29,7 +36,7 @@ mod tests {
             .find(|(_, (now, then))| now != then)
         {
             panic!(
-                "line {} of golden/kv.rs is {then:?}, but {now:?} is emitted; set TRUNKLINE_BLESS=1 to accept",
+                "line {} of golden/{file} is {then:?}, but {now:?} is emitted; set TRUNKLINE_BLESS=1 to accept",
                 line + 1
             );
         }
@@ -72,9 +79,9 @@ mod tests {
         assert_eq!(
             errors,
             [
-                "a method of a service must be an `async fn`",
-                "a method of a service must take `&self` first",
-                "a service can have only methods"
+                "`one` has to be an `async fn`",
+                "`two` has to take `&self` first",
+                "a service can have only methods; put types and constants next to it"
             ]
         );
         assert!(generate("this is no Rust").is_err());

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 /// Two nodes run in one thread, and their pollers have turns only when there is something to do, so no turn
 /// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns; they
 /// are attributed to layers by the source file that they were written in. Allocations, system calls and datagrams
-/// are counted in the same turns. Each number is per call: for the in-process link and for UDP sockets on the
-/// loopback interface, with 1 and with 32 calls under way, made by tasks on the client's poller. It takes about a minute.
+/// are counted in the same turns. Each number is per call: for the in-process link, for UDP sockets on the
+/// loopback interface and for shared memory, with 1 and with 32 calls under way, made by tasks on the client's poller. It
+/// takes about a minute.
 /// docs/performance.md explains what is counted, and what is not.
 ///
 /// Examples:

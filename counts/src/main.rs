@@ -135,8 +135,8 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         calls: CALLS,
         request_header_bytes: request.header_bytes,
         reply_header_bytes: reply.header_bytes,
-        outstanding_32: Links { in_process: link(1), udp: link(3) },
-        one_outstanding: Links { in_process: link(0), udp: link(2) },
+        outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },
+        one_outstanding: Links { in_process: link(0), udp: link(2), shm: link(4) },
     })
 }
 

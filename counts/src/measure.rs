@@ -121,6 +121,12 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What is measured: both links, with one call at a time and with many.
-pub(crate) const RUNS: [(Linked, u32); 4] =
-    [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1), (Linked::Udp, 32)];
+/// What is measured: each link, with one call at a time and with many.
+pub(crate) const RUNS: [(Linked, u32); 6] = [
+    (Linked::InProcess, 1),
+    (Linked::InProcess, 32),
+    (Linked::Udp, 1),
+    (Linked::Udp, 32),
+    (Linked::Shm, 1),
+    (Linked::Shm, 32),
+];

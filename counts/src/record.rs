@@ -58,12 +58,13 @@ pub(crate) struct LinkCounts {
     pub(crate) server: SideCounts,
 }
 
-/// Counts over both links.
+/// Counts over each link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Links {
     #[serde(rename = "in-process")]
     pub(crate) in_process: LinkCounts,
     pub(crate) udp: LinkCounts,
+    pub(crate) shm: LinkCounts,
 }
 
 impl Links {
@@ -72,6 +73,7 @@ impl Links {
         match linked {
             Linked::InProcess => &self.in_process,
             Linked::Udp => &self.udp,
+            Linked::Shm => &self.shm,
         }
     }
 }
@@ -97,7 +99,7 @@ impl Record {
     /// In each way that was measured: its name, and the counts of its sides.
     pub(crate) fn rows(&self) -> Vec<(Linked, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
-        for linked in [Linked::InProcess, Linked::Udp] {
+        for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
             for (outstanding, links) in [(1, &self.one_outstanding), (32, &self.outstanding_32)] {
                 let LinkCounts { client, server } = links.over(linked);
                 rows.extend([
@@ -171,7 +173,7 @@ mod tests {
         };
         let links = || {
             let link = || LinkCounts { client: side(), server: side() };
-            Links { in_process: link(), udp: link() }
+            Links { in_process: link(), udp: link(), shm: link() }
         };
         let toolchain = Toolchain {
             rustc: "rustc 1".to_owned(),
@@ -238,7 +240,7 @@ mod tests {
     #[test]
     fn a_record_has_the_keys_that_others_read() {
         let json = serde_json::to_value(record()).unwrap();
-        for link in ["in-process", "udp"] {
+        for link in ["in-process", "udp", "shm"] {
             for side in ["client", "server"] {
                 for key in ["codec", "rpc", "transport", "device", "allocations", "system_calls"] {
                     assert!(json[link][side][key].is_number(), "{link} {side} {key}");

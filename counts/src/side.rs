@@ -9,6 +9,8 @@ pub(crate) enum Linked {
     InProcess,
     /// UDP sockets on the loopback interface.
     Udp,
+    /// Memory that both devices share, as processes of one host do.
+    Shm,
 }
 
 /// Which of the nodes.
@@ -26,6 +28,7 @@ impl Linked {
         match self {
             Self::InProcess => "in-process",
             Self::Udp => "udp",
+            Self::Shm => "shm",
         }
     }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo over IPv6 in its own user and network namespace: two processes on ::1, and on two addresses.
+# The demo over IPv6 in its own user and network namespace: two processes on ::1, and on two addresses. By UDP, as between hosts.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -29,7 +29,7 @@ inside='
 # demo NAME SERVER-ADDRESS CLIENT-ADDRESS
 demo() {
     local report=$scratch/$1.json status
-    TRUNKLINE_RUNTIME_DIR=$scratch/run timeout 180 unshare --user --map-root-user --net bash -c "$inside" demo \
+    TRUNKLINE_LINK=udp TRUNKLINE_RUNTIME_DIR=$scratch/run timeout 180 unshare --user --map-root-user --net bash -c "$inside" demo \
         --allow-unauthenticated --server-address "$2" --client-address "$3" --tree "$scratch/tree" --calls 2000 \
         --json "$report"
     status=$?

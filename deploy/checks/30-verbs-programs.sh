@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Unmodified third-party programs on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
-# between processes of one address and across two network namespaces.
+# between processes of one address and across two network namespaces. Those of one address share memory where nothing is to be
+# lost, unless TRUNKLINE_LINK=udp is set; those of two use UDP.
 #
 # deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash

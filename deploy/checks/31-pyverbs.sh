@@ -33,13 +33,19 @@ cp -r "$shipped" "$scratch/tests"
 find "$scratch/tests" -name '*.gz' -exec gunzip {} +
 export LD_LIBRARY_PATH=$PWD/target/dropin TRUNKLINE_RUNTIME_DIR=$scratch/run
 export TRUNKLINE_ADDRESS=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$((RANDOM % 250 + 1))
-for module in "${modules[@]}"; do
-    log=$scratch/$module.log
-    (cd "$scratch" && timeout 120 "$python" -B tests/run_tests.py -v -k "$module" --gid 0) >"$log" 2>&1
-    verdict "pyverbs-${module%.}" $? "$(grep -E '^(FAIL|ERROR|Error)' "$log" | head -n 1) $(tail -n 1 "$log")"
-done
-for name in "${wanted[@]}"; do
-    grep -hqE "^$name .*\.\.\. ok\$" "$scratch"/test_*.log
-    verdict "pyverbs-$name" $? "it was skipped, or did not run"
+# Once through shared memory, once by UDP.
+for link in auto udp; do
+    export TRUNKLINE_LINK=$link
+    prefix=pyverbs
+    if [[ $link == udp ]]; then prefix=pyverbs-udp; fi
+    for module in "${modules[@]}"; do
+        log=$scratch/$link-$module.log
+        (cd "$scratch" && timeout 120 "$python" -B tests/run_tests.py -v -k "$module" --gid 0) >"$log" 2>&1
+        verdict "$prefix-${module%.}" $? "$(grep -E '^(FAIL|ERROR|Error)' "$log" | head -n 1) $(tail -n 1 "$log")"
+    done
+    for name in "${wanted[@]}"; do
+        grep -hqE "^$name .*\.\.\. ok\$" "$scratch/$link"-test_*.log
+        verdict "$prefix-$name" $? "it was skipped, or did not run"
+    done
 done
 exit "$check_status"

@@ -11,7 +11,8 @@ if ! build trunkline-testkit --example garbage; then
     fail garbage-build "the example does not build"
     exit 1
 fi
-export TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
+# The garbage meets the exchanges only by UDP. One side of each captures its packets, so they would stay there anyway.
+export TRUNKLINE_LINK=udp TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
 # The capture is in memory if possible: a busy disk would delay the side that writes it.

@@ -122,7 +122,8 @@ end_places() {
 start() {
     local place=$1 output=$2
     shift 2
-    (in_place "$place" "${priority[@]}" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="${faults//%a/$attempt}" HOME=/tmp \
+    (in_place "$place" "${priority[@]}" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="${faults//%a/$attempt}" \
+        TRUNKLINE_LINK="${TRUNKLINE_LINK-}" HOME=/tmp \
         "${wrapper[@]}" "$@") >"$output.out" 2>"$output.err" {ticks}<&- &
     started=$!
     running+=("$started")

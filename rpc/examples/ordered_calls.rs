@@ -86,10 +86,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             None => builder,
         })
     };
-    let server =
-        build("127.0.0.5:0")?.serve(JournalServer::new(move || Reader(Arc::clone(&shared)))).start()?;
+    let server = build("127.0.0.5:0")?.serve(JournalServer::new(Reader(shared))).start()?;
     let caller = build("127.0.0.6:0")?.start()?;
-    let client = JournalClient::connect(&caller, server.local_address())?;
+    let client = JournalClient::new(caller.channel(server.local_address()));
     let client = client.with_timeout(Duration::from_secs(120)).ordered();
     let bar = ProgressBar::new(options.calls)
         .with_style(ProgressStyle::with_template("{wide_bar} {pos}/{len} calls, {eta} left")?);

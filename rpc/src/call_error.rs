@@ -3,22 +3,76 @@
 //! Emitted code uses [`HandlerError`] on both sides. It is the type that decides, so an alias of `Status` is one.
 
 use crate::call::Response;
+use crate::codec::{CodecFor, Coded, Decoder};
 use crate::server::{Failure, Replier};
 use crate::status::Status;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Why a call of a method with an error of its own failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// It can be a source of other errors (thiserror's `#[from]`), and a part of an error that a service sends, since serde
+/// encodes it if it encodes `E`. In a handler that returns a [`Status`], `?` makes one of it.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use trunkline::{CallError, Status};
+///
+/// #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+/// enum ShopError {
+///     #[error("only {0} are left")]
+///     OutOfStock(u32),
+///     /// Of a service that this one calls.
+///     #[error("payment: {0}")]
+///     Payment(#[from] CallError<PaymentError>),
+/// }
+///
+/// #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+/// #[error("the card was refused")]
+/// struct PaymentError;
+///
+/// #[trunkline::service]
+/// trait Shop {
+///     async fn order(&self, what: String) -> Result<u64, ShopError>;
+/// }
+///
+/// async fn order(shop: &ShopClient) -> Result<Option<u64>, Status> {
+///     match shop.order("salt".to_owned()).await {
+///         Ok(number) => Ok(Some(number)),
+///         // The shop's own error, as it is.
+///         Err(CallError::Handler(ShopError::OutOfStock(_))) => Ok(None),
+///         // Everything else, the errors of transport included.
+///         Err(error) => Err(error.into()),
+///     }
+/// }
+/// # fn main() {}
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallError<E> {
     /// The handler returned this.
     Handler(E),
     /// A node ended the call.
-    Status(Status),
+    Status(#[serde(with = "crate::nested_status")] Status),
 }
 
 impl<E> CallError<E> {
+    /// What the handler returned, if it is that.
+    pub fn handler(&self) -> Option<&E> {
+        match self {
+            Self::Handler(error) => Some(error),
+            Self::Status(_) => None,
+        }
+    }
+
+    /// The status with which a node ended the call, if it is that.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Handler(_) => None,
+            Self::Status(status) => Some(status),
+        }
+    }
+
     /// Whether the handler may have run, as [`Status::may_have_run`].
     pub fn may_have_run(&self) -> bool {
         match self {
@@ -52,12 +106,13 @@ impl<E: std::error::Error> std::error::Error for CallError<E> {
     }
 }
 
-/// The error of a method: [`Status`], or any type that serde encodes and decodes.
+/// The error of a method in a service with the codec `C`: [`Status`], or any type with serde's derives that the codec takes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a service's method",
-    label = "it has to be `trunkline::Status`, or implement serde's `Serialize` and `Deserialize`"
+    label = "derive `serde::Serialize` and `serde::Deserialize` for it, or return `trunkline::Status`",
+    note = "for an error of anyhow or eyre write `anyhow::Result<T>` or `eyre::Result<T>`, and use the feature of that name"
 )]
-pub trait HandlerError: Sized {
+pub trait HandlerError<C>: Sized {
     /// What the client's method fails with.
     type Call: From<Status>;
 
@@ -71,7 +126,7 @@ pub trait HandlerError: Sized {
     fn check(response: Response) -> Result<Response, Self::Call>;
 }
 
-impl HandlerError for Status {
+impl<C> HandlerError<C> for Status {
     type Call = Self;
 
     fn into_failure(self, _: &Replier) -> Failure {
@@ -84,15 +139,16 @@ impl HandlerError for Status {
     }
 }
 
-impl<E: Serialize + DeserializeOwned> HandlerError for E {
+#[diagnostic::do_not_recommend]
+impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     type Call = CallError<E>;
 
     fn into_failure(self, replier: &Replier) -> Failure {
-        replier.error(&self)
+        replier.error(&Coded::<C, E>::new(&self))
     }
 
     fn check(response: Response) -> Result<Response, CallError<E>> {
-        match response.error() {
+        match response.error::<Decoder<C, E>>() {
             None => Ok(response),
             Some(Ok(error)) => Err(CallError::Handler(error)),
             Some(Err(status)) => Err(CallError::Status(status)),
@@ -113,19 +169,3 @@ pub trait Fallible {
 impl<T, E> Fallible for Result<T, E> {
     type Error = E;
 }
-
-/// Is [`Status`]: the errors by this name.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not `trunkline::Status`",
-    label = "an error named `Status` is sent as one, so it must be `trunkline::Status`",
-    note = "give a type of your own another name here: `type Refusal = {Self};`"
-)]
-pub trait IsStatus {}
-
-impl IsStatus for Status {}
-
-/// Does nothing; it compiles only for [`Status`].
-pub const fn is_status<T: IsStatus>() {}
-
-/// Does nothing; it compiles only for what can be the error of a method.
-pub const fn is_handler_error<T: HandlerError>() {}

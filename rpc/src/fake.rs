@@ -2,21 +2,29 @@
 
 use crate::budgets::{Budgets, Limits};
 use crate::call::{Entry, Outcome, Submission};
+use crate::codec::{Bincode, Coding};
+use crate::foreign::Foreign;
 use crate::frame::Encoded;
 use crate::inbox::{Inbox, Work};
+use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
 use crate::name::{MethodName, ServiceName};
+use crate::pool::SharedPool;
+#[cfg(test)]
+use crate::routes::Link;
+use crate::routes::Routes;
 use crate::server::{MethodNumbers, Request, Service};
 use crate::status::Status;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
-    Carrier, EAGER_BYTES, Exhausted, Leaves, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex,
-    SendError, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper as _,
+    Carrier, Connect, EAGER_BYTES, Exhausted, Leaves, Origin, Outgoing, PeerDown, PeerEvent, PeerKey,
+    PollerIndex, Reach, SendError, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -42,6 +50,8 @@ pub(crate) struct FakeCarrier {
     pub(crate) now: Time,
     pub(crate) given: Vec<Given>,
     pub(crate) cancelled: Vec<Token>,
+    /// How often it was asked to give up messages.
+    pub(crate) searches: usize,
     /// Whether what is cancelled has not left yet.
     pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
@@ -56,6 +66,9 @@ pub(crate) struct FakeCarrier {
     pub(crate) leaves_through: Option<SessionNumber>,
     /// Why its peers cannot be reached.
     pub(crate) away: Option<PeerDown>,
+    /// Nodes that have sessions, and those that it was asked to reach.
+    pub(crate) up: BTreeSet<PeerKey>,
+    pub(crate) reached: Vec<PeerKey>,
 }
 
 impl FakeCarrier {
@@ -64,6 +77,7 @@ impl FakeCarrier {
             now: Time(1_000_000),
             given: Vec::new(),
             cancelled: Vec::new(),
+            searches: 0,
             holds_messages: false,
             refusal: None,
             is_full_of_large: false,
@@ -71,10 +85,13 @@ impl FakeCarrier {
             sessions_are_over: false,
             leaves_through: None,
             away: None,
+            up: BTreeSet::new(),
+            reached: Vec::new(),
         }
     }
 
     /// The key of the peer at an address.
+    #[cfg(test)]
     pub(crate) fn key(address: SocketAddr) -> PeerKey {
         PeerKey::new(address)
     }
@@ -90,6 +107,10 @@ impl Carrier for FakeCarrier {
         self.now
     }
 
+    fn advance(&mut self, time: Time) {
+        self.now = self.now.max(time);
+    }
+
     fn poller(&self) -> PollerIndex {
         PollerIndex(0)
     }
@@ -98,8 +119,21 @@ impl Carrier for FakeCarrier {
         1
     }
 
-    fn peer(&mut self, address: SocketAddr) -> PeerKey {
-        Self::key(address)
+    fn peer(&mut self, node: PeerKey) -> PeerKey {
+        node
+    }
+
+    fn is_up(&self, peer: PeerKey) -> bool {
+        self.up.contains(&peer)
+    }
+
+    fn reach(&mut self, node: PeerKey) -> Reach {
+        self.reached.push(node);
+        match self.away {
+            _ if self.up.contains(&node) => Reach::Up,
+            Some(cause) => Reach::Away { cause, due_in: Duration::ZERO },
+            None => Reach::UnderWay,
+        }
     }
 
     fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
@@ -133,9 +167,10 @@ impl Carrier for FakeCarrier {
         Ok(Taken { turn, left: self.leaves_through })
     }
 
-    fn cancel(&mut self, token: Token) -> bool {
-        self.cancelled.push(token);
-        self.holds_messages
+    fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
+        self.searches += 1;
+        self.cancelled.extend(tokens);
+        if self.holds_messages { tokens.clone() } else { BTreeSet::new() }
     }
 
     fn has_session(&self, _: PeerKey, _: SessionNumber) -> bool {
@@ -163,9 +198,10 @@ impl Carrier for FakeCarrier {
 }
 
 /// A service whose methods each do one thing.
-static SERVICE: ServiceName = ServiceName { name: "fake", version: 2, hash: 0x5e41 };
+static SERVICE: ServiceName =
+    ServiceName { name: "fake", version: 2, oldest: 2, codec: 0, codec_name: "bincode", hash: 0x5e41 };
 /// Methods of the fake service, and one that it does not have.
-pub(crate) static METHODS: [MethodName; 8] = [
+pub(crate) static METHODS: [MethodName; 9] = [
     MethodName { service: &SERVICE, name: "echo", hash: 1, one_way: false },
     MethodName { service: &SERVICE, name: "hang", hash: 2, one_way: false },
     MethodName { service: &SERVICE, name: "decode", hash: 3, one_way: false },
@@ -173,33 +209,50 @@ pub(crate) static METHODS: [MethodName; 8] = [
     MethodName { service: &SERVICE, name: "keep", hash: 6, one_way: false },
     MethodName { service: &SERVICE, name: "hang unheard", hash: 7, one_way: true },
     MethodName { service: &SERVICE, name: "keep unheard", hash: 8, one_way: true },
+    MethodName { service: &SERVICE, name: "offloaded", hash: 9, one_way: false },
     MethodName { service: &SERVICE, name: "missing", hash: 5, one_way: false },
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
+/// Runs in the worker pool.
+#[cfg(test)]
+pub(crate) const OFFLOADED: &MethodName = &METHODS[7];
 
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
-        let [echo, hang, decode, fail, keep, hang_unheard, keep_unheard, _] = &METHODS;
+        let [echo, hang, decode, fail, keep, hang_unheard, keep_unheard, offloaded, _] = &METHODS;
         methods.add(echo, |request| async move {
             let replier = request.replier();
             replier.bytes(request.into_body())
         });
         methods.add(hang, |_| std::future::pending());
         methods.add(decode, |request| async move {
-            let value: (u64, Vec<Option<String>>) = request.arguments(&["number", "texts"])?;
-            request.replier().value(&value)
+            let decoders =
+                (Coding::<Bincode, u64>::decoder(), Coding::<Bincode, Vec<Option<String>>>::decoder());
+            let value = request.arguments(&["number", "texts"], decoders)?;
+            request.replier().value(&Coding::<Bincode, (u64, Vec<Option<String>>)>::of(&value))
         });
         methods.add(fail, |request| async move {
             Err(Status::aborted("it fails").with_details(request.into_body()).into())
         });
         let keeps = |request: Request| async move {
-            let (_texts,): (Vec<String>,) = request.arguments(&["texts"])?;
+            let decoders = (Coding::<Bincode, Vec<String>>::decoder(),);
+            let (_texts,) = request.arguments(&["texts"], decoders)?;
             std::future::pending().await
         };
         methods.add(keep, keeps);
         methods.add(hang_unheard, |_| std::future::pending());
         methods.add(keep_unheard, keeps);
+        let pool = methods.pool();
+        methods.add(offloaded, move |request| {
+            let pool = pool.clone();
+            async move {
+                let bytes = pool.offload(offloaded, request.context(), async { Bytes::new() }).await;
+                let bytes = bytes.map_err(crate::server::Failure::Node)?;
+                request.replier().bytes(bytes)
+            }
+        });
+        Ok(())
     })
 }
 
@@ -208,6 +261,8 @@ fn service() -> Service {
 pub(crate) struct Rig {
     pub(crate) carrier: FakeCarrier,
     pub(crate) inbox: Arc<Inbox>,
+    #[cfg(test)]
+    pub(crate) routes: Arc<Routes>,
     pub(crate) poller: RpcPoller,
     /// The ordered channel on which calls are submitted.
     pub(crate) order: Option<Turn>,
@@ -222,17 +277,33 @@ impl Rig {
 
     /// The same with other limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self::with(limits, None)
+    }
+
+    /// The same with a worker pool.
+    pub(crate) fn with(limits: Limits, pool: Option<Arc<SharedPool>>) -> Self {
         let budgets = Budgets::new(limits, 1);
         let numbers = MethodNumbers::default();
         let inbox = Arc::new(Inbox::new(Lifecycle::new(1)));
+        let inboxes = Inboxes::new([Arc::clone(&inbox)].into_iter());
+        let routes = Routes::new(inboxes, Clock::monotonic());
         let poller = RpcPoller::new(
             PollerIndex(0),
             Arc::clone(&inbox),
             (&[service()], &numbers),
-            Clock::monotonic(),
+            (Clock::monotonic(), Foreign::default(), pool, Arc::clone(&routes)),
             &budgets,
-        );
-        Self { carrier: FakeCarrier::new(), inbox, poller, order: None, body: Bytes::from_static(b"body") }
+        )
+        .expect("its service is made");
+        Self {
+            carrier: FakeCarrier::new(),
+            inbox,
+            #[cfg(test)]
+            routes,
+            poller,
+            order: None,
+            body: Bytes::from_static(b"body"),
+        }
     }
 
     /// Submits a call to the server with this port, as another thread does.
@@ -283,6 +354,14 @@ impl Rig {
         self.push(Submission { order, ..self.submission(port, ECHO, limit, entry) })
     }
 
+    /// A call of `echo` by this link.
+    #[cfg(test)]
+    pub(crate) fn submit_by(&self, link: &Link, connect: Connect, limit: Duration) -> Getter<Outcome> {
+        let (server, route) = link.server();
+        let submission = self.submission(0, ECHO, limit, Entry::Waits);
+        self.push(Submission { server, route, connect, ..submission })
+    }
+
     fn submission(
         &self,
         port: u16,
@@ -293,9 +372,10 @@ impl Rig {
         let mut encoded = Encoded::default();
         encoded.buffer().push(7);
         Submission {
-            connect: trunkline_transport::Connect::FailFast,
+            connect: Connect::FailFast,
             order: self.order,
-            server: SocketAddr::new([127, 0, 0, 1].into(), port),
+            server: PeerKey::new(SocketAddr::new([127, 0, 0, 1].into(), port)),
+            route: None,
             method,
             one_way: false,
             encoded,

@@ -9,6 +9,8 @@ use crate::context::Spawn;
 use crate::frame::Encoded;
 use crate::lifecycle::Lifecycle;
 use crate::occupant::Occupant;
+use crate::resolved::Resolved;
+use crate::route_id::RouteId;
 use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +31,10 @@ pub(crate) enum Work {
     Call(Submission<Setter<Outcome>>),
     /// Run a task.
     Spawn(Spawn),
+    /// Look at a route, which has changed, or which somebody waits for.
+    Route(RouteId),
+    /// A lookup for a route has ended.
+    Resolved(Box<Resolved>),
 }
 
 impl Work {
@@ -38,6 +44,7 @@ impl Work {
         match self {
             Self::Call(call) => call.entry != Entry::Tries,
             Self::Spawn(_) => false,
+            Self::Route(_) | Self::Resolved(_) => true,
         }
     }
 }
@@ -63,6 +70,8 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// Calls and tasks that wait for a poller to take them, before calls go to the list.
+    pub(crate) const DEPTH: usize = DEPTH;
     /// Memory of one in bytes, within a few.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
         + SPARE * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());

@@ -2,7 +2,10 @@
 //!
 //! Nodes own one, channels share it. It wakes nobody; that is the inboxes' affair.
 
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Work};
+use crate::resolved::Resolved;
+use crate::route_id::RouteId;
+use crate::routes::Pollers;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,5 +34,25 @@ impl Deref for Inboxes {
 
     fn deref(&self) -> &Self::Target {
         &self.of_pollers
+    }
+}
+
+impl Pollers for Inboxes {
+    fn look(&self, id: RouteId) {
+        for inbox in self.iter() {
+            let _closed = inbox.push(Work::Route(id));
+        }
+    }
+
+    fn seek(&self, id: RouteId) {
+        if let Some(first) = self.first() {
+            let _closed = first.push(Work::Route(id));
+        }
+    }
+
+    fn resolved(&self, resolved: Resolved) {
+        if let Some(first) = self.first() {
+            let _closed = first.push(Work::Resolved(Box::new(resolved)));
+        }
     }
 }

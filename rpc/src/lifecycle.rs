@@ -4,7 +4,7 @@
 //! nothing moves it back. Pollers report here when their handlers have ended; nothing here waits but
 //! [`Lifecycle::wait_drained`].
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(crate) struct Lifecycle {
     refused: AtomicU64,
     /// Requests that were refused for an extension.
     unknown_extensions: AtomicU64,
+    /// Of the worker pool: jobs that wait or run, also those that nobody waits for any more.
+    jobs: AtomicUsize,
     left: Mutex<Left>,
     changed: Condvar,
 }
@@ -41,6 +43,7 @@ impl Lifecycle {
             phase: AtomicU8::new(SERVING),
             refused: AtomicU64::new(0),
             unknown_extensions: AtomicU64::new(0),
+            jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
         })
@@ -98,16 +101,35 @@ impl Lifecycle {
         self.changed.notify_all();
     }
 
-    /// Whether the handlers of all pollers have ended.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.lock().pollers == 0
+    /// A job of the worker pool waits from now on.
+    pub(crate) fn job_begins(&self) {
+        self.jobs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until the handlers of all pollers have ended, for at most so long. Returns whether they have.
+    /// A job has ended, or never will begin.
+    pub(crate) fn job_ends(&self) {
+        if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
+            // Whoever waits looks at the number under the lock.
+            let _left = self.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Jobs that wait or run.
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.load(Ordering::SeqCst)
+    }
+
+    /// Whether the handlers of all pollers, and the jobs of the pool, have ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lock().pollers == 0 && self.jobs() == 0
+    }
+
+    /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, for at most so long. Returns whether they have.
     pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
-        let waits = |left: &mut Left| left.pollers > 0 && !left.is_cut;
+        let waits = |left: &mut Left| (left.pollers > 0 || self.jobs() > 0) && !left.is_cut;
         let waited = self.changed.wait_timeout_while(self.lock(), limit, waits);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0
+        waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0 && self.jobs() == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Left> {

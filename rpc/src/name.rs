@@ -1,14 +1,49 @@
 //! The names of services and methods, with the hashes that identify them on the wire.
 
+use crate::schema::Schema;
+
 /// A service, as generated stubs describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServiceName {
     /// Its name on the wire.
     pub name: &'static str,
-    /// The version of the schema that the stubs were generated from. Both sides need the same.
+    /// The version of the schema that the stubs were generated from.
     pub version: u32,
+    /// The oldest version that they can exchange calls with: a client and a server need one in common.
+    pub oldest: u32,
+    /// The number of the codec. Both sides need the same.
+    pub codec: u8,
+    /// The name of the codec.
+    pub codec_name: &'static str,
     /// 64-bit FNV-1a of the name.
     pub hash: u64,
+}
+
+impl ServiceName {
+    /// What a client asks for.
+    pub(crate) fn schema(&self) -> Schema {
+        let older = u8::try_from(self.version.saturating_sub(self.oldest)).unwrap_or(u8::MAX);
+        Schema { version: self.version, older, codec: self.codec }
+    }
+
+    /// Whether it has a version in common with this schema.
+    pub(crate) fn has_version_of(&self, schema: Schema) -> bool {
+        let oldest = schema.version.saturating_sub(schema.older.into()).max(self.oldest);
+        oldest <= schema.version.min(self.version)
+    }
+
+    /// Its versions, in a human-readable form.
+    pub(crate) fn versions(&self) -> String {
+        match self.oldest {
+            oldest if oldest < self.version => format!("{oldest} to {}", self.version),
+            _ => self.version.to_string(),
+        }
+    }
+
+    /// Its codec, in a human-readable form.
+    pub(crate) fn codec(&self) -> String {
+        format!("{} ({})", self.codec_name, self.codec)
+    }
 }
 
 /// A method of a service, as generated stubs describe it.
@@ -27,5 +62,34 @@ pub struct MethodName {
 impl std::fmt::Display for MethodName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.service.name, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(oldest: u32, version: u32) -> ServiceName {
+        ServiceName { name: "x", version, oldest, codec: 0, codec_name: "bincode", hash: 1 }
+    }
+
+    #[test]
+    fn two_ranges_of_versions_need_one_in_common() {
+        let fits = |client: (u32, u32), server: (u32, u32)| {
+            service(server.0, server.1).has_version_of(service(client.0, client.1).schema())
+        };
+        for (client, server, expected) in [
+            ((2, 2), (2, 2), true),
+            ((2, 2), (3, 3), false),
+            ((2, 2), (2, 3), true),
+            ((2, 3), (2, 2), true),
+            ((3, 3), (2, 2), false),
+            ((1, 3), (3, 5), true),
+            ((1, 2), (3, 5), false),
+            ((0, u32::MAX), (0, 0), false),
+        ] {
+            assert_eq!(fits(client, server), expected, "{client:?} {server:?}");
+        }
+        assert_eq!((service(2, 3).versions(), service(3, 3).versions()), ("2 to 3".into(), "3".into()));
     }
 }

@@ -4,16 +4,20 @@
 
 use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
-use crate::context::PollerContext;
+use crate::context::{Peer, PollerContext};
+use crate::foreign::Foreign;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
 use crate::on_poller;
+use crate::pool::{PoolSettings, PoolThreads};
 use crate::reason::Reason;
+use crate::routes::{Link, Routes, Target};
 use crate::server::{LimitReports, MethodNumbers, Service};
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
+use crate::watchdog::{HOLD_LIMIT, Watchdog};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
@@ -22,12 +26,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Connections, DeviceCounter, Limit, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex,
-    ProviderChoice, RegisteredBuffer,
+    Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeOptions, NodeReport, Pinning,
+    PollerIndex, ProviderChoice, RegisteredBuffer,
 };
 use trunkline_verbs::{Clock, headroom};
 
+mod elsewhere;
 mod ending;
+
+/// Jobs that wait for a worker at most, if the program does not choose.
+const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
 
 /// The settings of a node to start. The defaults suit one service on one machine.
 #[derive(Debug)]
@@ -39,6 +47,9 @@ pub struct NodeBuilder {
     limits: Limits,
     services: Vec<Service>,
     grace: Duration,
+    foreign: Foreign,
+    pool: PoolSettings,
+    hold_limit: Duration,
 }
 
 impl NodeBuilder {
@@ -50,6 +61,9 @@ impl NodeBuilder {
             limits: Limits::default(),
             services: Vec::new(),
             grace: ending::DEFAULT_GRACE,
+            foreign: Foreign::default(),
+            pool: PoolSettings { workers: None, queued: QUEUED_JOBS },
+            hold_limit: HOLD_LIMIT,
         }
     }
 
@@ -71,7 +85,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Number of pollers, 1 (the default) to 32. Each is a thread with its own handler of every service.
+    /// Number of pollers, 1 (the default) to 32. Each is a thread. They share the handlers of services, but for those
+    /// that are made per poller.
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
         self
@@ -81,6 +96,82 @@ impl NodeBuilder {
     /// limit of a call that was not given another: after it nobody waits for such a handler.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// Threads of the worker pool, in which `#[offload]` and `#[blocking]` methods run: 1 to 1,024, by default one for each
+    /// CPU that the process may use, and 2 at least. A node without such methods has no pool.
+    ///
+    /// ```
+    /// use trunkline::{InProcessNetwork, Node, Status, block_on};
+    ///
+    /// #[trunkline::service]
+    /// trait Digests {
+    ///     /// Computes for long.
+    ///     #[offload]
+    ///     async fn digest(&self, text: String) -> u64;
+    ///     /// Reads a file, which blocks.
+    ///     #[blocking]
+    ///     async fn digest_file(&self, path: String) -> Result<u64, Status>;
+    /// }
+    ///
+    /// struct Handler;
+    ///
+    /// fn digest(bytes: &[u8]) -> u64 {
+    ///     bytes.iter().fold(7, |sum, byte| sum * 31 % 1_000_003 + u64::from(*byte))
+    /// }
+    ///
+    /// impl Digests for Handler {
+    ///     async fn digest(&self, text: String) -> u64 {
+    ///         digest(text.as_bytes())
+    ///     }
+    ///     async fn digest_file(&self, path: String) -> Result<u64, Status> {
+    ///         Ok(digest(&std::fs::read(path)?))
+    ///     }
+    /// }
+    ///
+    /// let network = InProcessNetwork::new();
+    /// let server = Node::builder().in_process(&network).workers(4).serve(DigestsServer::new(Handler)).start()?;
+    /// let node = Node::builder().in_process(&network).start()?;
+    /// let client = DigestsClient::connect(&node, server.local_address())?;
+    /// assert_eq!(block_on(client.digest("a".into()))?, 7 * 31 + 97);
+    /// assert!(block_on(client.digest_file("/nowhere/at/all".into())).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn workers(mut self, workers: u16) -> Self {
+        self.pool.workers = Some(workers);
+        self
+    }
+
+    /// Calls of `#[offload]` and `#[blocking]` methods that may wait for a worker, of one peer and of all: 1,024 and
+    /// 4,096 by default. A call beyond that is refused with `ResourceExhausted` and has not run. Those that a worker has begun do not count;
+    /// [`NodeBuilder::handler_limit`] counts both.
+    pub fn queued_jobs(mut self, limit: Limit) -> Self {
+        self.pool.queued = limit;
+        self
+    }
+
+    /// How long a handler or task may keep its poller from going on before the log warns of it and names it; 1 s by
+    /// default, at least 1 ms. The report's counter `pollers_held` counts such times.
+    pub fn hold_limit(mut self, limit: Duration) -> Self {
+        self.hold_limit = limit;
+        self
+    }
+
+    /// Lets handlers and tasks use tokio: they run in this runtime's context, so `tokio::time::sleep`, `tokio::spawn` and
+    /// tokio's sockets work in them. They are still polled by this node's pollers; the runtime has to live as long.
+    #[cfg(feature = "tokio")]
+    pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
+        self.foreign = Foreign::tokio(handle);
+        self
+    }
+
+    /// Runs on a network inside this process, for tests: the node reaches the others on the network, and nobody else does.
+    /// It needs no port, no socket and no directory, so it starts next to anything. It has an address of its own there,
+    /// [`Node::local_address`], with the ports of [`NodeBuilder::listen`] whatever addresses those name; without any it has
+    /// a free port.
+    pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
+        self.options = self.options.in_process(network);
         self
     }
 
@@ -138,8 +229,8 @@ impl NodeBuilder {
         self
     }
 
-    /// The part of `rendezvous_bytes` that one peer may use; half of it by default. At least the largest message
-    /// + 64 KiB. A message for which there is no memory waits, and fails after 30 s.
+    /// The part of `rendezvous_bytes` that one peer may use; half of it by default. At least 64 KiB more than
+    /// the largest message. A message for which there is no memory waits, and fails after 30 s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
@@ -216,7 +307,28 @@ impl NodeBuilder {
         self
     }
 
-    /// Starts the node.
+    /// Starts the node, for async code: [`NodeBuilder::start`] on a thread of its own, so that nothing blocks the caller's runtime.
+    /// If the future is dropped the node is, as soon as it has started.
+    ///
+    /// ```
+    /// use trunkline::{InProcessNetwork, Node};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let node = Node::builder().in_process(&InProcessNetwork::new()).start_async().await?;
+    /// println!("{}", node.local_address());
+    /// node.shutdown_async().await;
+    /// # Ok::<(), trunkline::StartError>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NodeBuilder::start`].
+    pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
+        let start = elsewhere::run("trunkline-start", move || self.start());
+        async move { start.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
+    }
+
+    /// Starts the node. This waits for the operating system, for some milliseconds.
     ///
     /// # Errors
     /// The cause and the remedy.
@@ -241,45 +353,80 @@ impl NodeBuilder {
             service.report_limits(&mut limits);
         }
         self.limits.check()?;
+        PoolThreads::check(self.pool)?;
+        if self.hold_limit < Duration::from_millis(1) {
+            return Err(StartError::bad_option("hold_limit (ms)", 0, "choose 1 ms or more"));
+        }
         headroom::check(usize::from(self.pollers).saturating_mul(Inbox::BYTES))
             .map_err(StartError::no_room)?;
         let budgets = Budgets::new(self.limits, self.pollers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
         let inboxes = Inboxes::new((0..self.pollers).map(inbox));
-        let numbers = MethodNumbers::default();
-        let (of_pollers, of_node, shared) = (Arc::clone(&inboxes), clock.clone(), budgets.clone());
+        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes), clock.clone());
+        let (numbers, foreign) = (MethodNumbers::default(), self.foreign);
+        let runtime = options.machines().clone();
+        let pool = services
+            .iter()
+            .any(Service::is_pooled)
+            .then(|| PoolThreads::new(self.pool, self.pollers, &lifecycle, (&runtime, foreign.clone())));
+        let pool = pool.transpose()?.map(Box::new);
+        let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));
+        let watchdog = Watchdog::new(Arc::clone(&inboxes), self.hold_limit);
+        // In a simulation a handler keeps its poller for no time that anybody else could see.
+        if !runtime.is_simulated() {
+            options = options.watch(Arc::clone(&watchdog) as _);
+        }
+        let (of_pollers, to_routes) = (Arc::clone(&inboxes), Arc::clone(&routes));
+        let (of_node, shared) = (clock.clone(), budgets.clone());
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
             let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
-            RpcPoller::new(index, inbox, (&services, &numbers), clock.clone(), &shared)
+            let around = (clock.clone(), foreign.clone(), shared_pool.clone(), Arc::clone(&to_routes));
+            Ok(RpcPoller::new(index, inbox, (&services, &numbers), around, &shared)?)
         })
         .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {
             inbox.attach(handle);
         }
-        Ok(Node {
+        if let Some(pool) = &pool {
+            pool.start(&runtime)?;
+        }
+        Ok(Node(Arc::new(Shared {
             local_address: node.local_address(),
             clock: of_node,
             inboxes,
+            routes,
             budgets,
             limits,
             grace: self.grace,
             lifecycle,
+            pool,
+            watchdog,
             state: Mutex::new(State::Running(Arc::new(node))),
-        })
+        })))
     }
 }
 
 /// A running node. Dropping it shuts it down, with a grace period of at most 200 ms; see [`Node::shutdown`].
-pub struct Node {
+///
+/// Dropping waits for the end of that. In a task of a tokio runtime, whose other tasks would wait too, it does so for at most 50 ms,
+/// and the rest goes on on a thread of its own; there [`Node::shutdown_async`] waits for all of it. Runtimes of other kinds are not noticed.
+pub struct Node(Arc<Shared>);
+
+/// A node, for its handle and for threads that wait for its end.
+struct Shared {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<Inboxes>,
+    routes: Arc<Routes>,
     budgets: Budgets,
     /// Of its services.
     limits: LimitReports,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
+    /// If any of its services needs one.
+    pool: Option<Box<PoolThreads>>,
+    watchdog: Arc<Watchdog>,
     state: Mutex<State>,
 }
 
@@ -296,20 +443,21 @@ impl Node {
         NodeBuilder::new()
     }
 
-    /// The first address that the node listens on, with the port that it was given.
+    /// Where others reach the node: the first address that it listens on, with the port that it was given. If that is an
+    /// unspecified address, such as 0.0.0.0, this is the first of the device's addresses that the node is reached at.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
-        self.local_address
+        self.0.local_address
     }
 
     /// The node's state and counters; after a shutdown, those from before it.
     #[must_use]
     pub fn report(&self) -> NodeReport {
-        let node = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Arc::clone(node),
             State::Ended(report) => return (**report).clone(),
         };
-        self.complete(node.report())
+        self.0.complete(node.report())
     }
 
     /// Registered memory of so many bytes, zeros or left over from earlier buffers of this node, to fill and to freeze:
@@ -322,23 +470,36 @@ impl Node {
     /// the node has shut down.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
-        let node = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Arc::clone(node),
             State::Ended(_) => return None,
         };
         node.buffer(bytes)
     }
 
-    /// The transport's report with what this layer adds.
-    fn complete(&self, mut report: NodeReport) -> NodeReport {
-        report.budgets.splice(0..0, self.budgets.report());
-        report.limits.extend(self.limits.report());
-        let unknown = self.lifecycle.unknown_extensions();
-        report.counters.extend([
-            DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
-            DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
-        ]);
-        report
+    /// A channel to a server: at one address, at the first of several that answers, by a name, or as a resolver finds it
+    /// ([`Target`]). It does nothing yet: names are resolved, and connections made, when they are needed, and what goes
+    /// wrong then is reported by [`Channel::ready`] and by calls.
+    ///
+    /// ```
+    /// use trunkline::{InProcessNetwork, Node, block_on};
+    ///
+    /// let node = Node::builder().in_process(&InProcessNetwork::new()).start()?;
+    /// let channel = node.channel("no-such-host.invalid:7000");
+    /// let status = block_on(channel.ready()).unwrap_err();
+    /// assert!(status.message().contains("its addresses cannot be found"), "{status}");
+    /// # Ok::<(), trunkline::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn channel(&self, to: impl Into<Target>) -> Channel {
+        Channel::new(&self.0.inboxes, Link::new(&self.0.routes, to.into()))
+    }
+
+    /// A channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server calls its client: over the session that
+    /// the client has made, and if that is over, over one that this node makes.
+    #[must_use]
+    pub fn channel_to(&self, peer: &Peer) -> Channel {
+        self.channel(peer.address())
     }
 
     /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future
@@ -367,7 +528,7 @@ impl Node {
                 let _ = setter.set(output);
             })
         }));
-        let inbox = self.inboxes.get(usize::from(poller.0));
+        let inbox = self.0.inboxes.get(usize::from(poller.0));
         let refusal = match inbox {
             None => {
                 let text = format!("there is no poller {}", poller.0);
@@ -382,14 +543,30 @@ impl Node {
     }
 }
 
+impl Shared {
+    /// The transport's report with what this layer adds.
+    fn complete(&self, mut report: NodeReport) -> NodeReport {
+        let jobs = self.pool.iter().map(|pool| pool.pool().report());
+        report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
+        report.limits.extend(self.limits.report());
+        let unknown = self.lifecycle.unknown_extensions();
+        report.counters.extend([
+            DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
+            DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
+            DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
+        ]);
+        report
+    }
+}
+
 impl Channel {
     /// A channel of `node` to the node that listens at `server`. A host name is resolved now, which may
-    /// block.
+    /// block, and its first address is used from then on; [`Node::channel`] does neither.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(node: &Node, server: impl ToSocketAddrs) -> Result<Self, Status> {
-        Self::new(Arc::clone(&node.inboxes), node.clock.clone(), server)
+        Self::resolved(&node.0.inboxes, &node.0.routes, server)
     }
 }
 
@@ -422,6 +599,6 @@ impl<R> Future for RunOn<R> {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("local_address", &self.local_address).finish_non_exhaustive()
+        f.debug_struct("Node").field("local_address", &self.0.local_address).finish_non_exhaustive()
     }
 }

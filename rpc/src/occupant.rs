@@ -19,6 +19,8 @@ const TASK: u32 = u32::MAX;
 pub(crate) struct Occupant {
     /// The number of a method in `methods` plus one, or one of the constants above.
     now: AtomicU32,
+    /// Counts the poller's turns.
+    turns: AtomicU32,
     methods: OnceLock<Vec<&'static MethodName>>,
 }
 
@@ -27,7 +29,7 @@ pub(crate) struct Occupant {
 pub(crate) enum Occupation {
     /// A handler of this method, or the end of one.
     Handler(&'static MethodName),
-    /// A task of `run_on`.
+    /// A task of `run_on` or `spawn`.
     Task,
     /// Nothing of the program.
     Nothing,
@@ -39,19 +41,34 @@ impl Occupant {
         let _first = self.methods.set(methods);
     }
 
+    /// The poller begins a turn.
+    #[inline]
+    pub(crate) fn turn_begins(&self) {
+        // Only the poller stores it.
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The number of the poller's turn, which is another one in the next.
+    pub(crate) fn turn(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
     /// A handler of this method is about to be polled, or dropped.
+    #[inline]
     pub(crate) fn handler(&self, method: u32) {
         self.now.store(method.saturating_add(1), Ordering::Relaxed);
         on_poller::set_in_handler(true);
     }
 
     /// A task is about to be polled, or dropped.
+    #[inline]
     pub(crate) fn task(&self) {
         self.now.store(TASK, Ordering::Relaxed);
         on_poller::set_in_handler(false);
     }
 
     /// The poller goes on with its own work.
+    #[inline]
     pub(crate) fn nobody(&self) {
         self.now.store(NOBODY, Ordering::Relaxed);
         on_poller::set_in_handler(false);
@@ -74,7 +91,7 @@ impl fmt::Display for Occupation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Handler(method) => write!(f, "a handler of {method}"),
-            Self::Task => f.write_str("a task of run_on"),
+            Self::Task => f.write_str("a task of run_on or spawn"),
             Self::Nothing => f.write_str("no handler or task"),
         }
     }

@@ -13,7 +13,14 @@ use std::ptr;
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {
-    static HERE: Here = const { Here { node: Cell::new(ptr::null()), waits: Cell::new(0), is_handler: Cell::new(false) } };
+    static HERE: Here = const {
+        Here {
+            node: Cell::new(ptr::null()),
+            waits: Cell::new(0),
+            is_handler: Cell::new(false),
+            is_worker: Cell::new(false),
+        }
+    };
 }
 
 struct Here {
@@ -24,24 +31,37 @@ struct Here {
     waits: Cell<u32>,
     /// The poller is in a handler.
     is_handler: Cell<bool>,
+    /// It is no poller but a worker of the pool, which may wait.
+    is_worker: Cell<bool>,
 }
 
-/// The thread is in a poller's code until this is dropped.
+/// The thread is in the code of a poller, or of a worker, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
     /// Before: a simulation runs programs and pollers on one thread.
     node: *const Lifecycle,
     waits: u32,
     is_handler: bool,
+    is_worker: bool,
 }
 
 impl OnPoller {
     /// In that of a poller of this node, which outlives the guard.
     pub(crate) fn enter(node: &Lifecycle) -> Self {
+        Self::enter_as(node, false)
+    }
+
+    /// In that of a worker of this node's pool. What is called there, a handler calls.
+    pub(crate) fn enter_worker(node: &Lifecycle) -> Self {
+        Self::enter_as(node, true)
+    }
+
+    fn enter_as(node: &Lifecycle, is_worker: bool) -> Self {
         HERE.with(|here| Self {
             node: here.node.replace(node),
             waits: here.waits.replace(0),
-            is_handler: here.is_handler.replace(false),
+            is_handler: here.is_handler.replace(is_worker),
+            is_worker: here.is_worker.replace(is_worker),
         })
     }
 }
@@ -52,15 +72,16 @@ impl Drop for OnPoller {
             here.node.set(self.node);
             here.waits.set(self.waits);
             here.is_handler.set(self.is_handler);
+            here.is_worker.set(self.is_worker);
         });
     }
 }
 
-/// A [`block_on`] that waits until this is dropped.
-struct Waiting;
+/// A [`crate::block_on`] that waits until this is dropped.
+pub(crate) struct Waiting;
 
 impl Waiting {
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         HERE.with(|here| here.waits.set(here.waits.get().saturating_add(1)));
         Self
     }
@@ -73,51 +94,50 @@ impl Drop for Waiting {
 }
 
 /// Whether waiting here keeps a poller from doing what is waited for.
+#[inline]
 fn would_wait() -> bool {
-    HERE.with(|here| !here.node.get().is_null() && here.waits.get() > 0)
+    HERE.with(|here| !here.node.get().is_null() && !here.is_worker.get() && here.waits.get() > 0)
 }
 
-/// Whether a poller of this node is in its upper half on this thread: what is called here, a handler or task calls.
+/// Whether a poller of this node is in its upper half on this thread, or a worker of its pool in a handler: what is called
+/// here, a handler or task calls.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
 
 /// The poller whose upper half is on the stack goes into a handler, or out of one.
+#[inline]
 pub(crate) fn set_in_handler(is_handler: bool) {
     HERE.with(|here| here.is_handler.set(is_handler));
 }
 
-/// Whether the poller whose upper half is on the stack is in a handler.
+/// Whether this thread is a worker of a pool.
+pub(crate) fn is_worker() -> bool {
+    HERE.with(|here| here.is_worker.get())
+}
+
+/// Whether the poller whose upper half is on the stack is in a handler, or the thread is a worker.
+#[inline]
 pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())
 }
 
 /// The status of a call that must not be made here, if it must not.
+#[inline]
 pub(crate) fn refusal() -> Option<Status> {
     would_wait().then(|| Status::not_run(Code::Internal, WOULD_WAIT).because(Reason::Misuse))
 }
 
 /// The status of a call, made before, that must not be waited for here.
+#[inline]
 pub(crate) fn interruption() -> Option<Status> {
     would_wait().then(|| Status::ran(Code::Internal, WOULD_WAIT).because(Reason::Misuse))
-}
-
-/// Waits for a future: for programs that have no executor.
-///
-/// A handler, a task of [`crate::Node::run_on`] and a service's maker run on a poller's thread and must not block
-/// it: they await calls. Within a `block_on` there, calls of whatever node, and tasks of `run_on`, fail at once with
-/// [`Code::Internal`] and [`Reason::Misuse`]. A call that was made before, as that of `block_on(client.get(key))` is, is
-/// cancelled, and counts as one that may have run. Other futures are waited for, while all of the poller's calls wait. Waiting by other means,
-/// such as another executor's `block_on`, cannot be noticed here: the poller would stand still until the call's
-/// outcome, which only it can bring.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let _waiting = Waiting::begin();
-    futures_lite::future::block_on(future)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_on;
 
     #[test]
     fn only_waiting_within_a_poller_is_refused() {
@@ -131,6 +151,11 @@ mod tests {
         assert!(block_on(async { interruption() }).expect("it would wait").may_have_run());
         drop(poller);
         assert!(!would_wait(), "the program that waits is no poller's");
+        let worker = OnPoller::enter_worker(&node);
+        assert!(block_on(async { refusal() }).is_none() && is_of(&node), "a worker may wait");
+        assert!(is_in_handler() && is_worker());
+        drop(worker);
+        assert!(!is_in_handler() && !is_worker());
         drop(outer);
         assert_eq!(HERE.with(|here| here.waits.get()), 0);
         assert!(!is_of(&node));

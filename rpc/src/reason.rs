@@ -63,11 +63,13 @@ pub enum Reason {
     Panicked,
     /// The program used the library in a way that cannot work.
     Misuse,
+    /// The service has another codec.
+    OtherCodec,
 }
 
 impl Reason {
     /// All, by their numbers in replies, which begin with 1.
-    const NUMBERED: [Self; 16] = [
+    const NUMBERED: [Self; 17] = [
         Self::NoService,
         Self::NoMethod,
         Self::OtherSchema,
@@ -84,6 +86,7 @@ impl Reason {
         Self::Unreachable,
         Self::Panicked,
         Self::Misuse,
+        Self::OtherCodec,
     ];
 
     /// Its number in a reply.
@@ -104,9 +107,9 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_number() {
-        for number in 1..=16 {
+        for number in 1..=17 {
             assert_eq!(Reason::from_number(number).map(Reason::number), Some(number));
         }
-        assert_eq!((Reason::from_number(0), Reason::from_number(17)), (None, None));
+        assert_eq!((Reason::from_number(0), Reason::from_number(18)), (None, None));
     }
 }

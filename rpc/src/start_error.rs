@@ -3,6 +3,7 @@
 //! Owns the mapping from the transport's errors to those of the public API, which name neither a
 //! provider's types nor those of verbs.
 
+use crate::not_made::{Cause, NotMade};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -35,6 +36,14 @@ pub enum StartError {
     /// [`crate::Connections::Xrc`] was asked for, and the device of this name has no XRC.
     #[error("{}", Transport::NoXrc(.0.clone()))]
     NoXrc(String),
+    /// The handler of a service cannot be made: its factory failed or panicked.
+    #[error("the handler of {service} cannot be made: {cause}")]
+    Handler {
+        /// The service.
+        service: &'static str,
+        /// What the factory returned, or the message of its panic.
+        cause: Cause,
+    },
     /// The device or the operating system refused something that every node needs.
     #[error(transparent)]
     Refused(StartCause),
@@ -62,6 +71,11 @@ impl StartError {
         Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
     }
 
+    /// The operating system refuses something.
+    pub(crate) fn os(doing: &'static str, cause: io::Error) -> Self {
+        Self::from_transport(Transport::Os { doing, cause })
+    }
+
     /// A limit of the process leaves too little memory.
     pub(crate) fn no_room(cause: NoRoom) -> Self {
         Self::from_transport(Transport::NoRoom { doing: "start a node", cause })
@@ -76,9 +90,17 @@ impl StartError {
             Transport::Listen { address, cause } => {
                 Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
             }
+            Transport::PortTaken { address, cause } => {
+                Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
+            }
+            Transport::Upper(cause) => match cause.downcast::<NotMade>() {
+                Ok(not_made) => Self::Handler { service: not_made.service, cause: not_made.cause },
+                Err(cause) => Self::Refused(StartCause(Transport::Upper(cause))),
+            },
             error @ (Transport::BadOption { .. }
             | Transport::BadEnvironment { .. }
-            | Transport::BadDeviceSetting(_)) => Self::BadSetting(StartCause(error)),
+            | Transport::BadDeviceSetting(_)
+            | Transport::BadFaults(_)) => Self::BadSetting(StartCause(error)),
             error => Self::Refused(StartCause(error)),
         }
     }

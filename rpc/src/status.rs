@@ -142,6 +142,11 @@ impl Status {
         Self { reason: Some(reason), ..self }
     }
 
+    /// The same as a handler returned it.
+    pub(crate) fn of_handler(self) -> Self {
+        Self { origin: Origin::Handler, ..self }
+    }
+
     /// The same as the server's node ended it.
     pub(crate) fn of_peer(self) -> Self {
         Self { origin: Origin::Peer, ..self }
@@ -262,7 +267,6 @@ impl Status {
             PeerDown::ResourceExhausted | PeerDown::NotRegistered(_) => {
                 (Code::ResourceExhausted, Reason::Overloaded)
             }
-            PeerDown::NoAddress { .. } => (Code::FailedPrecondition, Reason::Unreachable),
             PeerDown::Version { .. }
             | PeerDown::UnknownFrame(_)
             | PeerDown::UnknownSetting(_)

@@ -5,15 +5,22 @@
 //! It never blocks and never reads a clock: the carrier passes the time in.
 
 use crate::budgets::Budgets;
+use crate::call::Submission;
 use crate::client::Table;
-use crate::context::PollerContext;
+use crate::context::{Entered, PollerContext};
 use crate::executor::{Ready, TaskId, Tasks, Turn};
+use crate::foreign::Foreign;
 use crate::frame::{FrameError, Header, NOBODY, Unread};
 use crate::inbox::{Inbox, Work};
+use crate::not_made::NotMade;
 use crate::on_poller::OnPoller;
+use crate::pool::{Pool, SharedPool};
+use crate::route_id::RouteId;
+use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Dispatch, MethodNumbers, Service};
 use std::mem;
 use std::sync::Arc;
+use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
     Carrier, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
@@ -27,12 +34,19 @@ const TURN: usize = 256;
 pub(crate) struct RpcPoller {
     inbox: Arc<Inbox>,
     context: PollerContext,
+    parked: Parked,
+    /// Of the node's first poller.
+    seeker: Option<Seeker>,
+    /// What runs the lookups of `seeker`, unless this is a simulation.
+    lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
     /// An empty list, for its room.
     woken: Vec<TaskId>,
     table: Table,
     dispatch: Dispatch,
     tasks: Tasks,
+    /// The node's worker pool, if its services need one.
+    pool: Option<Arc<SharedPool>>,
     /// It has reported that its handlers have ended.
     is_drained: bool,
 }
@@ -42,56 +56,165 @@ impl RpcPoller {
         index: PollerIndex,
         inbox: Arc<Inbox>,
         (services, numbers): (&[Service], &MethodNumbers),
-        clock: Clock,
+        (clock, foreign, pool, routes): (Clock, Foreign, Option<Arc<SharedPool>>, Arc<Routes>),
         budgets: &Budgets,
-    ) -> Self {
+    ) -> Result<Self, NotMade> {
         let _here = OnPoller::enter(inbox.lifecycle());
-        let context = PollerContext::new(index, clock);
+        let (is_first, has_threads) = (index.0 == 0, clock.as_virtual().is_none());
+        let lookups = (is_first && has_threads).then(|| Lookups::new(routes.pollers(), foreign.clone()));
+        let context = PollerContext::new(index, clock, foreign, Arc::clone(&routes));
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
         let shares = (handlers, arguments, budgets.waiting_replies(index));
-        let dispatch = Dispatch::new(services, numbers, &context, shares, &inbox);
-        Self {
+        let entered = Entered::enter(context.clone());
+        let dispatch =
+            Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, &inbox)?;
+        drop(entered);
+        Ok(Self {
             inbox,
             context,
+            parked: Parked::new(&routes),
+            seeker: is_first.then(|| Seeker::new(&routes)),
+            lookups,
             ready,
             woken: Vec::new(),
             table: Table::new(budgets.calls(index), budgets.most_decoded),
             dispatch,
             tasks: Tasks::default(),
+            pool,
             is_drained: false,
-        }
+        })
     }
 
     /// Calls in flight, and handlers that run.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        (self.table.len(), self.dispatch.len())
+        (self.table.len() + self.parked.len(), self.dispatch.len())
     }
 
     fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
         let mut any = false;
+        // So may one that made it by a client which it shares.
+        carrier.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
             any = true;
             match work {
+                Work::Call(submission) if submission.route.is_some() => {
+                    self.place(carrier, submission.of_any())
+                }
                 Work::Call(submission) => {
-                    self.table.start(carrier, submission.of_any(), |buffer| self.inbox.rest(buffer));
+                    self.table.start(carrier, &mut submission.of_any(), |buffer| self.inbox.rest(buffer));
+                }
+                Work::Route(id) => self.look(carrier, id),
+                Work::Resolved(resolved) => {
+                    if let Some(seeker) = &mut self.seeker {
+                        seeker.resolved(carrier, *resolved);
+                    }
                 }
                 Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
             }
         }
+        any |= self.take_spawned() | self.take_local(carrier);
         let local = self.context.calls();
-        for _ in 0..TURN {
-            let Some(submission) = local.pop() else { break };
-            any = true;
-            self.table.start(carrier, submission, |buffer| local.spare().rest(buffer));
-        }
         // Both are read, so that neither flag stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.table.sweep(carrier);
+            self.parked.sweep();
         }
         any | sweep
+    }
+
+    /// Takes the tasks that this poller's tasks and handlers have spawned.
+    #[inline]
+    fn take_spawned(&mut self) -> bool {
+        if !self.context.has_spawned() {
+            return false;
+        }
+        for task in self.context.take_spawned() {
+            self.tasks.add(task, &self.ready);
+        }
+        true
+    }
+
+    /// Takes the calls of this poller's tasks and handlers.
+    fn take_local(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let local = self.context.queue();
+        if !local.has_calls() {
+            return false;
+        }
+        // A handler may have worked long before it made a call.
+        carrier.advance(local.last_made());
+        let mut calls = local.take();
+        let count = calls.len().min(TURN);
+        for call in calls.iter_mut().take(count) {
+            if call.route.is_some() {
+                let call = call.take();
+                Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
+                continue;
+            }
+            self.table.start(carrier, call, |buffer| local.spare().rest(buffer));
+            local.called(call.server);
+        }
+        if count == calls.len() {
+            calls.clear();
+        } else {
+            calls.drain(..count);
+        }
+        local.put_back(calls);
+        count > 0
+    }
+
+    /// A call that goes by a route: it is made, or waits.
+    fn place(&mut self, carrier: &mut dyn Carrier, call: Submission) {
+        Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
+    }
+
+    fn place_in(
+        (table, parked, inbox): (&mut Table, &mut Parked, &Inbox),
+        carrier: &mut dyn Carrier,
+        mut call: Submission,
+    ) {
+        if table.refuses(&mut call, carrier.now()) {
+            return;
+        }
+        let placed = call.route.and_then(|id| parked.place(carrier, id, call));
+        if let Some(mut call) = placed {
+            table.start(carrier, &mut call, |buffer| inbox.rest(buffer));
+        }
+    }
+
+    /// Calls that have waited for their route are made.
+    fn start_all(&mut self, carrier: &mut dyn Carrier, calls: Vec<Submission>) {
+        for mut call in calls {
+            self.table.start(carrier, &mut call, |buffer| self.inbox.rest(buffer));
+        }
+    }
+
+    /// A route has changed, or somebody waits for it.
+    fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        if let Some(seeker) = &mut self.seeker {
+            seeker.look(carrier, id);
+        }
+        let calls = self.parked.look(carrier, id);
+        self.start_all(carrier, calls);
+    }
+
+    /// Begins the lookups that are wanted.
+    fn look_up(&mut self) {
+        let wanted = self.seeker.as_mut().map(Seeker::take_lookups).unwrap_or_default();
+        for lookup in wanted {
+            match &self.lookups {
+                Some(lookups) => lookups.begin(lookup),
+                None => {
+                    let inbox = Arc::clone(&self.inbox);
+                    let task = async move {
+                        let _closed = inbox.push(Work::Resolved(Box::new(lookup.run().await)));
+                    };
+                    self.tasks.add(Box::pin(task), &self.ready);
+                }
+            }
+        }
     }
 
     fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
@@ -112,6 +235,7 @@ impl RpcPoller {
     fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
         if task.table == TaskId::SPAWNED {
             self.inbox.occupant().task();
+            let _inside = self.context.foreign().enter();
             self.tasks.poll(task.slot);
         } else {
             self.dispatch.poll(carrier, task);
@@ -146,13 +270,21 @@ impl RpcPoller {
 }
 
 impl Upper for RpcPoller {
-    type Here = (Turn, OnPoller);
+    type Here = (Turn, OnPoller, Entered);
 
     fn enter(&self) -> Self::Here {
-        (self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()))
+        let poller = Entered::enter(self.context.clone());
+        (self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+        if let Some((call, encoded)) = Header::parse_success(message.as_slice()) {
+            return self.table.succeeded(from.peer, call, message, encoded);
+        }
+        if let Some((request, encoded)) = Header::parse_numbered(message.as_slice()) {
+            self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+            return self.inbox.occupant().nobody();
+        }
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -189,34 +321,55 @@ impl Upper for RpcPoller {
 
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         match event {
-            PeerEvent::Up { pollers, .. } => self.table.up(peer, pollers),
+            PeerEvent::Up { pollers, .. } => {
+                self.table.up(peer, pollers);
+                let calls = self.parked.up(carrier, peer);
+                self.start_all(carrier, calls);
+            }
             PeerEvent::Down { cause } => {
                 self.table.down(carrier, peer, cause);
                 self.dispatch.down(peer);
             }
         }
+        if let Some(seeker) = &mut self.seeker {
+            seeker.peer(carrier, peer, event);
+        }
         self.inbox.occupant().nobody();
     }
 
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let took = self.take_work(carrier);
+        self.inbox.occupant().turn_begins();
+        let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
+        // What tasks call leaves in the turn in which they run.
         let ran = self.run_ready(carrier);
-        let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());
+        if ran {
+            self.take_local(carrier);
+        }
+        let sought = self.seeker.as_mut().is_some_and(|seeker| seeker.tick(carrier));
+        self.look_up();
+        let late = self.table.expire(carrier) | self.dispatch.expire(carrier);
+        let expired = late | self.parked.expire(carrier.now()) | sought;
         let replied = self.dispatch.send_waiting(carrier);
         let admitted = self.table.admit(carrier, |buffer| self.inbox.rest(buffer));
         self.inbox.occupant().nobody();
         self.report_drained();
+        self.table.settle();
+        self.dispatch.settle();
         took | ran | expired | replied | admitted
     }
 
     fn next_timer(&self) -> Option<Time> {
-        [self.table.next_timer(), self.dispatch.next_deadline()].into_iter().flatten().min()
+        let seeker = self.seeker.as_ref().and_then(Seeker::next_timer);
+        let routes = [seeker, self.parked.next_timer()];
+        let calls = [self.table.next_timer(), self.dispatch.next_deadline(), self.context.timers().next()];
+        routes.into_iter().chain(calls).flatten().min()
     }
 
     fn is_ready(&self) -> bool {
         self.inbox.has_work()
             || !self.ready.is_empty()
             || self.context.calls().has_work()
+            || self.context.has_spawned()
             || self.table.is_ready()
             || self.has_drained()
     }
@@ -225,6 +378,7 @@ impl Upper for RpcPoller {
         // Already done, unless the node ends because another poller has panicked.
         self.inbox.lifecycle().begin_end();
         self.table.close_to_outside();
+        self.parked.close(false);
     }
 
     fn is_drained(&self) -> bool {
@@ -253,12 +407,22 @@ impl Drop for RpcPoller {
         }
         // A poller may end without a shutdown; nobody knows then whether its calls have run.
         self.table.close();
+        self.parked.close(true);
+        if let Some(seeker) = &mut self.seeker {
+            seeker.close();
+        }
         self.dispatch.close();
         self.inbox.occupant().task();
+        let _inside = self.context.foreign().enter();
         self.tasks.close();
+        let spawned = self.context.take_spawned();
+        let _ended = catch(|| drop(spawned));
         // Now, while calls that it waits for are refused: nobody would make them.
         self.dispatch.drop_services();
         self.inbox.occupant().nobody();
+        if let Some(pool) = &self.pool {
+            pool.poller_ended();
+        }
     }
 }
 

@@ -45,7 +45,7 @@ async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u
 
 #[test]
 fn a_small_call_does_not_allocate() {
-    let server = node().serve(AddServer::new(|| Adder)).start().unwrap();
+    let server = node().serve(AddServer::new(Adder)).start().unwrap();
     let caller = node().start().unwrap();
     let address = server.local_address();
     let count = block_on(caller.run_on(PollerIndex(0), move |context| local(context, address)));

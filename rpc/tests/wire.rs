@@ -94,7 +94,7 @@ mod tests {
         }
         let folder = Folder::new().unwrap();
         let (capture, listen) = (folder.join("sizes.pcap"), fresh_address());
-        let server = Node::builder().listen(fresh_address()).serve(StoreServer::new(|| Nothing));
+        let server = Node::builder().listen(fresh_address()).serve(StoreServer::new(Nothing));
         let server = server.connections(Connections::Xrc).start().unwrap();
         let client = captured(&capture, listen);
         let store = StoreClient::connect(&client, server.local_address()).unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let mut waiting = pin!(store.size("key".to_owned()));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         std::thread::sleep(WAITS);
-        let _server = Node::builder().listen(later).serve(StoreServer::new(|| Nothing)).start().unwrap();
+        let _server = Node::builder().listen(later).serve(StoreServer::new(Nothing)).start().unwrap();
         assert_eq!(block_on(waiting), Ok(3));
         client.shutdown();
         let left = decode(&capture, &listen.ip().to_string()).times_left_us;
@@ -154,7 +154,7 @@ mod tests {
         let capture = folder.join("session.pcap");
         let device = SoftOptions { capture: Some(capture.clone()), ..SoftOptions::from_env().unwrap() };
         let listen = fresh_address();
-        let server = Node::builder().listen(fresh_address()).pollers(2).serve(StoreServer::new(|| Nothing));
+        let server = Node::builder().listen(fresh_address()).pollers(2).serve(StoreServer::new(Nothing));
         let server = server.start().unwrap();
         let options = NodeOptions::new().listen(listen).device(device);
         let client = Node::builder().transport(options).pollers(2).start().unwrap();

@@ -2,6 +2,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
+use crate::pooled::PooledClient;
 use crate::service::{FEW, WorkClient, WorkLocal};
 use crate::timers::Timers;
 use std::future::poll_fn;
@@ -11,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use trunkline::{Bytes, CallOptions, Connect, Node, Origin, PollerIndex, Status};
+use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status};
 
 /// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 3000;
@@ -43,11 +44,14 @@ impl Client {
             match self.random.u8(..100) {
                 0..=29 => self.echo(server).await,
                 30..=49 => self.number(server).await,
-                50..=59 => self.slow(server).await,
-                60..=64 => self.block(server).await,
+                50..=58 => self.slow(server).await,
+                59 => self.ponder(server).await,
+                60..=63 => self.block(server).await,
+                64 => self.grind(server).await,
                 65..=68 => self.refuse(server).await,
                 69..=71 => self.panic(server).await,
-                72..=73 => self.hang(server).await,
+                72 => self.hang(server).await,
+                73 => self.brood(server).await,
                 74..=79 => self.nested(server).await,
                 80..=83 => self.keep(server).await,
                 84..=86 => self.tell(server).await,
@@ -92,9 +96,23 @@ impl Client {
         F: Future<Output = Result<u64, Status>>,
     {
         let client = self.connect(server, timeout)?;
+        self.judge_call(server, what, timeout, |id| call(client, id)).await
+    }
+
+    /// The same of a call of any client.
+    async fn judge_call<F>(
+        &self,
+        server: SocketAddr,
+        what: &'static str,
+        timeout: Duration,
+        call: impl FnOnce(u64) -> F,
+    ) -> Option<Status>
+    where
+        F: Future<Output = Result<u64, Status>>,
+    {
         let id = self.oracle.made(self.process, server, what, timeout);
         let open = Open::new(&self.oracle, id);
-        let outcome = call(client, id).await;
+        let outcome = call(id).await;
         open.ended();
         match outcome {
             Ok(replied) => self.oracle.succeeded(id, replied, false),
@@ -104,6 +122,63 @@ impl Client {
             }
         }
         None
+    }
+
+    async fn judge_pooled<F>(
+        &self,
+        server: SocketAddr,
+        what: &'static str,
+        timeout: Duration,
+        call: impl FnOnce(PooledClient, u64) -> F,
+    ) -> Option<Status>
+    where
+        F: Future<Output = Result<u64, Status>>,
+    {
+        let Ok(client) = PooledClient::connect(&self.node, server) else {
+            self.oracle.fail(format!("no client of {server}"));
+            return None;
+        };
+        let client = client.with_timeout(timeout);
+        self.judge_call(server, what, timeout, |id| call(client, id)).await
+    }
+
+    async fn ponder(&mut self, server: SocketAddr) {
+        let (timeout, wait) = (self.timeout(), self.random.u64(..50_000));
+        let count = self.random.usize(1..6);
+        all((0..count).map(|_| self.ponder_at(server, timeout, wait))).await;
+    }
+
+    /// Makes a call whose handler sleeps in the worker pool; returns how it failed, if it did.
+    pub(crate) async fn ponder_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
+        let call = |client: PooledClient, id| async move { client.ponder(id, wait).await };
+        self.judge_pooled(server, "ponder", timeout, call).await
+    }
+
+    async fn grind(&mut self, server: SocketAddr) {
+        let (timeout, work, wait) = (self.timeout(), self.random.u64(..20_000), self.random.u64(..5_000));
+        let count = self.random.usize(1..6);
+        all((0..count).map(|_| self.grind_at(server, timeout, work, wait))).await;
+    }
+
+    /// Makes a call whose handler blocks a worker, and waits on it; returns how it failed, if it did.
+    pub(crate) async fn grind_at(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        block: u64,
+        wait: u64,
+    ) -> Option<Status> {
+        let call = |client: PooledClient, id| async move { client.grind(id, block, wait).await };
+        self.judge_pooled(server, "grind", timeout, call).await
+    }
+
+    /// Makes a call that never returns in the worker pool.
+    async fn brood(&mut self, server: SocketAddr) {
+        let timeout = Duration::from_millis(self.random.u64(1..300));
+        let call = |client: PooledClient, id| async move { client.brood(id).await };
+        if self.judge_pooled(server, "brood", timeout, call).await.is_none() {
+            self.oracle.fail("a call succeeded whose handler never returns".to_owned());
+        }
     }
 
     async fn echo(&mut self, server: SocketAddr) {
@@ -424,12 +499,10 @@ impl Client {
     }
 }
 
-/// Whether a call did not leave because the session that it was for had ended. A request that waits in a session when
-/// that breaks has another cause.
+/// Whether a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
+/// waits in a session when that ends is [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
-    !status.may_have_run()
-        && status.origin() == Origin::Local
-        && status.message().ends_with("the peer closed the session")
+    !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
 }
 
 /// Waits until all have ended.

@@ -6,7 +6,7 @@
 //! so credits are conserved exactly when none is negative and their sum is within the SRQ's depth.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::ledger::{Granting, MemoryLedger, PollerLedger, Spending, UpperLedger};
 use trunkline_verbs::QpNumber;
 
@@ -85,6 +85,21 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         let lost = || format!("credits are on their way at rest: {spending:?}, {granting:?}");
         is_settled.then_some(()).ok_or_else(lost)
     })
+}
+
+/// Counts, at rest, the receives in the SRQs of a node's device: what its pollers have posted is there, at home or lent to
+/// a shard.
+pub(crate) fn receives_are_posted(
+    ledgers: &[PollerLedger],
+    node: SocketAddr,
+    posted: usize,
+) -> Result<(), String> {
+    let own = ledgers.iter().filter(|ledger| ledger.node == node);
+    let expected = own.filter_map(|ledger| ledger.receives).map(|(now, _)| now as usize).sum::<usize>();
+    if posted == expected {
+        return Ok(());
+    }
+    Err(format!("the device of {node} holds {posted} receives at rest; its pollers have posted {expected}"))
 }
 
 /// What a poller has granted is within what its SRQs have, and within what each peer may have; only sessions that are

@@ -25,7 +25,7 @@ mod tests {
     const JOINING: Duration = Duration::from_secs(20);
 
     fn plan(host: usize, pollers: u16) -> NodePlan {
-        NodePlan { host, pollers, srq_depth: 64, rendezvous_bytes: 768 << 10, clients: 0 }
+        NodePlan { srq_depth: 64, rendezvous_bytes: 768 << 10, ..NodePlan::extra(host, pollers) }
     }
 
     /// Calls from each poller of a node: the calls of a client go to its pollers in turn.
@@ -62,7 +62,8 @@ mod tests {
         let mut hub = SimNode::new(0, plan(0, 1), false);
         hub.start(&mut scheduler, None);
         let mut callers =
-            (1..=nodes).map(|index| SimNode::new(index, plan(index, POLLERS), false)).collect::<Vec<_>>();
+            // One shard each: what the hub has to bear is the same, and half as many machines take turns.
+            (1..=nodes).map(|index| SimNode::new(index, plan(index, POLLERS), false).with_shards(1)).collect::<Vec<_>>();
         for caller in &mut callers {
             caller.start(&mut scheduler, None);
         }

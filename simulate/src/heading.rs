@@ -23,10 +23,13 @@ pub(crate) fn write(trace: &Trace, seed: u64, plan: &Plan, addresses: &[SocketAd
     line("plan", format_args!("{} nodes over {transport}", plan.nodes.len()));
     for (index, (node, address)) in plan.nodes.iter().zip(addresses).enumerate() {
         let (host, pollers, depth) = (node.host, node.pollers, node.srq_depth);
+        let shards = node.shards.unwrap_or(pollers.into());
+        let path = if node.shares_memory { "shares memory" } else { "shares no memory" };
         line(
             "plan",
             format_args!(
-                "node {index} is {address} on host {host}: {pollers} pollers, SRQ depth {depth}, {} clients",
+                "node {index} is {address} on host {host}: {pollers} pollers, {shards} shards, SRQ depth {depth}, {} \
+                 clients, {path}",
                 node.clients
             ),
         );
@@ -97,6 +100,14 @@ impl fmt::Display for Described {
                     "a stranger begins sessions with node {node} in the name of many, and completes none"
                 )
             }
+            Fault::Scribble { node } => {
+                write!(f, "node {node} writes nonsense into the memory that it shares")
+            }
+            Fault::Tear { node, stores, restart_after } => write!(
+                f,
+                "node {node} dies after {stores} more stores to shared memory, and starts again after \
+                 {restart_after:?}"
+            ),
             Fault::RemoveDevice { node, lasts } => {
                 write!(f, "remove the device of node {node} for {lasts:?}")
             }

@@ -4,15 +4,13 @@ use crate::client::Client;
 use crate::coverage::Kind;
 use crate::oracle::{Open, pattern};
 use crate::service::WorkLocal;
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 use trunkline::{Code, PollerIndex};
 
 impl Client {
-    /// Makes a call from a poller's task, small or large. When the request is staged, in the poller's next turn, the task
-    /// keeps the poller busy: mostly until after the call's deadline.
+    /// Makes a call from a poller's task, small or large, which then keeps the poller busy: mostly until after the call's
+    /// deadline. The request is staged in that turn of the poller, and would leave when the task returns.
     pub(crate) async fn late(&mut self, server: SocketAddr) {
         let timeout = Duration::from_micros(self.random.u64(500..4_000));
         let busy = Duration::from_micros(self.random.u64(1_000..8_000));
@@ -23,18 +21,9 @@ impl Client {
         let timers = self.timers.clone();
         let task = move |context| async move {
             let client = WorkLocal::connect(&context, server)?.with_timeout(timeout);
-            let mut call = pin!(client.echo(id, 0, 0, pattern(id, bytes).into()));
-            let mut turn = 0;
-            poll_fn(|context| {
-                turn += 1;
-                match turn {
-                    1 => context.waker().wake_by_ref(),
-                    2 => timers.block(busy),
-                    _ => {}
-                }
-                call.as_mut().poll(context)
-            })
-            .await
+            let call = client.echo(id, 0, 0, pattern(id, bytes).into());
+            timers.block(busy);
+            call.await
         };
         let outcome = self.node.run_on(poller, task).await;
         open.ended();

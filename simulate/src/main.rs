@@ -10,6 +10,7 @@
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `departed` | what must be true of requests as they leave |
 //! | `service`, `chain`, `client`, `ordered`, `late` | what nodes offer, and what programs do with it |
+//! | `run/paths` | nonsense in the memory that nodes share, and what must not come of it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
@@ -48,6 +49,7 @@ mod oracle;
 mod ordered;
 mod packet;
 mod plan;
+mod pooled;
 mod report;
 mod returns;
 mod run;

@@ -154,6 +154,22 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "drained_is_not_reported",
         what: "shutdown: a poller does not report that nothing is under way",
     },
+    Mutant {
+        name: "nested_calls_start_again",
+        what: "deadlines: a call that a handler makes does not inherit the handler's",
+    },
+    Mutant {
+        name: "withdrawn_jobs_stay_queued",
+        what: "worker pool: a job whose caller has given up is not taken out of the queue",
+    },
+    Mutant {
+        name: "cancelled_futures_stay_in_the_pool",
+        what: "worker pool: an offloaded future is not dropped when its caller has given up",
+    },
+    Mutant {
+        name: "jobs_wake_no_worker",
+        what: "worker pool: a job is queued while workers sleep, and wakes none of them",
+    },
     Mutant { name: "deadline_is_not_kept", what: "timer: nobody looks at a call's deadline" },
     Mutant {
         name: "error_replies_lose_their_text",
@@ -202,7 +218,35 @@ pub(crate) const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "earlier_deadline_wakes_nobody",
-        what: "timer: the card's machine sleeps past a deadline that was set meanwhile",
+        what: "timer: a shard's machine sleeps past a deadline that was set meanwhile",
+    },
+    Mutant {
+        name: "packet_for_another_shard_wakes_nobody",
+        what: "shards: a packet that another shard handed over does not wake its shard's machine",
+    },
+    Mutant {
+        name: "crossed_completion_fires_no_event",
+        what: "shards: the completion of a message that another shard placed wakes no sleeping poller",
+    },
+    Mutant {
+        name: "lent_receive_is_lost",
+        what: "shards: one of the receives that a shard is lent never comes back",
+    },
+    Mutant {
+        name: "parked_ring_is_not_woken",
+        what: "paths: a receiver that does not look into shared memory is not woken when something is put there",
+    },
+    Mutant {
+        name: "path_generation_is_not_bumped",
+        what: "paths: QPs are not told that the memory which they send through was given up",
+    },
+    Mutant {
+        name: "memory_of_the_dead_is_kept",
+        what: "paths: memory that was shared with a process is kept when that has died",
+    },
+    Mutant {
+        name: "deregistered_key_stays_valid",
+        what: "memory: a key is still found after its registration has ended",
     },
     Mutant {
         name: "route_follows_any_packet",
@@ -247,6 +291,14 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant {
         name: "next_attempt_is_never_due",
         what: "backoff: after an attempt to connect that failed nobody may make another",
+    },
+    Mutant {
+        name: "names_are_resolved_once",
+        what: "channels: the addresses that a name had first are used from then on",
+    },
+    Mutant {
+        name: "only_one_address_is_tried",
+        what: "channels: when one address of a server is not reached, the others are not tried",
     },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];

@@ -3,16 +3,21 @@
 use crate::chain::{ChainServer, Link};
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
+use crate::pooled::{PooledServer, QUEUED_JOBS, Thinker, WORKERS};
 use crate::scheduler::Scheduler;
 use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline::{Connections, Limit, Node, ProviderChoice};
-use trunkline_softrdma::device::{LinkChoice, Slot, SoftOptions};
+use trunkline::{Connections, Limit, Node, PathReport, ProviderChoice};
+use trunkline_softrdma::device::{LinkChoice, PathChoice, Slot, SoftOptions};
 use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
+
+/// Regions of memory that a node's device holds at most, and more for each of its pollers.
+const REGIONS: u32 = 24;
+const REGIONS_OF_POLLER: u32 = 12;
 
 /// The port that the first node listens on, the second on the next, and so on.
 const FIRST_PORT: u16 = 7471;
@@ -86,6 +91,12 @@ impl SimNode {
         Self { handlers, calls: Some(calls), ..self }
     }
 
+    /// The same, with so many shards of its device at most.
+    #[cfg(test)]
+    pub(crate) fn with_shards(self, shards: usize) -> Self {
+        Self { plan: NodePlan { shards: Some(shards), ..self.plan }, ..self }
+    }
+
     /// The same, with another limit of bytes that wait.
     pub(crate) fn with_queued_bytes(self, queued_bytes: Limit) -> Self {
         Self { queued_bytes: Some(queued_bytes), ..self }
@@ -134,6 +145,10 @@ impl SimNode {
             link: LinkChoice::Simulated(Arc::clone(&member)),
             slot: Some(self.slot.clone()),
             runtime: runtime.clone(),
+            path: if self.plan.shares_memory { PathChoice::Auto } else { PathChoice::Udp },
+            max_shards: self.plan.shards,
+            // Few, so that keys which outlive their registration are missed.
+            max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
         let options = NodeOptions::new()
@@ -147,10 +162,12 @@ impl SimNode {
             .rendezvous_bytes(self.plan.rendezvous_bytes);
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
+        let thinker = Thinker::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);
         let (shared, few) = (self.shared.clone(), Few::default());
         let make = move |context: &trunkline::PollerContext| {
             let of_run = (oracle.clone(), timers.clone(), Arc::clone(&coverage));
-            Worker::new(of_run, context.clone(), process, shared.clone(), few.clone())
+            let worker = Worker::new(of_run, context.clone(), process, shared.clone(), few.clone());
+            Ok::<_, trunkline::Status>(worker)
         };
         let node = Node::builder()
             .transport(options)
@@ -167,11 +184,14 @@ impl SimNode {
             None => node,
         };
         let timers = scheduler.timers.clone();
-        let link = move |context: &trunkline::PollerContext| Link::new(context.clone(), timers.clone());
-        let node = node.serve(ChainServer::with_context(link));
+        let link = move |context: &trunkline::PollerContext| {
+            Ok::<_, trunkline::Status>(Link::new(context.clone(), timers.clone()))
+        };
+        let node = node.serve(ChainServer::per_poller(link)).serve(PooledServer::new(thinker));
+        let node = node.workers(WORKERS).queued_jobs(QUEUED_JOBS);
         // The methods of every other process have other numbers.
-        let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(|| Idler)) };
-        let node = node.serve(WorkServer::with_context(make).limit_few(FEW)).start();
+        let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(Idler)) };
+        let node = node.serve(WorkServer::per_poller(make).limit_few(FEW)).start();
         match node {
             Ok(node) => {
                 scheduler.oracle.serves(self.address, process);
@@ -203,6 +223,50 @@ impl SimNode {
         running.member.kill();
         scheduler.kill(running.process);
         drop(running);
+    }
+
+    /// Has its process die after so many more stores to memory that it shares with others; `false` when it does not run.
+    pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
+        let Some(Running { process, member, .. }) = &self.running else { return false };
+        member.kill_after_stores(stores);
+        if !scheduler.is_doomed(*process) {
+            scheduler.doom(*process, Arc::clone(member));
+        }
+        scheduler.coverage.count(Kind::StoresTornUnderLoad);
+        true
+    }
+
+    /// Has its process overwrite a word of each area that it shares with others; returns their number.
+    pub(crate) fn scribble(&self, choose: impl FnMut(usize) -> (usize, u64)) -> usize {
+        self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
+    }
+
+    /// Shards that its device has at most.
+    pub(crate) fn shards(&self) -> usize {
+        self.plan.shards.unwrap_or(self.plan.pollers.into())
+    }
+
+    /// Whether it reaches other processes of its host through shared memory.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.plan.shares_memory
+    }
+
+    /// What one of its device's counters shows.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let Some((_, node)) = self.running() else { return 0 };
+        let counters = node.report().counters;
+        counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value).sum()
+    }
+
+    /// The ways that its packets take to an address.
+    pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
+        let Some((_, node)) = self.running() else { return Vec::new() };
+        node.report().paths.into_iter().filter(|path| path.address == address).collect()
+    }
+
+    /// Receives that are posted in the SRQs of its device.
+    pub(crate) fn posted_receives(&self) -> usize {
+        self.slot.posted_receives()
     }
 
     /// Asks it to drain. It goes on running.
@@ -273,6 +337,11 @@ impl SimNode {
         node.report().limits.iter().map(|limit| limit.running).sum()
     }
 
+    /// Jobs of its worker pool that wait or run.
+    pub(crate) fn jobs(&self) -> usize {
+        self.running().map_or(0, |(_, node)| node.jobs())
+    }
+
     /// Takes its device away.
     pub(crate) fn remove_device(&self) {
         self.slot.remove();
@@ -292,9 +361,12 @@ impl SimNode {
 /// Counts what a process's device has counted, at its end.
 fn count_events(scheduler: &Scheduler, running: &Running) {
     let counters = running.node.report().counters;
-    for (name, kind) in
-        [("relayed_to_members", Kind::PacketRelayed), ("port_taken_over", Kind::PortTakenOver)]
-    {
+    for (name, kind) in [
+        ("relayed_to_members", Kind::PacketRelayed),
+        ("port_taken_over", Kind::PortTakenOver),
+        ("shm_packets_received", Kind::PacketInMemory),
+        ("shm_peers_ended", Kind::PathEnded),
+    ] {
         let counted = counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
         scheduler.coverage.add(kind, counted.sum());
     }

@@ -8,6 +8,7 @@
 //! | ordered calls start in order | a call on an ordered channel starts after one that was made later on it |
 //! | bytes are equal | arguments or a reply differ from what was sent |
 //! | no reply crosses | a reply is another call's |
+//! | time only passes | the handler of a call that another handler made has more time left than that handler had when it made the call |
 //! | success is true | a call succeeds whose handler did not run, or had not returned |
 //! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
 //! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
@@ -19,15 +20,21 @@
 //! | senders hold credits | a node sent or received an RNR NAK |
 //! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
+//! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
+//! | a change of path is no failure | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
+//! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
+//! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
 //! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
 //! | draining starts nothing | a handler is entered in a process that drains or shuts down; a call that is refused so counts as one that may have run |
 //! | draining ends nothing | a handler that ran when its node began to drain, or the calls that it makes, fail within the grace, or a new call is not refused within 50 ms (`run/draining.rs`) |
 //! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
 //! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second, or the node that long after its last handler; when a handler blocks its poller, its peers' calls another twentieth later (`run/draining.rs`) |
 //! | a peer that is away | once an attempt to connect has failed, a call waits longer than for one attempt, or waits although the last one has just failed; or its server is not reached soon after it is back; or a call that asked to wait for it ends otherwise than by a success or its deadline (`run/away.rs`) |
+//! | a name leads to its server | a call by a name, or whoever waits for its channel, is told later than a round takes, or a call that asked to wait is not made soon after one of the name's addresses answers, wherever it is in the list and whatever the name led to before (`run/moving.rs`) |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | budgets are kept | a peer is charged for other than what it holds, or it or its host has more than the limit (`budgets.rs`) |
 //! | callers find room | a call that waits for room has none long after there is some, a handler waits for the share that is left to it, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
+//! | jobs start in time | a job of the worker pool starts although its call is over, or without the context of its call, or one is left at rest (`pooled.rs`, `run/calm.rs`) |
 //! | limits of services are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or one counts at rest (`service.rs`) |
 //! | half-made sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
 //! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
@@ -43,7 +50,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use trunkline::{Bytes, Code, Origin, Reason, Status};
+use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
 use trunkline_verbs::{Time, VirtualClock};
 
 /// What the workload leaves out or the oracle does not judge yet, and why.
@@ -73,6 +80,9 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 /// A call between nodes that are connected takes at most so long while nothing is wrong.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
+/// The resolution of the time that requests carry.
+const TICK: Duration = Duration::from_micros(1);
+
 /// A rule was broken.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
@@ -87,6 +97,8 @@ struct Call {
     /// The process that its handler was entered in last.
     ran_in: Option<u64>,
     made: Time,
+    /// What the handler that makes it has left of its own time.
+    time_left: Option<Duration>,
     entered: u32,
     returned: u32,
     /// The error that its handler returned: code, text and details.
@@ -178,6 +190,7 @@ impl Oracle {
             channel: None,
             ran_in: None,
             made: self.clock.now(),
+            time_left: Context::current().and_then(|handler| handler.time_left()),
             entered: 0,
             returned: 0,
             refusal: None,
@@ -229,12 +242,20 @@ impl Oracle {
         call.entered += 1;
         call.ran_in = Some(process);
         let (what, times, ended, channel) = (call.what, call.entered, call.ended.clone(), call.channel);
+        let most = call.time_left;
         let before = channel.and_then(|channel| state.started.insert(channel, id));
         let drains = state.draining.contains(&process);
         drop(state);
         // What a call is begins with its method.
         if what.split([' ', ',']).next() != Some(method) {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
+        }
+        let left = Context::current().and_then(|handler| handler.time_left());
+        // Less than a microsecond may come from rounding: a request with no time left has one.
+        if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
+            self.fail(format!(
+                "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
+            ));
         }
         if drains {
             self.fail(format!("the handler of call {id} ({what}) starts in process {process}, which drains"));

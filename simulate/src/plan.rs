@@ -47,6 +47,11 @@ pub(crate) enum Fault {
     Crowd { node: usize },
     /// A node's device is taken away for a while.
     RemoveDevice { node: usize, lasts: Duration },
+    /// A node's process overwrites words of the memory that it shares with others.
+    Scribble { node: usize },
+    /// A node's process dies after so many more stores to memory that it shares with others, and is started again after
+    /// a while.
+    Tear { node: usize, stores: u64, restart_after: Duration },
 }
 
 /// A node of the run.
@@ -58,7 +63,19 @@ pub(crate) struct NodePlan {
     pub(crate) srq_depth: u32,
     /// Memory for large messages, in each direction.
     pub(crate) rendezvous_bytes: usize,
+    /// Shards of its device at most, if not one for each poller.
+    pub(crate) shards: Option<usize>,
+    /// Whether it reaches other processes of its host through shared memory.
+    pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
+}
+
+impl NodePlan {
+    /// A node of no run's own plan: nobody shares memory with it, and no client of it calls.
+    pub(crate) fn extra(host: usize, pollers: u16) -> Self {
+        let (srq_depth, rendezvous_bytes) = (256, 2 << 20);
+        Self { host, pollers, srq_depth, rendezvous_bytes, shards: None, shares_memory: false, clients: 0 }
+    }
 }
 
 /// How many pollers nodes have: the first, third, ... the one number, the others the other.
@@ -127,6 +144,15 @@ impl Plan {
         (1..self.nodes.len()).any(|at| self.nodes[..at].iter().any(|node| node.host == self.nodes[at].host))
     }
 
+    /// Whether any two nodes can exchange packets through shared memory.
+    pub(crate) fn shares_memory(&self) -> bool {
+        (1..self.nodes.len()).any(|at| {
+            let node = &self.nodes[at];
+            let before = &self.nodes[..at];
+            node.shares_memory && before.iter().any(|other| other.host == node.host && other.shares_memory)
+        })
+    }
+
     /// The same with these numbers of pollers, if they are given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -140,7 +166,7 @@ impl Plan {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);
         let hosts = hosts(&mut random, count);
-        let nodes = hosts
+        let mut nodes = hosts
             .iter()
             .map(|host| NodePlan {
                 host: *host,
@@ -148,6 +174,8 @@ impl Plan {
                 srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
                 clients: random.usize(2..=4),
                 rendezvous_bytes: *random.choice(&[768 << 10, 2 << 20]).unwrap_or(&(2 << 20)),
+                shards: None,
+                shares_memory: false,
             })
             .collect::<Vec<_>>();
         let clients = nodes.iter().map(|node| node.clients).sum::<usize>().max(1);
@@ -157,6 +185,8 @@ impl Plan {
             .collect::<Vec<_>>();
         let mut faults = faults;
         faults.extend(crowd(seed, lasts, count));
+        divide(seed, &mut nodes);
+        faults.extend(share_memory(seed, lasts, &mut nodes));
         faults.sort_by_key(|(at, _)| *at);
         Self {
             rc: random.u8(..10) < 3,
@@ -197,6 +227,40 @@ fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> 
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
     let at = Duration::from_micros(random.u64(..as_us(lasts)));
     (random.u8(..4) == 0).then(|| (at, Fault::Crowd { node: random.usize(..nodes) }))
+}
+
+/// Chooses how many shards nodes have: mostly one for each poller. One run of 20 has a node with many.
+fn divide(seed: u64, nodes: &mut [NodePlan]) {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x7368_6172);
+    if random.u8(..20) == 0 {
+        nodes[0].pollers = random.u16(4..=16);
+    }
+    for node in nodes {
+        let most = usize::from(node.pollers);
+        node.shards = (random.u8(..4) == 0).then(|| random.usize(1..=most));
+    }
+}
+
+/// Chooses which nodes share memory, in two of three runs, and what happens to it.
+fn share_memory(seed: u64, lasts: Duration, nodes: &mut [NodePlan]) -> Vec<(Duration, Fault)> {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x6d65_6d6f);
+    if random.u8(..3) == 0 {
+        return Vec::new();
+    }
+    nodes.iter_mut().for_each(|node| node.shares_memory = random.u8(..8) > 0);
+    let count = nodes.len();
+    let mut faults = Vec::new();
+    for _ in 0..random.usize(..6) {
+        let at = Duration::from_micros(random.u64(..as_us(lasts)));
+        faults.push((at, Fault::Scribble { node: random.usize(..count) }));
+    }
+    for _ in 0..random.usize(..3) {
+        let at = Duration::from_micros(random.u64(..as_us(lasts)));
+        let restart_after = Duration::from_micros(random.u64(20_000..800_000));
+        let node = random.usize(..count);
+        faults.push((at, Fault::Tear { node, stores: random.u64(..3000), restart_after }));
+    }
+    faults
 }
 
 fn as_us(duration: Duration) -> u64 {

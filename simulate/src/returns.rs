@@ -22,8 +22,7 @@ mod tests {
 
     #[test]
     fn handlers_that_outlive_a_session_count_when_their_caller_is_back() {
-        let plan =
-            |host| NodePlan { host, pollers: 2, srq_depth: 64, rendezvous_bytes: 768 << 10, clients: 0 };
+        let plan = |host| NodePlan { srq_depth: 64, rendezvous_bytes: 768 << 10, ..NodePlan::extra(host, 2) };
         let mut scheduler = Scheduler::new(1, Trace::checksum_only(), Arc::new(Coverage::default()));
         let mut nodes = [SimNode::new(0, plan(0), false), SimNode::new(1, plan(1), false)];
         nodes[0].start(&mut scheduler, None);

@@ -29,6 +29,8 @@ mod endings;
 mod fairness;
 mod greed;
 mod hostility;
+mod moving;
+mod paths;
 mod shutdown;
 mod unsent;
 
@@ -64,6 +66,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     healthy = healthy
         && run.calm()
         && run.idle()
+        && run.paths_change()
         && run.callers_find_room()
         && run.small_calls_pass_large_ones()
         && run.one_is_hostile()
@@ -73,6 +76,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
         && run.some_never_leave()
         && run.one_dies()
         && run.one_is_away()
+        && run.one_moves()
         && run.one_drains()
         && run.one_is_stuck()
         && run.one_leaves();

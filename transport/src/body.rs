@@ -6,41 +6,55 @@ use trunkline_rings::panics::catch;
 
 /// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]), and the last handle is dropped on a
 /// poller's thread as a rule: an owner that panics then has been dropped nonetheless, and the panic goes no further.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Body(Bytes);
+// `None` for no bytes: then there is nothing to drop.
+#[derive(Debug, Clone, Default)]
+pub struct Body(Option<Bytes>);
 
 impl Body {
     /// No bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Bytes::new())
+        Self(None)
     }
 
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &Bytes {
-        &self.0
+        static NOTHING: Bytes = Bytes::new();
+        self.0.as_ref().unwrap_or(&NOTHING)
     }
 }
 
 impl From<Bytes> for Body {
+    #[inline]
     fn from(bytes: Bytes) -> Self {
-        Self(bytes)
+        Self(Some(bytes))
     }
 }
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Body {}
 
 impl Deref for Body {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.as_deref().unwrap_or_default()
     }
 }
 
 impl Drop for Body {
+    #[inline]
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.0);
-        let _ended = catch(|| drop(bytes));
+        if let Some(bytes) = self.0.take() {
+            let _ended = catch(|| drop(bytes));
+        }
     }
 }
 

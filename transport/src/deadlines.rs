@@ -1,6 +1,8 @@
-//! What is due when: a timer wheel.
+//! What is due when: a few lists that are in order, and a timer wheel for the rest.
 //!
-//! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Time is cut into ticks
+//! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Deadlines
+//! are the times of calls and their time limits, of which a program has few. So most are no earlier than the last one of one
+//! of the lists, the *runs*, and are appended there. What fits no run goes to the wheel. There time is cut into ticks
 //! of about a millisecond. The first level has a list for each of 64 ticks, the next one for each of 64 times 64, and so
 //! on: what is due later moves to a finer level when its time comes near. Due times themselves are exact.
 //!
@@ -17,6 +19,8 @@ const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
 /// Four levels cover 4.9 hours; what is due later is in one list.
 const LEVELS: u32 = 4;
+/// Lists of what was added in order.
+const RUNS: usize = 4;
 /// No entry.
 const NONE: usize = usize::MAX;
 
@@ -28,7 +32,10 @@ pub struct DeadlineKey(usize);
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: Slab<Entry<T>>,
-    /// Nothing is due before this. A lower bound: what it was true of may have been removed.
+    runs: [Run; RUNS],
+    /// Entries of the wheel.
+    in_wheel: usize,
+    /// Nothing in the wheel is due before this. A lower bound: what it was true of may have been removed.
     earliest: Time,
     /// Where time has come to, in ticks; never later than the time.
     tick: u64,
@@ -49,6 +56,7 @@ struct Entry<T> {
 /// Which list an entry is in.
 #[derive(Debug, Clone, Copy)]
 enum Place {
+    Run(usize),
     Near { level: u32, list: usize },
     Far,
 }
@@ -64,6 +72,18 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
+/// Entries in the order of their times.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    list: List,
+    /// No entry is later; nothing if the last one was removed.
+    last: Time,
+}
+
+impl Run {
+    const EMPTY: Self = Self { list: List::EMPTY, last: Time(0) };
+}
+
 #[derive(Debug)]
 struct Level {
     /// A bit for each list that is not empty.
@@ -76,6 +96,8 @@ impl<T> Default for Deadlines<T> {
         let level = || Level { occupied: 0, lists: [List::EMPTY; LISTS] };
         Self {
             entries: Slab::new(),
+            runs: [Run::EMPTY; RUNS],
+            in_wheel: 0,
             earliest: Time::MAX,
             tick: 0,
             levels: std::array::from_fn(|_| level()),
@@ -100,15 +122,36 @@ impl<T> Deadlines<T> {
     /// When to look next: nothing is due before that. `None` when nothing is ever due.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(self.earliest)
+        let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
+        let first = |run: &Run| self.entries.get(run.list.first).map(|entry| entry.at);
+        self.runs.iter().filter_map(first).chain(of_wheel).min()
     }
 
     /// Adds what is due at a time.
+    #[inline]
     pub fn add(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
-        if self.is_empty() {
+        for (number, run) in self.runs.iter_mut().enumerate() {
+            if run.last <= at {
+                let (place, before) = (Place::Run(number), run.list.last);
+                let key = self.entries.insert(Entry { at, value, place, before, after: NONE });
+                (run.list.last, run.last) = (key, at);
+                match self.entries.get_mut(before) {
+                    Some(before) => before.after = key,
+                    None => run.list.first = key,
+                }
+                return DeadlineKey(key);
+            }
+        }
+        self.add_to_wheel(now, at, value)
+    }
+
+    #[inline(never)]
+    fn add_to_wheel(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
+        if self.in_wheel == 0 {
             self.tick = tick_of(now);
             self.earliest = Time::MAX;
         }
+        self.in_wheel += 1;
         self.earliest = self.earliest.min(at);
         let key = self.entries.insert(Entry { at, value, place: Place::Far, before: NONE, after: NONE });
         self.link(key, at);
@@ -116,14 +159,44 @@ impl<T> Deadlines<T> {
     }
 
     /// Removes what was added and has not been due.
+    #[inline]
     pub fn remove(&mut self, DeadlineKey(key): DeadlineKey) -> Option<T> {
-        self.unlink(key);
+        let &Entry { place, before, after, .. } = self.entries.get(key)?;
+        match self.entries.get_mut(before) {
+            Some(entry) => entry.after = after,
+            None => self.list(place).first = after,
+        }
+        match self.entries.get_mut(after) {
+            Some(entry) => entry.before = before,
+            None => self.list(place).last = before,
+        }
+        match place {
+            // What follows may be earlier than what it had.
+            Place::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
+            Place::Run(_) => {}
+            Place::Near { .. } | Place::Far => self.left_wheel(place, before == NONE && after == NONE),
+        }
         self.entries.try_remove(key).map(|entry| entry.value)
+    }
+
+    fn left_wheel(&mut self, place: Place, was_alone: bool) {
+        self.in_wheel -= 1;
+        if let Place::Near { level, list } = place
+            && was_alone
+        {
+            self.level_mut(level).occupied &= !(1 << list);
+        }
     }
 
     /// Takes something that is due.
     pub fn due(&mut self, now: Time) -> Option<T> {
-        while self.earliest <= now && !self.is_empty() {
+        for run in 0..RUNS {
+            let first = self.runs[run].list.first;
+            if self.entries.get(first).is_some_and(|entry| entry.at <= now) {
+                return self.remove(DeadlineKey(first));
+            }
+        }
+        while self.earliest <= now && self.in_wheel > 0 {
             let mut earliest = self.next_list();
             let mut at = self.level(0).lists[index(self.tick, 0)].first;
             while let Some(entry) = self.entries.get(at) {
@@ -208,26 +281,9 @@ impl<T> Deadlines<T> {
         }
     }
 
-    fn unlink(&mut self, key: usize) {
-        let Some(&Entry { place, before, after, .. }) = self.entries.get(key) else { return };
-        match self.entries.get_mut(before) {
-            Some(entry) => entry.after = after,
-            None => self.list(place).first = after,
-        }
-        match self.entries.get_mut(after) {
-            Some(entry) => entry.before = before,
-            None => self.list(place).last = before,
-        }
-        if let Place::Near { level, list } = place
-            && before == NONE
-            && after == NONE
-        {
-            self.level_mut(level).occupied &= !(1 << list);
-        }
-    }
-
     fn list(&mut self, place: Place) -> &mut List {
         match place {
+            Place::Run(run) => &mut self.runs[run].list,
             Place::Near { level, list } => &mut self.level_mut(level).lists[list],
             Place::Far => &mut self.far,
         }
@@ -341,11 +397,15 @@ mod tests {
     fn one_deadline_wakes_for_itself_and_a_few_times_before() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
+        // The runs are taken by others.
+        for later in (1..=RUNS as u64).rev() {
+            deadlines.add(now, Time(at.0 + later), 0);
+        }
         let _soon = deadlines.add(now, Time(200), 1);
         let _late = deadlines.add(now, at, 2);
         assert_eq!(deadlines.next(), Some(Time(200)));
         let mut looks = 0;
-        while !deadlines.is_empty() {
+        while deadlines.in_wheel > 0 {
             now = deadlines.next().expect("it is not empty");
             looks += 1;
             while deadlines.due(now).is_some() {}

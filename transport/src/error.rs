@@ -3,8 +3,9 @@
 
 use crate::NoNic;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::device::OpenError;
+use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::headroom::NoRoom;
 
@@ -18,6 +19,23 @@ impl DeviceError {
         Self(cause.into())
     }
 }
+
+/// Who has the port of RoCE at an address, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("UDP port 4791 at {address} is taken by {owner}; {}", owner.remedy())]
+pub struct TakenPort {
+    address: IpAddr,
+    owner: PortOwner,
+}
+
+impl TakenPort {
+    pub(crate) fn new(address: IpAddr, owner: PortOwner) -> Self {
+        Self { address, owner }
+    }
+}
+
+/// Why the upper half of a poller cannot be made.
+pub type UpperFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a node did not start: the cause and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +77,9 @@ pub enum StartError {
     /// A setting of the software device cannot be parsed.
     #[error(transparent)]
     BadDeviceSetting(DeviceError),
+    /// The text of `NodeOptions::faults` cannot be parsed, for this reason.
+    #[error("faults: {0}")]
+    BadFaults(String),
     /// XRC connections were asked for, and the device has none.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
     NoXrc(String),
@@ -69,6 +90,14 @@ pub enum StartError {
         address: SocketAddr,
         /// Why.
         cause: VerbsError,
+    },
+    /// Another program has the port of RoCE at the address.
+    #[error("cannot listen on {address}: {cause}")]
+    PortTaken {
+        /// Where.
+        address: SocketAddr,
+        /// Who has it.
+        cause: Box<TakenPort>,
     },
     /// A verb was refused.
     #[error("cannot {doing}: {cause}")]
@@ -86,6 +115,9 @@ pub enum StartError {
         /// The limit.
         cause: NoRoom,
     },
+    /// The factory of upper halves failed on a poller's thread.
+    #[error("the upper half of a poller cannot be made: {0}")]
+    Upper(UpperFailure),
     /// The operating system refused something.
     #[error("cannot {doing}: {cause}")]
     Os {

@@ -145,6 +145,7 @@ const fn header_bytes(kind: u8) -> usize {
 
 /// Bytes of the header that a message of the upper half begins with, if it is a right one: of a kind of the upper
 /// half's, as long as that needs, without flags that are the transport's to set.
+#[inline]
 pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     let (&kind, &set) = head.first().zip(head.get(1))?;
     let bytes = header_bytes(kind);
@@ -154,14 +155,16 @@ pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
 }
 
 /// Whether a header of the upper half wants its time left written.
+#[inline]
 pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
 }
 
 /// The time left of a message that is about to leave: in microseconds, rounded up, so that it is 0 only if the deadline
 /// has passed; the largest number if there is no limit, or one of more than 71 minutes.
+#[inline]
 pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(now).as_nanos().div_ceil(1000));
+    let left = deadline.map(|deadline| deadline.since(now).div_ceil(1000));
     left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
@@ -213,6 +216,7 @@ pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<R
 }
 
 /// Bytes of the first of these messages of a bundle, if it is a right one.
+#[inline]
 fn bundled_message(messages: &[u8]) -> Option<usize> {
     let header = messages.first_chunk::<HEADER>()?;
     let length = usize::try_from(u32_at(header, BUNDLED_LENGTH)).ok()?;

@@ -13,9 +13,10 @@ use crate::crossings::{self, Crossings};
 use crate::options::{NodeOptions, ProviderChoice};
 use crate::provider::{self, Chosen, SOFTWARE};
 use crate::sizes::{BATCH, SLOT_BYTES};
-use crate::{PollerIndex, StartError};
-use std::net::SocketAddr;
+use crate::{PollerIndex, StartError, TakenPort};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use trunkline_softrdma::link::{PortOwner, ROCE_PORT_TAKEN};
 use trunkline_verbs::{
     CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, DeviceAttributes, EndpointRequest,
     EndpointSide, IoAddress, PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
@@ -154,6 +155,49 @@ pub(crate) struct Listening {
     pub(crate) listeners: Vec<Arc<dyn CmId>>,
 }
 
+/// Why an address cannot be listened on, with the program that has the RoCE port there if that is why.
+fn not_listening(device: &dyn Device, address: SocketAddr, cause: VerbsError) -> StartError {
+    let is_port = matches!(cause, VerbsError::AddressInUse(why) if why == ROCE_PORT_TAKEN);
+    let owner = || {
+        let addresses = if address.ip().is_unspecified() {
+            own_addresses(device, address.ip())
+        } else {
+            vec![address.ip()]
+        };
+        addresses.into_iter().find_map(|own| Some((own, PortOwner::find(own)?)))
+    };
+    match is_port.then(owner).flatten() {
+        Some((at, owner)) => StartError::PortTaken { address, cause: Box::new(TakenPort::new(at, owner)) },
+        None => StartError::Listen { address, cause },
+    }
+}
+
+/// The device's addresses that an unspecified one stands for.
+fn own_addresses(device: &dyn Device, unspecified: IpAddr) -> Vec<IpAddr> {
+    let of_family = |address: &IpAddr| address.is_ipv4() == unspecified.is_ipv4();
+    device.gid_table().into_iter().map(|entry| entry.gid.ip()).filter(of_family).collect()
+}
+
+/// An address at which this listener is reached: its own, or one of the device's if it listens on all of them.
+pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Option<SocketAddr> {
+    let at = listening.listeners.first()?.local_address();
+    if !at.ip().is_unspecified() {
+        return Some(at);
+    }
+    let manager = shared.device.connection_manager();
+    let is_open = |own: &IpAddr| {
+        let request = EndpointRequest {
+            side: EndpointSide::Passive { local: SocketAddr::new(*own, 0) },
+            port_space: PortSpace::Ib,
+            qp_type: shared.connections.receiving(),
+        };
+        let endpoint = manager.create_endpoint(&request, &listening.channel);
+        endpoint.and_then(|endpoint| endpoint.listen(1)).is_ok()
+    };
+    let own = own_addresses(shared.device.as_ref(), at.ip()).into_iter().find(is_open);
+    Some(own.map_or(at, |own| SocketAddr::new(own, at.port())))
+}
+
 /// Makes endpoints that listen at the addresses.
 ///
 /// # Errors
@@ -170,7 +214,7 @@ pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<
         manager
             .create_endpoint(&request, &channel)
             .and_then(|listener| listener.listen(BACKLOG).map(|()| listener))
-            .map_err(|cause| StartError::Listen { address, cause })
+            .map_err(|cause| not_listening(shared.device.as_ref(), address, cause))
     };
     let listeners = addresses.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
     Ok(Listening { channel, listeners })
@@ -191,6 +235,7 @@ fn poller_device(
             capacity_cqe: (depth_limit + SEND_COMPLETIONS).min(device.attributes().max_cqe),
             channel: Some(Arc::clone(&channel)),
             context: u64::from(index.0),
+            group: u32::from(index.0),
         })
         .map_err(verb("make a CQ"))?;
     let srq = device

@@ -39,6 +39,7 @@ mod epochs;
 mod error;
 mod frame;
 pub mod fuzz;
+mod in_process;
 mod incarnation;
 #[doc(hidden)]
 pub mod ledger;
@@ -60,6 +61,7 @@ mod shared;
 mod sizes;
 mod trunk;
 mod upper;
+mod watch;
 
 pub use body::Body;
 pub use budget::{BudgetReport, Exhausted, Leaves, Limit};
@@ -68,17 +70,19 @@ pub use command::PollerHandle;
 pub use connections::Connections;
 #[doc(hidden)]
 pub use deadlines::{DeadlineKey, Deadlines};
-pub use error::{DeviceError, StartError};
+pub use error::{DeviceError, StartError, TakenPort, UpperFailure};
+pub use in_process::InProcessNetwork;
 pub use log_limit::LogLimit;
 pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
-pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport};
+pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport};
 #[doc(hidden)]
 pub use sizes::EAGER_BYTES;
 pub use upper::{
-    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Report, SendError,
+    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Reach, Report, SendError,
     SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,
 };
+pub use watch::Watch;

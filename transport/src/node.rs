@@ -12,12 +12,12 @@ use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
-use crate::report::{DeviceCounter, NodeReport, Traffic};
+use crate::report::{DeviceCounter, NodeReport, PathReport, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
 use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use crate::sizes::HEAD_ROOM;
-use crate::{Limit, Pinning, PollerIndex, StartError, Upper, affinity};
+use crate::{Limit, Pinning, PollerIndex, StartError, Upper, UpperFailure, affinity};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, SystemTime};
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
-use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
+use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
@@ -49,21 +49,29 @@ pub struct Node {
     cpus: usize,
 }
 
+/// The ways that packets take, now.
+fn device_paths(shared: &NodeShared) -> Vec<PathReport> {
+    let paths = shared.device.get().map(|device| device.device.paths()).unwrap_or_default();
+    let report =
+        |PeerPath { address, path, qps }| PathReport { address, path: path.name, why: path.why, qps };
+    paths.into_iter().map(report).collect()
+}
+
 impl Node {
     /// Starts a node. `factory` runs once on each poller's thread and makes its upper half, which
     /// need not be `Send`.
     ///
     /// # Errors
-    /// The cause and what to do about it.
+    /// The cause and what to do about it; [`StartError::Upper`] with the factory's own.
     pub fn start<U, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
     where
         U: Upper,
-        F: Fn(PollerIndex) -> U + Send + Sync + 'static,
+        F: Fn(PollerIndex) -> Result<U, UpperFailure> + Send + Sync + 'static,
     {
         check(&options)?;
         has_headroom()?;
         headroom::tune_heap();
-        let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listen)?;
+        let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listens_on())?;
         let device = Arc::new(device);
         let runtime = options.runtime.clone();
         let cpus = if runtime.is_simulated() { vec![0] } else { affinity::usable_cpus() };
@@ -112,8 +120,8 @@ impl Node {
         };
         node.start_pollers(parts, factory)?;
         let listening = incarnation::listen(&device, &listen)?;
-        if let Some(first) = listening.listeners.first() {
-            let _ = node.shared.local_address.set(first.local_address());
+        if let Some(first) = incarnation::reachable_at(&device, &listening) {
+            let _ = node.shared.local_address.set(first);
         }
         let machine = CmMachine::new(Arc::clone(&node.shared), (cm_sleeper, cm), options, device, listening)
             .map_err(os("wait for connection events"))?;
@@ -130,11 +138,12 @@ impl Node {
     ) -> Result<(), StartError>
     where
         U: Upper,
-        F: Fn(PollerIndex) -> U + Send + Sync + 'static,
+        F: Fn(PollerIndex) -> Result<U, UpperFailure> + Send + Sync + 'static,
     {
         let factory = Arc::new(factory);
+        let failure = Arc::new(Mutex::new(None));
         for (part, cpu) in parts {
-            let factory = Arc::clone(&factory);
+            let (factory, failed) = (Arc::clone(&factory), Arc::clone(&failure));
             let node = OfNode { shared: Arc::clone(&self.shared), alive: self.shared.gauges.machine() };
             let index = part.index;
             let name = format!("trunkline-poll-{}", index.0);
@@ -142,10 +151,18 @@ impl Node {
                 if let Some(cpu) = cpu {
                     affinity::pin(cpu);
                 }
-                let upper = factory(part.index);
+                let upper = factory(part.index).map_err(|cause| {
+                    // A simulation fails with this text, as it makes machines later.
+                    let text = format!("the upper half of a poller cannot be made: {cause}");
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+                    io::Error::other(text)
+                })?;
                 Ok(Box::new(Poller::new(part, node, upper)?) as Box<dyn Machine>)
             };
-            self.spawn(&name, Some(index), Box::new(make))?;
+            self.spawn(&name, Some(index), Box::new(make)).map_err(|error| {
+                let cause = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+                cause.map_or(error, StartError::Upper)
+            })?;
         }
         Ok(())
     }
@@ -162,7 +179,8 @@ impl Node {
         Ok(())
     }
 
-    /// Where it listens: the first of the addresses, with the port that it got.
+    /// Where it is reached: the first of the addresses that it listens on, with the port that it got. In place of an
+    /// unspecified address it is the first of the device's that the node is reached at.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -218,6 +236,7 @@ impl Node {
             other_kind: sum(&["cm_refused_other_kind"]),
             budgets: self.shared.budgets(),
             limits: Vec::new(),
+            paths: device_paths(&self.shared),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()
@@ -373,9 +392,9 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
             return bad("pinning", *cpu as u64, remedy);
         }
     }
-    let open = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
+    let open = options.listens_on().into_iter().find(|address| !address.ip().to_canonical().is_loopback());
     match open {
-        Some(&address) if !options.allow_unauthenticated => Err(StartError::NotLoopback(address)),
+        Some(address) if !options.allow_unauthenticated => Err(StartError::NotLoopback(address)),
         _ => Ok(()),
     }
 }

@@ -3,9 +3,10 @@
 
 use crate::budget::NodeLimits;
 use crate::sizes::HEAD_ROOM;
-use crate::{Connections, DeviceError, Limit, StartError};
+use crate::{Connections, DeviceError, InProcessNetwork, Limit, StartError, Watch};
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
@@ -63,7 +64,10 @@ pub enum Pinning {
 /// How a node is started. The defaults suit one service on one machine.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
+    /// As it was asked for; [`NodeOptions::listens_on`] is where it listens.
     pub(crate) listen: Vec<SocketAddr>,
+    /// Its address on a network of this process.
+    pub(crate) in_process: Option<IpAddr>,
     pub(crate) pollers: u16,
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
@@ -73,6 +77,7 @@ pub struct NodeOptions {
     /// In place of those of `device`.
     pub(crate) faults: Option<FaultPlan>,
     pub(crate) runtime: Runtime,
+    pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
     /// `None`: half of `rendezvous_bytes`, or the largest message.
@@ -92,6 +97,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            in_process: None,
             pollers: 1,
             provider: None,
             nic: NicOptions::default(),
@@ -99,6 +105,7 @@ impl Default for NodeOptions {
             device: None,
             faults: None,
             runtime: Runtime::threads(),
+            watch: None,
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
             rendezvous_bytes_per_peer: None,
@@ -215,6 +222,25 @@ impl NodeOptions {
         self
     }
 
+    /// Runs on the software device, on a network of this process. The node has an address of its own there, with the ports
+    /// of [`NodeOptions::listen`], whose addresses mean nothing there; without those it has a free port.
+    #[must_use]
+    pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
+        let address = network.address();
+        self.provider = Some(ProviderChoice::Soft);
+        self.device = Some(network.device(address));
+        self.in_process = Some(address);
+        self
+    }
+
+    /// Where it listens.
+    pub(crate) fn listens_on(&self) -> Vec<SocketAddr> {
+        let Some(own) = self.in_process else { return self.listen.clone() };
+        let ports = self.listen.iter().map(SocketAddr::port).collect::<Vec<_>>();
+        let ports = if ports.is_empty() { vec![0] } else { ports };
+        ports.into_iter().map(|port| SocketAddr::new(own, port)).collect()
+    }
+
     /// What runs the node's machines: a thread for each by default, or a simulation.
     #[must_use]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
@@ -228,14 +254,27 @@ impl NodeOptions {
         self.runtime.clock()
     }
 
+    /// What runs the node's machines.
+    #[must_use]
+    pub fn machines(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Has somebody look after the node from time to time.
+    #[must_use]
+    pub fn watch(mut self, watch: Arc<dyn Watch>) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
     /// Faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
     /// environment, in the form of `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
-    /// [`StartError::BadDeviceSetting`] when the text cannot be parsed.
+    /// [`StartError::BadFaults`] when the text cannot be parsed.
     pub fn faults(mut self, text: &str) -> Result<Self, StartError> {
-        let plan = text.parse::<FaultPlan>().map_err(DeviceError::new);
-        self.faults = Some(plan.map_err(StartError::BadDeviceSetting)?);
+        let plan = text.parse::<FaultPlan>();
+        self.faults = Some(plan.map_err(|error| StartError::BadFaults(error.to_string()))?);
         Ok(self)
     }
 

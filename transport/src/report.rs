@@ -3,7 +3,7 @@
 
 use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -51,7 +51,7 @@ pub struct NodeReport {
     pub retransmits: u64,
     /// Requests of peers that were refused because these want connections of the other kind, as far as the
     /// device reports it; the log names each peer once. Both sides need the same
-    /// [`crate::NodeOptions::connections`].
+    /// `NodeBuilder::connections`.
     pub other_kind: u64,
     /// All counters of the device, with those of the devices before it, and two of the node's own:
     /// `session_refused_unproven`, requests that were refused with a cookie, and `frames_of_unknown_kind`, frames that
@@ -61,6 +61,8 @@ pub struct NodeReport {
     pub budgets: Vec<BudgetReport>,
     /// Limits of the services that the upper half offers, and of their methods.
     pub limits: Vec<LimitReport>,
+    /// The ways that packets take to peers now, as far as the device has more than one.
+    pub paths: Vec<PathReport>,
     /// Messages by peer, local and remote poller.
     pub traffic: Vec<LaneReport>,
 }
@@ -76,6 +78,19 @@ pub struct LimitReport {
     pub limit: u32,
     /// Calls that were refused for it since the start.
     pub refused: u64,
+}
+
+/// QPs that take the same way to the same address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathReport {
+    /// The address of the peer.
+    pub address: IpAddr,
+    /// The way: `shm` for memory that the peer's process shares, else the device's link, such as `udp`.
+    pub path: &'static str,
+    /// Why it is not shared memory; empty where that is no question.
+    pub why: &'static str,
+    /// How many QPs, those that receive included.
+    pub qps: u32,
 }
 
 /// A counter of the device.
@@ -120,10 +135,11 @@ pub(crate) struct LaneCounters {
 }
 
 impl LaneCounters {
-    pub(crate) fn count_sent(&self) {
-        self.sent.store(self.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    pub(crate) fn count_sent(&self, messages: usize) {
+        self.sent.store(self.sent.load(Ordering::Relaxed) + messages as u64, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn count_received(&self) {
         self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }

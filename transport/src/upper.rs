@@ -11,6 +11,7 @@ use crate::buffer::Received;
 use crate::frame::FrameError;
 use crate::ledger::UpperLedger;
 use bytes::{Buf as _, Bytes};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,6 +74,22 @@ pub enum Connect {
     FailFast,
     /// It waits for a session until its deadline, however many attempts fail.
     Wait,
+}
+
+/// How far a connection to a node is; see [`Carrier::reach`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// A session is up.
+    Up,
+    /// An attempt is under way.
+    UnderWay,
+    /// The last attempt has failed with this cause, and the next one is not due for so long.
+    Away {
+        /// Why it failed.
+        cause: PeerDown,
+        /// When the next one may begin.
+        due_in: Duration,
+    },
 }
 
 /// Which outcomes of a message its sender is told.
@@ -149,6 +166,7 @@ pub struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
+    #[inline]
     pub(crate) fn receipt(&self) -> Receipt {
         Receipt { token: self.token, report: self.report }
     }
@@ -159,7 +177,7 @@ impl Outgoing<'_> {
 #[non_exhaustive]
 pub enum SendError {
     /// It is larger than the node's `max_message_bytes` (or the peer's).
-    #[error("message of {bytes} bytes exceeds the limit of {limit}")]
+    #[error("message of {bytes} bytes exceeds the limit of {limit} (setting max_message_bytes)")]
     TooLarge {
         /// Its size.
         bytes: usize,
@@ -215,7 +233,7 @@ pub enum PeerDown {
     Unreachable,
     /// This node has no address of the peer's family, IPv4 or IPv6, to call from.
     #[error(
-        "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well",
+        "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well, if this host has one",
         other_family(listens_on),
         other_family(listens_on)
     )]
@@ -226,6 +244,11 @@ pub enum PeerDown {
     /// This host, or its device, cannot send to the peer's address.
     #[error("this host cannot send to the peer's address: {0}")]
     NoRoute(VerbsError),
+    /// This node's device reaches peers through shared memory only (`TRUNKLINE_LINK=shm`), and this one it cannot.
+    #[error(
+        "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm), which it cannot share with the peer: {0}"
+    )]
+    NotShared(&'static str),
     /// It answers, but nobody listens on that port.
     #[error("nobody listens on that port at the peer")]
     NotListening,
@@ -321,7 +344,8 @@ impl PeerDown {
     }
 
     /// Whether waiting for a later attempt to connect is of no use.
-    pub(crate) fn is_final(self) -> bool {
+    #[must_use]
+    pub fn is_final(self) -> bool {
         self.is_of_this_node() || self.is_incompatible()
     }
 
@@ -390,6 +414,7 @@ impl Message {
 
     /// The bytes, with their header first.
     #[must_use]
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Content::Owned(bytes) => bytes,
@@ -400,6 +425,7 @@ impl Message {
     /// What follows so many bytes, as shared bytes, without a copy; costs at most one allocation. Nothing if it is not so
     /// long.
     #[must_use]
+    #[inline]
     pub fn bytes_from(self, start: usize) -> Bytes {
         let mut bytes = match self.0 {
             Content::Owned(bytes) => bytes,
@@ -411,6 +437,7 @@ impl Message {
 }
 
 impl From<Bytes> for Message {
+    #[inline]
     fn from(bytes: Bytes) -> Self {
         Self(Content::Owned(bytes))
     }
@@ -421,15 +448,26 @@ pub trait Carrier {
     /// The time, as read when the poller's turn began.
     fn now(&self) -> Time;
 
+    /// The program has read the clock since the poller's turn began, in a handler that took its time: it is at least this
+    /// late. So a message that is sent next does not claim more time than is left.
+    fn advance(&mut self, time: Time);
+
     /// Which poller this is.
     fn poller(&self) -> PollerIndex;
 
     /// How many pollers this node has.
     fn pollers(&self) -> u16;
 
-    /// The key of the node that listens at `address`. Starts to connect when there is no session,
-    /// and again, with backoff, whenever something waits to be sent.
-    fn peer(&mut self, address: SocketAddr) -> PeerKey;
+    /// The key of a node as this poller has it, by which it is found most quickly. Starts to connect when there is no
+    /// session, and again, with backoff, whenever something waits to be sent.
+    fn peer(&mut self, node: PeerKey) -> PeerKey;
+
+    /// Whether a message to the peer would leave through a session that is up.
+    fn is_up(&self, peer: PeerKey) -> bool;
+
+    /// Begins to connect to a node, if there is no session and an attempt is due. How the attempt ends comes to
+    /// [`Upper::peer`]; it may have begun earlier, and may last until a device that was removed is back.
+    fn reach(&mut self, node: PeerKey) -> Reach;
 
     /// Takes a message; its outcome comes to [`Upper::sent`] as far as it asks for that, at most once, and never from
     /// inside this call. While there is no session yet it waits in a bounded queue for the attempt to connect that
@@ -439,9 +477,9 @@ pub trait Carrier {
     /// When it was not taken; then no outcome comes, and it may be offered again.
     fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError>;
 
-    /// Gives up a message that has not left yet. Returns whether it had not: then the peer will never see it,
-    /// and no outcome comes. Does nothing when it has left.
-    fn cancel(&mut self, token: Token) -> bool;
+    /// Gives up those of these messages that have not left yet, and returns them: the peer will never see them, and no
+    /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
+    fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
     /// Whether a message for this session of the peer could leave through it. The upper half hears of a session's end
     /// only when all that was under way in it has an outcome.

@@ -78,8 +78,8 @@ pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
         .listen(SocketAddr::new(address, host.port))
         .pollers(host.pollers)
         .allow_unauthenticated(host.allow_unauthenticated)
-        .serve(EchoServer::new(|| Mirror))
-        .serve(ControlServer::new(move || handler.clone()))
+        .serve(EchoServer::new(Mirror))
+        .serve(ControlServer::new(handler))
         .start()
         .map_err(|error| error.to_string())?;
     let node = board.node.get_or_init(|| Arc::new(node));

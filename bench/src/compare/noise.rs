@@ -5,7 +5,7 @@
 //! Three conditions have to hold, because each alone is wrong too often with five repetitions:
 //!
 //! 1. The medians differ by more than the bound. Two runs of one program differ by some percent although the repetitions
-//!    within each agree, because addresses, threads and caches are placed once for a run.
+//!    within each agree, because the host serves other machines as well, more at one time than at another.
 //! 2. They differ by more than twice the interquartile range of the noisier side, so a value that jumps has to change by more.
 //! 3. The repetitions of one side are above those of the other by a rank test (Mann-Whitney, one-sided, 0.5 %). With five on
 //!    each side, all of one have to be above all of the other.

@@ -50,8 +50,8 @@ impl Fleet {
         };
         let named = |error: trunkline::StartError| error.to_string();
         if link != LinkFlag::Process {
-            let peer = Peer::start_fleet(wanted, cores.map(|cores| cores.server))?;
-            let client = listening(Node::builder()).start().map_err(named)?;
+            let peer = Peer::start_fleet(wanted, link, cores.map(|cores| cores.server))?;
+            let client = listening(link.builder()?).start().map_err(named)?;
             let addresses = peer.addresses.clone();
             return Ok(Self { client, addresses, wanted, servers: Servers::Process(peer) });
         }

@@ -10,7 +10,7 @@ use crate::drift::steady;
 use crate::failure::Failure;
 use crate::floors;
 use crate::machine::Machine;
-use crate::nodes::LinkFlag;
+use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::{Cores, Pin};
 use crate::point::{Repetitions, Summary};
@@ -18,6 +18,7 @@ use crate::progress;
 use crate::quantities::seconds;
 use crate::recorder::{Sample, histogram};
 use crate::servers::Wanted;
+use crate::session::Session;
 use crate::sizes::Counts;
 use crate::stopwatch::Stopwatch;
 use crate::whole_file;
@@ -38,7 +39,7 @@ const LINE: Duration = Duration::from_millis(5);
 const PAYLOAD: usize = 64;
 
 /// What is varied, one after the other, and how it is measured.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Scale {
     /// Server nodes that one client node calls in turn, 1 to 64; they are in one process.
     #[arg(long, value_name = "COUNTS", default_value = "1,2,4,8")]
@@ -128,7 +129,8 @@ struct Results {
 /// # Errors
 /// Why it cannot be measured, or the file not be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
-    scale.link.check()?;
+    let one = Nodes { pollers: 1, peer_address: None, address: None };
+    let scale = &Scale { link: Session::link(scale.link, &one)?, ..scale.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(scale.pin)?);
     let mut points = scale.points();
     let bar = progress::bar(scale.quiet, points.len() as u64 * u64::from(scale.repetitions));
@@ -143,7 +145,7 @@ pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     bar.finish_and_clear();
     let results = Results {
         command: "scale",
-        link: if scale.link == LinkFlag::Process { "process" } else { "udp" },
+        link: scale.link.name(),
         outstanding: scale.outstanding,
         seconds: scale.seconds,
         machine,

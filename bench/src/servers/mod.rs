@@ -5,6 +5,7 @@ mod services;
 pub(crate) use services::{Local, serve};
 
 use crate::failure::Failure;
+use crate::nodes::LinkFlag;
 use std::net::SocketAddr;
 use trunkline::Node;
 use trunkline_testkit::fresh_ip;
@@ -23,9 +24,9 @@ pub(crate) struct Wanted {
 ///
 /// # Errors
 /// Why a node does not start.
-pub(crate) fn start(wanted: Wanted) -> Result<Vec<Node>, Failure> {
+pub(crate) fn start(wanted: Wanted, link: LinkFlag) -> Result<Vec<Node>, Failure> {
     let start = |_| {
-        let builder = Node::builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);
+        let builder = link.builder()?.listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);
         serve(builder, wanted.services).start().map_err(|error| error.to_string().into())
     };
     (0..wanted.servers).map(start).collect()

@@ -54,7 +54,7 @@ macro_rules! services {
         /// A node that serves so many of them.
         pub(crate) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
             $(let builder = if $number < count {
-                builder.serve($module::EchoServer::new(|| Mirror))
+                builder.serve($module::EchoServer::new(Mirror))
             } else {
                 builder
             };)*

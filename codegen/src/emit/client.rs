@@ -1,6 +1,6 @@
 //! Emits the client stubs: one for any thread, one for tasks of a poller.
 
-use super::{constant, names_module};
+use super::{codec_alias, constant, quiet};
 use crate::model::{ErrorType, Method, Service};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
@@ -18,7 +18,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// What the futures of a stub are, besides futures.
-    fn bound(self, span: Span) -> TokenStream {
+    pub(super) fn bound(self, span: Span) -> TokenStream {
         match self {
             Self::Shared => quote_spanned!(span=> + ::core::marker::Send),
             Self::Local => quote!(),
@@ -62,17 +62,32 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let summary_with = format!(" A [`{client}`] with other options, see its `with`.");
     let functions = methods.iter().map(|method| function(service, method, kind, Through::Client));
     let functions_with = methods.iter().map(|method| function(service, method, kind, Through::With));
+    let quiet = quiet();
+    // A method may have this name; then there is `from` only.
+    let new = methods.iter().all(|method| method.ident != "new").then(|| {
+        quote! {
+            /// A client that calls by this channel.
+            #[must_use]
+            #visibility fn new(channel: #channel) -> Self {
+                Self { channel }
+            }
+        }
+    });
     quote! {
         #[doc = #summary]
         #[doc = ""]
         #[doc = #METHODS]
+        #quiet
         #[derive(Debug, Clone)]
         #visibility struct #client {
             channel: #channel,
         }
 
+        #quiet
         impl #client {
-            /// A client of the node that listens at `server`. The first call connects.
+            #new
+            /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
+            /// it of a channel. The first call connects.
             ///
             /// # Errors
             /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -112,67 +127,94 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
             #(#functions)*
         }
 
+        #quiet
+        impl ::core::convert::From<#channel> for #client {
+            /// A client that calls by this channel.
+            fn from(channel: #channel) -> Self {
+                Self { channel }
+            }
+        }
+
         #[doc = #summary_with]
+        #quiet
         #[derive(Debug, Clone, Copy)]
         #visibility struct #with<'c, 'o> {
             channel: &'c #channel,
             options: &'o ::trunkline::CallOptions,
         }
 
+        #quiet
         impl<'c> #with<'c, '_> {
             #(#functions_with)*
         }
     }
 }
 
+/// What a method of a client returns: the type of its outcome, and the error of the handler's own type, if it may have one.
+pub(super) fn result(service: &Service, method: &Method) -> (TokenStream, Option<TokenStream>) {
+    let (ty, codec) = (&method.output.ty, codec_alias(service));
+    match &method.output.error {
+        // If another type is named `Status`, that is reported once, where the declaration is checked.
+        None | Some(ErrorType::Status(_) | ErrorType::Report(_)) => {
+            (quote!(::core::result::Result<#ty, ::trunkline::Status>), None)
+        }
+        Some(ErrorType::Other(error)) => {
+            let span = error.span();
+            let error = quote_spanned!(span=> <#error as ::trunkline::stub::HandlerError<#codec>>);
+            (quote_spanned!(span=> ::core::result::Result<#ty, #error::Call>), Some(error))
+        }
+    }
+}
+
+/// Where the compiler reports what is wrong with a method's future: at the type that the author wrote.
+pub(super) fn span_of(method: &Method) -> Span {
+    match &method.output.error {
+        Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),
+        None => method.output.whole.span(),
+    }
+}
+
 fn function(service: &Service, method: &Method, kind: Kind, through: Through) -> TokenStream {
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
-    let (names, constant) = (names_module(service), constant(method));
+    let (constant, codec) = (constant(service, method), codec_alias(service));
     let argument_names = arguments.iter().map(|argument| &argument.ident);
     let argument_types = arguments.iter().map(|argument| &argument.ty);
-    let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| &argument.ident);
+    let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| {
+        let (name, ty) = (&argument.ident, &argument.ty);
+        quote!(::trunkline::stub::Coding::<#codec, #ty>::of(&#name))
+    });
     let raw = arguments.iter().find(|argument| argument.raw).map_or_else(
         || quote!(::trunkline::Bytes::new()),
         |argument| {
-            let name = &argument.ident;
-            quote!(#name)
+            let (name, ty) = (&argument.ident, &argument.ty);
+            quote!(::trunkline::stub::Named::<#ty>::body(#name))
         },
     );
     let ty = &output.ty;
-    let (result, check) = match &output.error {
-        // If another type is named `Status`, that is reported once, where the declaration is checked.
-        None | Some(ErrorType::Status(_)) => (quote!(::core::result::Result<#ty, ::trunkline::Status>), None),
-        Some(ErrorType::Other(error)) => {
-            let span = error.span();
-            let error = quote_spanned!(span=> <#error as ::trunkline::stub::HandlerError>);
-            (
-                quote_spanned!(span=> ::core::result::Result<#ty, #error::Call>),
-                Some(quote_spanned!(span=> #error::check(__response)?)),
-            )
-        }
-    };
+    let span = span_of(method);
+    let (result, error) = result(service, method);
+    let check = error.map(|error| quote_spanned!(span=> #error::check(__response)?));
+    let raw_type = &output.raw;
     let take = match output.payload {
-        Payload::Coded => quote!(value),
-        Payload::Bytes => quote!(bytes),
-        Payload::OptionalBytes => quote!(optional_bytes),
+        Payload::Coded => quote!(value(::trunkline::stub::Coding::<#codec, #ty>::decoder())),
+        Payload::Bytes => quote!(bytes().map(::trunkline::stub::Named::<#raw_type>::value)),
+        Payload::OptionalBytes => {
+            quote!(optional_bytes().map(|__bytes| __bytes.map(::trunkline::stub::Named::<#raw_type>::value)))
+        }
     };
     let (call, decode) = match (one_way, check) {
         (true, _) => (quote!(send), quote!(|_| ::core::result::Result::Ok(()))),
-        (false, None) => (quote!(call), quote!(::trunkline::stub::Response::#take)),
+        (false, None) => (quote!(call), quote!(|__response| __response.#take)),
         // `?` converts a status to the error of the method.
         (false, Some(checked)) => {
-            let steps = quote!(let __value = #checked.#take()?; ::core::result::Result::Ok(__value));
+            let steps = quote!(let __value = #checked.#take?; ::core::result::Result::Ok(__value));
             (quote!(call), quote!(|__response| { #steps }))
         }
     };
     let (receiver, lifetime, options) = match through {
         Through::Client => (quote!(&self), quote!('_), quote!(&::trunkline::CallOptions::new())),
         Through::With => (quote!(self), quote!('c), quote!(self.options)),
-    };
-    let span = match &output.error {
-        Some(ErrorType::Status(ty) | ErrorType::Other(ty)) => ty.span(),
-        None => output.whole.span(),
     };
     // What the compiler finds wrong with the future it reports at the type that the author wrote.
     let bound = kind.bound(span);
@@ -186,7 +228,7 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
             #receiver,
             #(#argument_names: #argument_types),*
         ) -> #future {
-            self.channel.#call(#options, &#names::#constant, &(#(#coded,)*), #raw).decoded(#decode)
+            self.channel.#call(#options, &#constant, &(#(#coded,)*), #raw).decoded(#decode)
         }
     }
 }

@@ -1,95 +1,119 @@
 //! Emits Rust from the model.
 //!
 //! For a trait `Kv` that is the trait, `KvServer`, `KvClient`, `KvLocal`, the last two with options as `KvClientWith`
-//! and `KvLocalWith`, and a private module of constants that name the service and its methods on the wire.
+//! and `KvLocalWith`, the traits of callers `KvCalls` and `LocalKvCalls`, private statics that name the service and its methods on the wire, and assertions about its types.
 
+mod callers;
 mod client;
+mod fallback;
+mod proofs;
 mod server;
 
-use crate::model::{ErrorType, Method, Service};
+pub(crate) use fallback::fallback;
+
+use crate::model::{Argument, Method, Runs, Service};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::Ident;
 use syn::ext::IdentExt as _;
-use syn::spanned::Spanned as _;
 
 /// Everything that is emitted for a service.
 pub(crate) fn service(service: &Service) -> TokenStream {
     let declaration = declaration(service);
+    let stubs = stubs(service);
+    quote! { #declaration #stubs }
+}
+
+/// Everything but the trait.
+fn stubs(service: &Service) -> TokenStream {
     let names = names(service);
-    let proofs = proofs(service);
+    let proofs = proofs::emit(service);
     let server = server::emit(service);
     let client = client::emit(service, client::Kind::Shared);
     let local = client::emit(service, client::Kind::Local);
-    quote! { #declaration #names #proofs #server #client #local }
+    let callers = callers::emit(service);
+    quote! { #names #server #client #local #callers #proofs }
+}
+
+/// Of stubs: a program may use only some of them, and what the author deprecates concerns who calls them.
+fn quiet() -> TokenStream {
+    quote!(#[allow(dead_code, deprecated, clippy::let_unit_value)])
 }
 
 /// The trait, with its methods as functions that return futures: `impl` blocks may write them as
-/// `async fn`, and the futures need not be `Send`.
+/// `async fn`, and the futures need not be `Send`, but for those of `#[offload]` methods.
 fn declaration(service: &Service) -> TokenStream {
     let Service { visibility, ident, attributes, methods, .. } = service;
     let functions = methods.iter().map(|method| {
-        let Method { ident, attributes, arguments, output, .. } = method;
+        let Method { ident, attributes, runs, context, arguments, output, .. } = method;
+        let context = context.as_ref().map(|Argument { ident, ty, .. }| quote!(#ident: &#ty,));
         let names = arguments.iter().map(|argument| &argument.ident);
         let types = arguments.iter().map(|argument| &argument.ty);
         let result = &output.whole;
+        let send = (*runs == Runs::Pool).then(|| quote_spanned!(ident.span()=> + ::core::marker::Send));
         quote! {
             #(#attributes)*
-            fn #ident(&self, #(#names: #types),*) -> impl ::core::future::Future<Output = #result>;
+            fn #ident(&self, #context #(#names: #types),*) -> impl ::core::future::Future<Output = #result> #send;
         }
     });
     quote! {
         #(#attributes)*
+        #[allow(dead_code)]
         #visibility trait #ident: 'static {
             #(#functions)*
         }
     }
 }
 
-/// Constants that compile only if types are what their names promise; an error points at the type.
-fn proofs(service: &Service) -> TokenStream {
-    let raw = service.methods.iter().flat_map(|method| {
-        let arguments = method.arguments.iter().filter(|argument| argument.raw).map(|argument| &argument.ty);
-        arguments.chain(&method.output.raw)
-    });
-    let raw = raw.map(|ty| quote_spanned!(ty.span()=> const _: () = ::trunkline::stub::is_bytes::<#ty>();));
-    let errors = service.methods.iter().filter_map(|method| method.output.error.as_ref());
-    let errors = errors.map(|error| match error {
-        ErrorType::Status(ty) => {
-            quote_spanned!(ty.span()=> const _: () = ::trunkline::stub::is_status::<#ty>();)
-        }
-        ErrorType::Other(ty) => {
-            quote_spanned!(ty.span()=> const _: () = ::trunkline::stub::is_handler_error::<#ty>();)
-        }
-    });
-    raw.chain(errors).collect()
-}
-
-/// The constants that name the service and its methods on the wire.
+/// The statics that name the service and its methods on the wire, and its codec. They are not in a module, so that the
+/// service may be declared in a function.
 fn names(service: &Service) -> TokenStream {
-    let module = names_module(service);
-    let (name, version, hash) = (&service.name, service.version, service.hash());
+    let (service_name, codec) = (service_name(service), codec_alias(service));
+    let Service { name, version, oldest, .. } = service;
+    let (hash, codec_type) = (service.hash(), codec_type(service));
     let methods = service.methods.iter().map(|method| {
-        let constant = constant(method);
-        let (text, hash, one_way) = (method.name(), service.method_hash(method), method.one_way);
+        let constant = constant(service, method);
+        let (text, hash, one_way) = (&method.name, service.method_hash(method), method.one_way);
         quote! {
-            pub(super) static #constant: ::trunkline::stub::MethodName =
-                ::trunkline::stub::MethodName { service: &SERVICE, name: #text, hash: #hash, one_way: #one_way };
+            #[allow(dead_code, non_upper_case_globals)]
+            static #constant: ::trunkline::stub::MethodName =
+                ::trunkline::stub::MethodName { service: &#service_name, name: #text, hash: #hash, one_way: #one_way };
         }
     });
     quote! {
-        mod #module {
-            pub(super) static SERVICE: ::trunkline::stub::ServiceName =
-                ::trunkline::stub::ServiceName { name: #name, version: #version, hash: #hash };
-            #(#methods)*
-        }
+        #[allow(dead_code)]
+        type #codec = #codec_type;
+
+        #[allow(dead_code, non_upper_case_globals)]
+        static #service_name: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+            name: #name,
+            version: #version,
+            oldest: #oldest,
+            codec: <#codec as ::trunkline::codec::Codec>::ID,
+            codec_name: <#codec as ::trunkline::codec::Codec>::NAME,
+            hash: #hash,
+        };
+
+        #(#methods)*
+
+        #[allow(unused_imports)]
+        use ::trunkline::stub::{NoCoding as _, NotNamed as _};
     }
 }
 
-fn names_module(service: &Service) -> Ident {
-    format_ident!("__{}_names", service.ident.unraw().to_string().to_lowercase())
+fn codec_type(service: &Service) -> TokenStream {
+    service.codec.as_ref().map_or_else(|| quote!(::trunkline::codec::Bincode), |codec| quote!(#codec))
 }
 
-fn constant(method: &Method) -> Ident {
-    format_ident!("{}", method.name().to_uppercase())
+fn service_name(service: &Service) -> Ident {
+    format_ident!("__{}_SERVICE", service.ident.unraw())
+}
+
+/// The service's codec by a name that the stubs use.
+fn codec_alias(service: &Service) -> Ident {
+    format_ident!("__{}Codec", service.ident.unraw())
+}
+
+fn constant(service: &Service, method: &Method) -> Ident {
+    format_ident!("__{}_{}", service.ident.unraw(), method.ident.unraw())
 }

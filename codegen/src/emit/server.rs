@@ -1,50 +1,60 @@
 //! Emits the server stub.
 
-use super::{constant, names_module};
-use crate::model::{ErrorType, Method, Service};
+use super::{codec_alias, constant, quiet, service_name};
+use crate::model::{Argument, ErrorType, Method, Runs, Service};
 use crate::payload::Payload;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 
-/// `KvServer`: creates one handler for each poller.
+/// `KvServer`: one handler for all pollers, or one for each.
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let server = format_ident!("{ident}Server");
-    let names = names_module(service);
+    let names = service_name(service);
     let limits = methods.iter().map(|method| limit(service, method));
     let entries = methods.iter().map(|method| entry(service, method));
+    let quiet = quiet();
     let summary = format!(" A server of [`{ident}`], to pass to `NodeBuilder::serve`.");
+    let is_pooled = service.pooled().next().is_some();
+    let pooled = is_pooled.then(|| quote!(.pooled()));
+    let (per_poller, refusal) = per_poller(service, is_pooled);
+    let register = register(service, is_pooled);
     quote! {
+        #refusal
+
         #[doc = #summary]
+        #quiet
         #[derive(Debug)]
         #visibility struct #server(::trunkline::stub::Service);
 
+        #quiet
         impl #server {
-            /// A server with one handler per poller. `make` runs on each poller's thread, so a handler
-            /// need not be `Send`.
+            /// A server with this handler for all pollers of a node.
             #[must_use]
-            #visibility fn new<T: #ident>(
-                make: impl Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
-            ) -> Self {
-                Self::with_context(move |_| make())
+            #visibility fn new<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(handler: __Handler) -> Self {
+                Self::shared(::std::sync::Arc::new(handler))
             }
 
-            /// Like `new`; `make` also receives the poller's context, with which handlers create local clients.
+            /// Like `new`, with a handler that the program shares with others.
             #[must_use]
-            #visibility fn with_context<T: #ident>(
-                make: impl Fn(&::trunkline::PollerContext) -> T
-                    + ::core::marker::Send
-                    + ::core::marker::Sync
-                    + 'static,
+            #visibility fn shared<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
+                handler: ::std::sync::Arc<__Handler>,
             ) -> Self {
-                Self(::trunkline::stub::Service::new(&#names::SERVICE, move |context, methods| {
-                    let handler = ::std::rc::Rc::new(make(context));
-                    #(#entries)*
-                    // A service may have no methods.
-                    let _ = (handler, methods);
-                }))
+                Self(::trunkline::stub::Service::new(&#names, move |_, methods| {
+                    Self::__register(::std::rc::Rc::new(::std::sync::Arc::clone(&handler)), methods);
+                    ::core::result::Result::Ok(())
+                }) #pooled)
+            }
+
+            #per_poller
+
+            #register
+            {
+                #(#entries)*
+                // A service may have no methods.
+                let _ = (handler, methods);
             }
 
             /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
@@ -69,10 +79,104 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
+/// `per_poller`, and what refuses it for a service whose methods run in the pool: there one handler serves all threads.
+fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) {
+    let Service { visibility, ident, .. } = service;
+    let names = service_name(service);
+    let refuses = format_ident!("__{}PerPoller", ident.unraw());
+    let (bound, make) = if is_pooled {
+        (
+            quote!(#ident + #refuses),
+            quote!({
+                // No handler has the bound.
+                let _ = make;
+                ::core::result::Result::Err("methods of the service run in the worker pool".into())
+            }),
+        )
+    } else {
+        (
+            quote!(#ident),
+            quote!({
+                let handler = make(context).map_err(::core::convert::Into::into)?;
+                Self::__register(::std::rc::Rc::new(::std::boxed::Box::new(handler)), methods);
+                ::core::result::Result::Ok(())
+            }),
+        )
+    };
+    let (context, methods) =
+        if is_pooled { (quote!(_), quote!(_)) } else { (quote!(context), quote!(methods)) };
+    let function = quote! {
+        /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
+        /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
+        /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+        #[must_use]
+        #visibility fn per_poller<__Handler: #bound, __Failure>(
+            make: impl Fn(&::trunkline::PollerContext) -> ::core::result::Result<__Handler, __Failure>
+                + ::core::marker::Send
+                + ::core::marker::Sync
+                + 'static,
+        ) -> Self
+        where
+            __Failure: ::core::convert::Into<::trunkline::stub::Cause>,
+        {
+            Self(::trunkline::stub::Service::new(&#names, move |#context, #methods| #make))
+        }
+    };
+    let refusal = service.pooled().next().map_or_else(TokenStream::new, |_| refusal(service, &refuses));
+    (function, refusal)
+}
+
+/// A trait that no handler has, so that the compiler names the methods at the place of the call.
+fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
+    let visibility = &service.visibility;
+    let methods = service
+        .pooled()
+        .map(|method| {
+            let attribute = method.runs.attribute().unwrap_or_default();
+            format!("`{}` is `#[{attribute}]`", method.ident.unraw())
+        })
+        .collect::<Vec<_>>()
+        .join(", ");
+    let message = format!(
+        "`{}Server::per_poller` is not for this service: {methods}, so its handler is shared by pollers and workers",
+        service.ident.unraw()
+    );
+    quote! {
+        #[doc(hidden)]
+        #[allow(dead_code)]
+        #[diagnostic::on_unimplemented(
+            message = #message,
+            label = "use `new` or `shared`",
+            note = "or move these methods to a service of their own"
+        )]
+        #visibility trait #refuses {}
+    }
+}
+
+/// The head of the function that registers the methods.
+fn register(service: &Service, is_pooled: bool) -> TokenStream {
+    let ident = &service.ident;
+    if is_pooled {
+        quote! {
+            fn __register<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
+                handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
+                methods: &mut ::trunkline::stub::Methods,
+            )
+        }
+    } else {
+        quote! {
+            fn __register<__Shared>(handler: ::std::rc::Rc<__Shared>, methods: &mut ::trunkline::stub::Methods)
+            where
+                __Shared: ::core::ops::Deref + 'static,
+                __Shared::Target: #ident + ::core::marker::Sized,
+        }
+    }
+}
+
 /// The limit of one method.
 fn limit(service: &Service, method: &Method) -> TokenStream {
     let (visibility, ident) = (&service.visibility, method.ident.unraw());
-    let (names, constant) = (names_module(service), constant(method));
+    let constant = constant(service, method);
     let name = format_ident!("limit_{ident}");
     let summary = format!(
         " At most so many calls of `{ident}` run at once, as [`Self::limit`] has it for all methods."
@@ -81,7 +185,7 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
         #[doc = #summary]
         #[must_use]
         #visibility fn #name(self, most: u32) -> Self {
-            Self(self.0.limit_method(&#names::#constant, most))
+            Self(self.0.limit_method(&#constant, most))
         }
     }
 }
@@ -89,37 +193,78 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
 /// Registers one method: decode the arguments, call the handler, encode the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
-    let (names, constant) = (names_module(service), constant(method));
+    let (constant, codec) = (constant(service, method), codec_alias(service));
     let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
     let coded_names = coded.iter().map(|argument| &argument.ident);
-    let coded_types = coded.iter().map(|argument| &argument.ty);
+    let decoders = coded.iter().map(|argument| {
+        let ty = &argument.ty;
+        quote!(::trunkline::stub::Coding::<#codec, #ty>::decoder())
+    });
     let texts = coded.iter().map(|argument| argument.ident.unraw().to_string());
     let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
-        let name = &argument.ident;
-        quote! { let #name = __request.into_body(); }
+        let (name, ty) = (&argument.ident, &argument.ty);
+        quote! { let #name = ::trunkline::stub::Named::<#ty>::value(__request.into_body()); }
     });
-    let all = method.arguments.iter().map(|argument| &argument.ident);
-    let question = method.output.error.as_ref().map(|error| {
-        let (ErrorType::Status(ty) | ErrorType::Other(ty)) = error;
-        quote_spanned! {ty.span()=>
-            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(__error, &__replier))?
+    let all = method.arguments.iter().map(|argument| &argument.ident).collect::<Vec<_>>();
+    let (take_context, context) = match &method.context {
+        Some(Argument { ty, .. }) => {
+            let context = quote!(::trunkline::stub::Named::<#ty>::context(__request.context()));
+            (quote!(let __context = #context;), quote!(&__context,))
         }
+        None if method.runs != Runs::Poller => (quote!(let __context = __request.context();), quote!()),
+        None => (quote!(), quote!()),
+    };
+    let question = method.output.error.as_ref().map(|error| match error {
+        ErrorType::Status(ty) => {
+            quote_spanned!(ty.span()=> .map_err(::trunkline::stub::Named::<#ty>::failure)?)
+        }
+        ErrorType::Report(ty) => quote_spanned! {ty.span()=>
+            .map_err(|__error| ::trunkline::stub::Failure::Handler(::trunkline::Status::from(__error)))?
+        },
+        ErrorType::Other(ty) => quote_spanned! {ty.span()=>
+            .map_err(|__error| ::trunkline::stub::HandlerError::<#codec>::into_failure(__error, &__replier))?
+        },
     });
+    let (ty, raw_type) = (&method.output.ty, &method.output.raw);
     let reply = match method.output.payload {
-        Payload::Coded => quote!(value(&__value)),
-        Payload::Bytes => quote!(bytes(__value)),
-        Payload::OptionalBytes => quote!(optional_bytes(__value)),
+        Payload::Coded => quote!(value(&::trunkline::stub::Coding::<#codec, #ty>::of(&__value))),
+        Payload::Bytes => quote!(bytes(::trunkline::stub::Named::<#raw_type>::body(__value))),
+        Payload::OptionalBytes => {
+            quote!(optional_bytes(__value.map(::trunkline::stub::Named::<#raw_type>::body)))
+        }
+    };
+    // What the compiler finds wrong with sending a call to another thread it reports at the method.
+    let at = ident.span();
+    let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = __context.clone(););
+    let called = quote_spanned!(at=> #trait_ident::#ident(&*__handler, #context #(#all),*).await);
+    let (take_pool, pool, value) = match method.runs {
+        Runs::Poller => {
+            (quote!(), quote!(), quote!(#trait_ident::#ident(&**__handler, #context #(#all),*).await))
+        }
+        Runs::Pool => (
+            quote!(let pool = methods.pool();),
+            quote!(let __pool = pool.clone();),
+            quote_spanned!(at=> { #own __pool.offload(&#constant, __given, async move { #called }).await.map_err(::trunkline::stub::Failure::Node)? }),
+        ),
+        Runs::Worker => (
+            quote!(let pool = methods.pool();),
+            quote!(let __pool = pool.clone();),
+            quote_spanned!(at=> { #own __pool.block(&#constant, __given, move || async move { #called }).await.map_err(::trunkline::stub::Failure::Node)? }),
+        ),
     };
     quote! {
-        methods.add(&#names::#constant, {
+        methods.add(&#constant, {
             let handler = ::std::rc::Rc::clone(&handler);
+            #take_pool
             move |__request: ::trunkline::stub::Request| {
                 let __handler = ::std::rc::Rc::clone(&handler);
+                #pool
                 async move {
-                    let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments(&[#(#texts),*])?;
+                    let (#(#coded_names,)*) = __request.arguments(&[#(#texts),*], (#(#decoders,)*))?;
                     let __replier = __request.replier();
+                    #take_context
                     #raw
-                    let __value = #trait_ident::#ident(&*__handler, #(#all),*).await #question;
+                    let __value = #value #question;
                     __replier.#reply
                 }
             }

@@ -1,5 +1,6 @@
 use trunkline::{Bytes, Status};
 /// Keys and values.
+#[allow(dead_code)]
 pub trait Kv: 'static {
     /// The value of a key.
     fn get(
@@ -21,145 +22,214 @@ pub trait Kv: 'static {
         key: String,
     ) -> impl ::core::future::Future<Output = ()>;
 }
-mod __kv_names {
-    pub(super) static SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
-        name: "golden.Kv",
-        version: 2u32,
-        hash: 2274913251127523067u64,
-    };
-    pub(super) static GET: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-        service: &SERVICE,
-        name: "get",
-        hash: 16767883100022309234u64,
-        one_way: false,
-    };
-    pub(super) static PUT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-        service: &SERVICE,
-        name: "put",
-        hash: 71320326203561452u64,
-        one_way: false,
-    };
-    pub(super) static COUNT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-        service: &SERVICE,
-        name: "count",
-        hash: 14109536049692703384u64,
-        one_way: false,
-    };
-    pub(super) static FORGET: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-        service: &SERVICE,
-        name: "forget",
-        hash: 3095591332080242272u64,
-        one_way: true,
-    };
-}
-const _: () = ::trunkline::stub::is_bytes::<Bytes>();
-const _: () = ::trunkline::stub::is_bytes::<Bytes>();
-const _: () = ::trunkline::stub::is_status::<Status>();
-const _: () = ::trunkline::stub::is_status::<Status>();
+#[allow(dead_code)]
+type __KvCodec = ::trunkline::codec::Bincode;
+#[allow(dead_code, non_upper_case_globals)]
+static __Kv_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+    name: "golden.Kv",
+    version: 2u32,
+    oldest: 2u32,
+    codec: <__KvCodec as ::trunkline::codec::Codec>::ID,
+    codec_name: <__KvCodec as ::trunkline::codec::Codec>::NAME,
+    hash: 2274913251127523067u64,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Kv_SERVICE,
+    name: "get",
+    hash: 16767883100022309234u64,
+    one_way: false,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Kv_SERVICE,
+    name: "put",
+    hash: 71320326203561452u64,
+    one_way: false,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Kv_SERVICE,
+    name: "count",
+    hash: 14109536049692703384u64,
+    one_way: false,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Kv_SERVICE,
+    name: "forget",
+    hash: 3095591332080242272u64,
+    one_way: true,
+};
+#[allow(unused_imports)]
+use ::trunkline::stub::{NoCoding as _, NotNamed as _};
 /// A server of [`Kv`], to pass to `NodeBuilder::serve`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug)]
 pub struct KvServer(::trunkline::stub::Service);
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvServer {
-    /// A server with one handler per poller. `make` runs on each poller's thread, so a handler
-    /// need not be `Send`.
+    /// A server with this handler for all pollers of a node.
     #[must_use]
-    pub fn new<T: Kv>(
-        make: impl Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+    pub fn new<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
+        handler: __Handler,
     ) -> Self {
-        Self::with_context(move |_| make())
+        Self::shared(::std::sync::Arc::new(handler))
     }
-    /// Like `new`; `make` also receives the poller's context, with which handlers create local clients.
+    /// Like `new`, with a handler that the program shares with others.
     #[must_use]
-    pub fn with_context<T: Kv>(
-        make: impl Fn(
-            &::trunkline::PollerContext,
-        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+    pub fn shared<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
+        handler: ::std::sync::Arc<__Handler>,
     ) -> Self {
         Self(
             ::trunkline::stub::Service::new(
-                &__kv_names::SERVICE,
-                move |context, methods| {
-                    let handler = ::std::rc::Rc::new(make(context));
-                    methods
-                        .add(
-                            &__kv_names::GET,
-                            {
-                                let handler = ::std::rc::Rc::clone(&handler);
-                                move |__request: ::trunkline::stub::Request| {
-                                    let __handler = ::std::rc::Rc::clone(&handler);
-                                    async move {
-                                        let (key,): (String,) = __request.arguments(&["key"])?;
-                                        let __replier = __request.replier();
-                                        let __value = Kv::get(&*__handler, key)
-                                            .await
-                                            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(
-                                                __error,
-                                                &__replier,
-                                            ))?;
-                                        __replier.optional_bytes(__value)
-                                    }
-                                }
-                            },
-                        );
-                    methods
-                        .add(
-                            &__kv_names::PUT,
-                            {
-                                let handler = ::std::rc::Rc::clone(&handler);
-                                move |__request: ::trunkline::stub::Request| {
-                                    let __handler = ::std::rc::Rc::clone(&handler);
-                                    async move {
-                                        let (key,): (String,) = __request.arguments(&["key"])?;
-                                        let __replier = __request.replier();
-                                        let value = __request.into_body();
-                                        let __value = Kv::put(&*__handler, key, value)
-                                            .await
-                                            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(
-                                                __error,
-                                                &__replier,
-                                            ))?;
-                                        __replier.value(&__value)
-                                    }
-                                }
-                            },
-                        );
-                    methods
-                        .add(
-                            &__kv_names::COUNT,
-                            {
-                                let handler = ::std::rc::Rc::clone(&handler);
-                                move |__request: ::trunkline::stub::Request| {
-                                    let __handler = ::std::rc::Rc::clone(&handler);
-                                    async move {
-                                        let (): () = __request.arguments(&[])?;
-                                        let __replier = __request.replier();
-                                        let __value = Kv::count(&*__handler).await;
-                                        __replier.value(&__value)
-                                    }
-                                }
-                            },
-                        );
-                    methods
-                        .add(
-                            &__kv_names::FORGET,
-                            {
-                                let handler = ::std::rc::Rc::clone(&handler);
-                                move |__request: ::trunkline::stub::Request| {
-                                    let __handler = ::std::rc::Rc::clone(&handler);
-                                    async move {
-                                        let (r#type, key): (u8, String) = __request
-                                            .arguments(&["type", "key"])?;
-                                        let __replier = __request.replier();
-                                        let __value = Kv::forget(&*__handler, r#type, key).await;
-                                        __replier.value(&__value)
-                                    }
-                                }
-                            },
-                        );
-                    let _ = (handler, methods);
+                &__Kv_SERVICE,
+                move |_, methods| {
+                    Self::__register(
+                        ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
+                        methods,
+                    );
+                    ::core::result::Result::Ok(())
                 },
             ),
         )
+    }
+    /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
+    /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
+    /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+    #[must_use]
+    pub fn per_poller<__Handler: Kv, __Failure>(
+        make: impl Fn(
+            &::trunkline::PollerContext,
+        ) -> ::core::result::Result<
+                __Handler,
+                __Failure,
+            > + ::core::marker::Send + ::core::marker::Sync + 'static,
+    ) -> Self
+    where
+        __Failure: ::core::convert::Into<::trunkline::stub::Cause>,
+    {
+        Self(
+            ::trunkline::stub::Service::new(
+                &__Kv_SERVICE,
+                move |context, methods| {
+                    let handler = make(context).map_err(::core::convert::Into::into)?;
+                    Self::__register(
+                        ::std::rc::Rc::new(::std::boxed::Box::new(handler)),
+                        methods,
+                    );
+                    ::core::result::Result::Ok(())
+                },
+            ),
+        )
+    }
+    fn __register<__Shared>(
+        handler: ::std::rc::Rc<__Shared>,
+        methods: &mut ::trunkline::stub::Methods,
+    )
+    where
+        __Shared: ::core::ops::Deref + 'static,
+        __Shared::Target: Kv + ::core::marker::Sized,
+    {
+        methods
+            .add(
+                &__Kv_get,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        async move {
+                            let (key,) = __request
+                                .arguments(
+                                    &["key"],
+                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                )?;
+                            let __replier = __request.replier();
+                            let __value = Kv::get(&**__handler, key)
+                                .await
+                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
+                            __replier
+                                .optional_bytes(
+                                    __value.map(::trunkline::stub::Named::<Bytes>::body),
+                                )
+                        }
+                    }
+                },
+            );
+        methods
+            .add(
+                &__Kv_put,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        async move {
+                            let (key,) = __request
+                                .arguments(
+                                    &["key"],
+                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                )?;
+                            let __replier = __request.replier();
+                            let value = ::trunkline::stub::Named::<
+                                Bytes,
+                            >::value(__request.into_body());
+                            let __value = Kv::put(&**__handler, key, value)
+                                .await
+                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
+                            __replier
+                                .value(
+                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                )
+                        }
+                    }
+                },
+            );
+        methods
+            .add(
+                &__Kv_count,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        async move {
+                            let () = __request.arguments(&[], ())?;
+                            let __replier = __request.replier();
+                            let __value = Kv::count(&**__handler).await;
+                            __replier
+                                .value(
+                                    &::trunkline::stub::Coding::<__KvCodec, u64>::of(&__value),
+                                )
+                        }
+                    }
+                },
+            );
+        methods
+            .add(
+                &__Kv_forget,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        async move {
+                            let (r#type, key) = __request
+                                .arguments(
+                                    &["type", "key"],
+                                    (
+                                        ::trunkline::stub::Coding::<__KvCodec, u8>::decoder(),
+                                        ::trunkline::stub::Coding::<__KvCodec, String>::decoder(),
+                                    ),
+                                )?;
+                            let __replier = __request.replier();
+                            let __value = Kv::forget(&**__handler, r#type, key).await;
+                            __replier
+                                .value(
+                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                )
+                        }
+                    }
+                },
+            );
+        let _ = (handler, methods);
     }
     /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
     /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
@@ -174,22 +244,22 @@ impl KvServer {
     /// At most so many calls of `get` run at once, as [`Self::limit`] has it for all methods.
     #[must_use]
     pub fn limit_get(self, most: u32) -> Self {
-        Self(self.0.limit_method(&__kv_names::GET, most))
+        Self(self.0.limit_method(&__Kv_get, most))
     }
     /// At most so many calls of `put` run at once, as [`Self::limit`] has it for all methods.
     #[must_use]
     pub fn limit_put(self, most: u32) -> Self {
-        Self(self.0.limit_method(&__kv_names::PUT, most))
+        Self(self.0.limit_method(&__Kv_put, most))
     }
     /// At most so many calls of `count` run at once, as [`Self::limit`] has it for all methods.
     #[must_use]
     pub fn limit_count(self, most: u32) -> Self {
-        Self(self.0.limit_method(&__kv_names::COUNT, most))
+        Self(self.0.limit_method(&__Kv_count, most))
     }
     /// At most so many calls of `forget` run at once, as [`Self::limit`] has it for all methods.
     #[must_use]
     pub fn limit_forget(self, most: u32) -> Self {
-        Self(self.0.limit_method(&__kv_names::FORGET, most))
+        Self(self.0.limit_method(&__Kv_forget, most))
     }
 }
 impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
@@ -200,12 +270,20 @@ impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
 /// A client of [`Kv`] for any thread and any executor. Cloning it is cheap.
 ///
 /// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct KvClient {
     channel: ::trunkline::Channel,
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvClient {
-    /// A client of the node that listens at `server`. The first call connects.
+    /// A client that calls by this channel.
+    #[must_use]
+    pub fn new(channel: ::trunkline::Channel) -> Self {
+        Self { channel }
+    }
+    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
+    /// it of a channel. The first call connects.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -259,11 +337,15 @@ impl KvClient {
         self.channel
             .call(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::GET,
-                &(key,),
+                &__Kv_get,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::Bytes::new(),
             )
-            .decoded(::trunkline::stub::Response::optional_bytes)
+            .decoded(|__response| {
+                __response
+                    .optional_bytes()
+                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+            })
     }
     /// Sets a value.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -275,8 +357,15 @@ impl KvClient {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + ::core::marker::Send + use<'_> {
         self.channel
-            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value)
-            .decoded(::trunkline::stub::Response::value)
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Kv_put,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::stub::Named::<Bytes>::body(value),
+            )
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+            })
     }
     /// How many keys there are.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -288,11 +377,13 @@ impl KvClient {
         self.channel
             .call(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::COUNT,
+                &__Kv_count,
                 &(),
                 ::trunkline::Bytes::new(),
             )
-            .decoded(::trunkline::stub::Response::value)
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+            })
     }
     /// The key will not be needed soon.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -306,19 +397,31 @@ impl KvClient {
         self.channel
             .send(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::FORGET,
-                &(r#type, key),
+                &__Kv_forget,
+                &(
+                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
+                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ::core::convert::From<::trunkline::Channel> for KvClient {
+    /// A client that calls by this channel.
+    fn from(channel: ::trunkline::Channel) -> Self {
+        Self { channel }
+    }
+}
 /// A [`KvClient`] with other options, see its `with`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvClientWith<'c, 'o> {
     channel: &'c ::trunkline::Channel,
     options: &'o ::trunkline::CallOptions,
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvClientWith<'c, '_> {
     /// The value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -329,8 +432,17 @@ impl<'c> KvClientWith<'c, '_> {
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     > + ::core::marker::Send + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new())
-            .decoded(::trunkline::stub::Response::optional_bytes)
+            .call(
+                self.options,
+                &__Kv_get,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::Bytes::new(),
+            )
+            .decoded(|__response| {
+                __response
+                    .optional_bytes()
+                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+            })
     }
     /// Sets a value.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -342,8 +454,15 @@ impl<'c> KvClientWith<'c, '_> {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + ::core::marker::Send + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::PUT, &(key,), value)
-            .decoded(::trunkline::stub::Response::value)
+            .call(
+                self.options,
+                &__Kv_put,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::stub::Named::<Bytes>::body(value),
+            )
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+            })
     }
     /// How many keys there are.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -353,8 +472,10 @@ impl<'c> KvClientWith<'c, '_> {
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new())
-            .decoded(::trunkline::stub::Response::value)
+            .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+            })
     }
     /// The key will not be needed soon.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -368,8 +489,11 @@ impl<'c> KvClientWith<'c, '_> {
         self.channel
             .send(
                 self.options,
-                &__kv_names::FORGET,
-                &(r#type, key),
+                &__Kv_forget,
+                &(
+                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
+                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|_| ::core::result::Result::Ok(()))
@@ -378,12 +502,20 @@ impl<'c> KvClientWith<'c, '_> {
 /// A client of [`Kv`] for tasks on one poller; its calls stay on that thread.
 ///
 /// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct KvLocal {
     channel: ::trunkline::LocalChannel,
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvLocal {
-    /// A client of the node that listens at `server`. The first call connects.
+    /// A client that calls by this channel.
+    #[must_use]
+    pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        Self { channel }
+    }
+    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
+    /// it of a channel. The first call connects.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -437,11 +569,15 @@ impl KvLocal {
         self.channel
             .call(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::GET,
-                &(key,),
+                &__Kv_get,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::Bytes::new(),
             )
-            .decoded(::trunkline::stub::Response::optional_bytes)
+            .decoded(|__response| {
+                __response
+                    .optional_bytes()
+                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+            })
     }
     /// Sets a value.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -453,8 +589,15 @@ impl KvLocal {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + use<'_> {
         self.channel
-            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value)
-            .decoded(::trunkline::stub::Response::value)
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Kv_put,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::stub::Named::<Bytes>::body(value),
+            )
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+            })
     }
     /// How many keys there are.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -466,11 +609,13 @@ impl KvLocal {
         self.channel
             .call(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::COUNT,
+                &__Kv_count,
                 &(),
                 ::trunkline::Bytes::new(),
             )
-            .decoded(::trunkline::stub::Response::value)
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+            })
     }
     /// The key will not be needed soon.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -484,19 +629,31 @@ impl KvLocal {
         self.channel
             .send(
                 &::trunkline::CallOptions::new(),
-                &__kv_names::FORGET,
-                &(r#type, key),
+                &__Kv_forget,
+                &(
+                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
+                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
+    /// A client that calls by this channel.
+    fn from(channel: ::trunkline::LocalChannel) -> Self {
+        Self { channel }
+    }
+}
 /// A [`KvLocal`] with other options, see its `with`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvLocalWith<'c, 'o> {
     channel: &'c ::trunkline::LocalChannel,
     options: &'o ::trunkline::CallOptions,
 }
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl<'c> KvLocalWith<'c, '_> {
     /// The value of a key.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -507,8 +664,17 @@ impl<'c> KvLocalWith<'c, '_> {
         Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
     > + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new())
-            .decoded(::trunkline::stub::Response::optional_bytes)
+            .call(
+                self.options,
+                &__Kv_get,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::Bytes::new(),
+            )
+            .decoded(|__response| {
+                __response
+                    .optional_bytes()
+                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+            })
     }
     /// Sets a value.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -520,8 +686,15 @@ impl<'c> KvLocalWith<'c, '_> {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::PUT, &(key,), value)
-            .decoded(::trunkline::stub::Response::value)
+            .call(
+                self.options,
+                &__Kv_put,
+                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                ::trunkline::stub::Named::<Bytes>::body(value),
+            )
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+            })
     }
     /// How many keys there are.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -531,8 +704,10 @@ impl<'c> KvLocalWith<'c, '_> {
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + use<'c> {
         self.channel
-            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new())
-            .decoded(::trunkline::stub::Response::value)
+            .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
+            .decoded(|__response| {
+                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+            })
     }
     /// The key will not be needed soon.
     #[must_use = "the call is made, but dropping its future cancels it"]
@@ -546,12 +721,269 @@ impl<'c> KvLocalWith<'c, '_> {
         self.channel
             .send(
                 self.options,
-                &__kv_names::FORGET,
-                &(r#type, key),
+                &__Kv_forget,
+                &(
+                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
+                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
+/// Calls of [`Kv`] on any thread: [`KvClient`] makes them, and so can a mock. Code that takes an `impl KvCalls` works with both.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+pub trait KvCalls {
+    /// The value of a key.
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + ::core::marker::Send;
+    /// Sets a value.
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send;
+    /// How many keys there are.
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send;
+    /// The key will not be needed soon.
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send;
+}
+/// Calls of [`Kv`] on one thread, whose futures need not be `Send`: [`KvLocal`] makes them, and whatever is a [`KvCalls`].
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+pub trait LocalKvCalls {
+    /// The value of a key.
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    >;
+    /// Sets a value.
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    >;
+    /// How many keys there are.
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    >;
+    /// The key will not be needed soon.
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    >;
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl KvCalls for KvClient {
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::get(self, key)
+    }
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::put(self, key, value)
+    }
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::count(self)
+    }
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::forget(self, r#type, key)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl LocalKvCalls for KvLocal {
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > {
+        Self::get(self, key)
+    }
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        Self::put(self, key, value)
+    }
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        Self::count(self)
+    }
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        Self::forget(self, r#type, key)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl<__Caller: KvCalls> LocalKvCalls for __Caller {
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > {
+        <__Caller as KvCalls>::get(self, key)
+    }
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        <__Caller as KvCalls>::put(self, key, value)
+    }
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        <__Caller as KvCalls>::count(self)
+    }
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        <__Caller as KvCalls>::forget(self, r#type, key)
+    }
+}
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    "argument `key` of `get` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BYTES,
+    "argument `key` of `get` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "the result of `get`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Status>::IS_STATUS,
+    "the error of `get`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    "argument `key` of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BYTES,
+    "argument `key` of `put` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    "the result of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !(::trunkline::stub::Named::<()>::IS_BYTES
+        || ::trunkline::stub::Named::<()>::IS_OPTIONAL_BYTES),
+    "the result of `put` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Status>::IS_STATUS,
+    "the error of `put`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
+    "the result of `count` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !(::trunkline::stub::Named::<u64>::IS_BYTES
+        || ::trunkline::stub::Named::<u64>::IS_OPTIONAL_BYTES),
+    "the result of `count` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
+    "argument `type` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<u8>::IS_BYTES,
+    "argument `type` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    "argument `key` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BYTES,
+    "argument `key` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    "the result of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !(::trunkline::stub::Named::<()>::IS_BYTES
+        || ::trunkline::stub::Named::<()>::IS_OPTIONAL_BYTES),
+    "the result of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
 /// Passed through.
 pub fn other() {}

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! So a poller never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
-//! moves by [`STEP_NS`] with each turn.
+//! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
 
 use super::echo::EchoServer;
 use super::meter::{Meter, Passed};
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline::{Connections, Node, ProviderChoice};
 use trunkline_machine::{Machine, Runtime, Turn};
-use trunkline_softrdma::device::{LinkChoice, LinkWrapper, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, LinkWrapper, PathChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_testkit::{CountingAllocator, Stepped, fresh_ip};
 use trunkline_transport::NodeOptions;
@@ -56,6 +56,7 @@ pub(crate) struct Tally {
 struct Place {
     stepped: Arc<Stepped>,
     passed: Arc<Passed>,
+    linked: Linked,
     address: SocketAddr,
     node: Option<Node>,
     /// Its poller, once that was made.
@@ -68,11 +69,12 @@ impl Place {
         let ip = match (linked, side) {
             (Linked::InProcess, Side::Client) => Ipv4Addr::new(10, 0, 0, 1),
             (Linked::InProcess, Side::Server) => Ipv4Addr::new(10, 0, 0, 2),
-            (Linked::Udp, _) => fresh_ip(),
+            (Linked::Udp | Linked::Shm, _) => fresh_ip(),
         };
         Self {
             stepped: Stepped::new(SEED ^ side.at() as u64),
             passed: Arc::default(),
+            linked,
             address: SocketAddr::new(IpAddr::V4(ip), PORT),
             node: None,
             poller: None,
@@ -85,10 +87,14 @@ impl Place {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
         let passed = Arc::clone(&self.passed);
+        let meter = LinkWrapper::new(move |link| Box::new(Meter::new(link, Arc::clone(&passed))));
+        let is_memory = self.linked == Linked::Shm;
         let device = SoftOptions {
             addresses: vec![self.address.ip()],
             link,
-            wrapper: Some(LinkWrapper::new(move |link| Box::new(Meter::new(link, Arc::clone(&passed))))),
+            path: if is_memory { PathChoice::Auto } else { PathChoice::Udp },
+            // A wrapper keeps packets on the link.
+            wrapper: Some(meter).filter(|_| !is_memory),
             runtime_directory: Some(runtime_directory.to_owned()),
             runtime: runtime.clone(),
             ..SoftOptions::default()
@@ -114,6 +120,8 @@ pub(crate) struct World {
     heap: &'static CountingAllocator,
     /// Times that neither poller had anything to do during an exchange, and time had to pass.
     pub(crate) stalls: u64,
+    /// Whose poller had the last turn of an exchange.
+    last: Option<Side>,
 }
 
 impl World {
@@ -133,7 +141,7 @@ impl World {
         let hub = Hub::new();
         let link = || match linked {
             Linked::InProcess => LinkChoice::InProcess(Arc::clone(&hub)),
-            Linked::Udp => LinkChoice::Udp,
+            Linked::Udp | Linked::Shm => LinkChoice::Udp,
         };
         let mut places = [Side::Client, Side::Server].map(|side| Place::new(linked, side));
         for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
@@ -141,12 +149,20 @@ impl World {
             let node = Node::builder().transport(options).listen(place.address);
             let node = match side {
                 Side::Client => node,
-                Side::Server => node.serve(EchoServer::new(|| Mirror)),
+                Side::Server => node.serve(EchoServer::new(Mirror)),
             };
             place.node = Some(node.start().map_err(|error| error.to_string())?);
         }
-        let mut world =
-            Self { clock, now, places, others: Vec::new(), calls: Arc::default(), heap, stalls: 0 };
+        let mut world = Self {
+            clock,
+            now,
+            places,
+            others: Vec::new(),
+            calls: Arc::default(),
+            heap,
+            stalls: 0,
+            last: None,
+        };
         // The server listens before anybody calls it.
         for _ in 0..100 {
             world.turn_all()?;
@@ -156,12 +172,20 @@ impl World {
             call_on(client, server, outstanding, &world.calls);
         }
         for _ in 0..MOST_TURNS {
-            if world.calls.done() > 0 {
+            if world.calls.done() > 0 && (linked != Linked::Shm || world.is_in_memory()) {
                 return Ok(world);
             }
             world.turn_all()?;
         }
-        Err(format!("no call has come back in {MOST_TURNS} turns"))
+        Err(format!("no call has come back in {MOST_TURNS} turns, or not by the link that is asked for"))
+    }
+
+    /// Whether all that the nodes exchange goes through memory.
+    fn is_in_memory(&self) -> bool {
+        self.places.iter().all(|place| {
+            let paths = place.node.as_ref().map(|node| node.report().paths).unwrap_or_default();
+            !paths.is_empty() && paths.iter().all(|path| path.path == "shm")
+        })
     }
 
     /// What the turns of both sides have done so far, client first.
@@ -214,7 +238,12 @@ impl World {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
         let Some(poller) = &own.poller else { return false };
         let woken = poller.asleep.is_some() && poller.machine.is_woken();
-        peer.passed.datagrams() > own.passed.received() || poller.machine.is_due() || woken
+        let has_arrived = match own.linked {
+            Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
+            // Nobody sees what is in memory: the two take turns, and each finds what the other's last one has left.
+            Linked::Shm => self.last != Some(side),
+        };
+        has_arrived || poller.machine.is_due() || woken
     }
 
     fn step(&mut self, side: Side) {
@@ -233,6 +262,7 @@ impl World {
         mark(marks::NOBODY);
         place.tally.turns += 1;
         poller.asleep = sleeps(turn);
+        self.last = Some(side);
     }
 
     /// Gives each machine that is awake a turn; when all sleep, time moves to the next deadline.

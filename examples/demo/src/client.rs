@@ -4,7 +4,7 @@ use crate::cli::Demo;
 use crate::failure::Failure;
 use crate::node;
 use crate::progress::Progress;
-use crate::report::{Messages, Report};
+use crate::report::{Messages, PeerPath, Report};
 use crate::service::{Entry, PIECE, TreeClient, Wire};
 use crate::signals::Stop;
 use hdrhistogram::Histogram;
@@ -45,7 +45,7 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
 }
 
 fn work(demo: &Demo, node: &Node, server: SocketAddr, stop: &Stop) -> Result<Report, Failure> {
-    let client = TreeClient::connect(node, server).map_err(Failure::call("connecting"))?;
+    let client = TreeClient::new(node.channel(server));
     let listing = list(&client)?;
     let fetched = fetch(demo, &client, &listing, stop)?;
     let called = call(demo, &client, stop)?;
@@ -215,6 +215,16 @@ fn summary(demo: &Demo, node: &Node, fetched: &Fetched, called: &Called, wire: W
         reason: node.why.clone(),
         connections: node.connections.to_owned(),
         connections_reason: node.connections_why.clone(),
+        paths: node
+            .paths
+            .iter()
+            .map(|path| PeerPath {
+                address: path.address.to_string(),
+                path: path.path,
+                why: path.why,
+                qps: path.qps,
+            })
+            .collect(),
         files: fetched.files,
         bytes: fetched.bytes,
         mismatches: fetched.mismatches,

@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) connections: String,
     /// Why this kind.
     pub(crate) connections_reason: String,
+    /// The ways that packets take to the server, by QPs.
+    pub(crate) paths: Vec<PeerPath>,
     /// Files fetched.
     pub(crate) files: u64,
     /// Total size of the files in bytes.
@@ -65,6 +67,19 @@ pub(crate) struct Report {
     pub(crate) messages: Vec<Messages>,
 }
 
+/// QPs of the client's node that take the same way to the same address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct PeerPath {
+    /// The address of the peer.
+    pub(crate) address: String,
+    /// The way: shm for shared memory, else the link.
+    pub(crate) path: &'static str,
+    /// Why it is not shared memory.
+    pub(crate) why: &'static str,
+    /// How many QPs.
+    pub(crate) qps: u32,
+}
+
 /// Messages between one poller of the client and one of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Messages {
@@ -83,6 +98,10 @@ impl fmt::Display for Report {
         let us = |ns: u64| ns as f64 / 1e3;
         writeln!(f, "provider   {} over {} ({})", self.provider, self.link, self.reason)?;
         writeln!(f, "connections {} ({})", self.connections, self.connections_reason)?;
+        for PeerPath { address, path, why, qps } in &self.paths {
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            writeln!(f, "path       {path} to {address}, {qps} QPs{why}")?;
+        }
         let gid = self.gid_index.map_or("no GID".to_owned(), |index| format!("GID {index}"));
         writeln!(f, "device     {} at {}, {gid}", self.device, self.address)?;
         writeln!(

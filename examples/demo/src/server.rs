@@ -21,7 +21,7 @@ pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
     let this_node = Arc::new(OnceLock::new());
     let handler = Handler { tree, node: this_node.clone() };
     let node = node::builder(demo, demo.server_address)?
-        .serve(TreeServer::new(move || handler.clone()))
+        .serve(TreeServer::new(handler))
         .start()
         .map_err(|error| Failure::Start(error.to_string()))?;
     let address = node.local_address();

@@ -2,7 +2,8 @@
 
 use super::response::Response;
 use crate::status::Status;
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use trunkline_rings::cell::Setter;
@@ -34,6 +35,7 @@ impl From<Rc<LocalCell>> for Answer {
 
 impl Answer {
     /// Delivers the outcome and wakes the waiter.
+    #[inline]
     pub(crate) fn complete(self, outcome: Outcome) {
         match self {
             Self::Shared(setter) => {
@@ -45,6 +47,7 @@ impl Answer {
     }
 
     /// Whether the waiter is gone.
+    #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Shared(setter) => setter.is_abandoned(),
@@ -54,39 +57,41 @@ impl Answer {
 }
 
 /// A completion cell that is used by one thread only.
-#[derive(Debug, Default)]
-pub(crate) struct LocalCell(RefCell<LocalState>);
-
-#[derive(Debug, Default)]
-struct LocalState {
-    outcome: Option<Outcome>,
-    waker: Option<Waker>,
+#[derive(Default)]
+pub(crate) struct LocalCell {
+    outcome: Cell<Option<Outcome>>,
+    waker: Cell<Option<Waker>>,
 }
 
 impl LocalCell {
+    #[inline]
     pub(super) fn complete(&self, outcome: Outcome) {
-        let waker = {
-            let mut state = self.0.borrow_mut();
-            state.outcome = Some(outcome);
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
+        self.outcome.set(Some(outcome));
+        if let Some(waker) = self.waker.take() {
             // It may be any program's, of an executor within a handler.
             let _ended = catch(|| waker.wake_by_ref());
             // Cells are used again, often by the same task: then its waker need not be cloned again.
-            self.0.borrow_mut().waker.get_or_insert(waker);
+            let newer = self.waker.take();
+            self.waker.set(newer.or(Some(waker)));
         }
     }
 
+    #[inline]
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Outcome> {
-        let mut state = self.0.borrow_mut();
-        if let Some(outcome) = state.outcome.take() {
+        if let Some(outcome) = self.outcome.take() {
             return Poll::Ready(outcome);
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
-        }
+        let waker = match self.waker.take() {
+            Some(waker) if waker.will_wake(context.waker()) => waker,
+            _ => context.waker().clone(),
+        };
+        self.waker.set(Some(waker));
         Poll::Pending
+    }
+}
+
+impl fmt::Debug for LocalCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalCell")
     }
 }

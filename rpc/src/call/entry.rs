@@ -20,6 +20,7 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// Of a call that is made here, if its node's poller `is_nested` in this thread.
+    #[inline]
     pub(crate) fn here(admission: Admission, is_nested: bool) -> Self {
         match admission {
             _ if is_nested && on_poller::is_in_handler() => Self::Reserved,
@@ -29,6 +30,7 @@ impl Entry {
     }
 
     /// What it leaves of the calls that may be under way.
+    #[inline]
     pub(crate) fn leaves_calls(self) -> Leaves {
         if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
     }

@@ -6,7 +6,7 @@ use crate::name::MethodName;
 use crate::on_poller;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use std::net::SocketAddr;
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -25,7 +25,7 @@ pub struct Call<W>(Option<Result<W, Status>>);
 
 impl<W> Call<W> {
     /// A call of a method of a server, or why it could not be made.
-    pub(crate) fn new(made: Result<W, Status>, (method, server): (&MethodName, SocketAddr)) -> Self {
+    pub(crate) fn new(made: Result<W, Status>, (method, server): (&MethodName, &impl fmt::Display)) -> Self {
         Self(Some(made.map_err(|status| status.of_call(format_args!("{method} at {server}")))))
     }
 
@@ -42,6 +42,7 @@ impl<W> Call<W> {
 impl<W: Wait> Future for Call<W> {
     type Output = Outcome;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(Ok(waiting)) = &mut self.0 {
             let outcome = match waiting.poll(context) {

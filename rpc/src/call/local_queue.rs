@@ -8,7 +8,8 @@ use crate::status::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use trunkline_transport::Turn;
+use trunkline_transport::{PeerKey, Turn};
+use trunkline_verbs::Time;
 
 /// Calls that wait for the poller's next turn, from which on those that do not wait for room are refused.
 const DEPTH: usize = 65_536;
@@ -20,20 +21,64 @@ const SPARE_CELLS: usize = 256;
 pub(crate) struct LocalQueue {
     calls: RefCell<VecDeque<Submission>>,
     sweep: Cell<bool>,
+    /// When the last call was made; zero once the poller has asked.
+    made: Cell<Time>,
     spare: Spare,
     cells: RefCell<Vec<Rc<LocalCell>>>,
     /// Ordered channels so far.
     orders: Cell<u32>,
+    /// The server that was called last.
+    server: Cell<Option<PeerKey>>,
 }
 
 impl LocalQueue {
-    /// The oldest call that waits.
+    /// Whether any call waits.
     #[inline]
-    pub(crate) fn pop(&self) -> Option<Submission> {
-        self.calls.borrow_mut().pop_front()
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.calls.borrow().is_empty()
+    }
+
+    /// Takes all calls that wait, in order.
+    #[inline]
+    pub(crate) fn take(&self) -> VecDeque<Submission> {
+        self.calls.take()
+    }
+
+    /// Returns calls that were not made in this turn, and the room of those that were.
+    #[inline]
+    pub(crate) fn put_back(&self, mut calls: VecDeque<Submission>) {
+        let mut newer = self.calls.borrow_mut();
+        if !newer.is_empty() {
+            calls.append(&mut newer);
+        }
+        *newer = calls;
+    }
+
+    /// The key of a server as the poller has it, if that was called last.
+    #[inline]
+    pub(crate) fn key_of(&self, server: PeerKey) -> PeerKey {
+        self.server.get().filter(|last| *last == server).unwrap_or(server)
+    }
+
+    /// The poller has this key for a server.
+    #[inline]
+    pub(crate) fn called(&self, server: PeerKey) {
+        self.server.set(Some(server));
+    }
+
+    /// A handler or task makes a call at this time.
+    #[inline]
+    pub(crate) fn is_made(&self, now: Time) {
+        self.made.set(now);
+    }
+
+    /// When the last call was made, if that was since the last time.
+    pub(crate) fn last_made(&self) -> Time {
+        self.made.replace(Time(0))
     }
 
     /// Whether a task has dropped a call since the last time; resets it.
+    #[inline]
     pub(crate) fn take_sweep(&self) -> bool {
         self.sweep.take()
     }
@@ -44,11 +89,13 @@ impl LocalQueue {
     }
 
     /// Whether the poller has something to take.
+    #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
     }
 
     /// The poller's reused buffers.
+    #[inline]
     pub(crate) fn spare(&self) -> &Spare {
         &self.spare
     }
@@ -59,11 +106,13 @@ impl LocalQueue {
     }
 
     /// An empty completion cell: a kept one if there is one.
+    #[inline]
     pub(crate) fn cell(&self) -> Rc<LocalCell> {
         self.cells.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps a cell whose outcome was taken, unless somebody else still holds it.
+    #[inline]
     pub(crate) fn rest_cell(&self, cell: Rc<LocalCell>) {
         let mut cells = self.cells.borrow_mut();
         if Rc::strong_count(&cell) == 1 && cells.len() < SPARE_CELLS {
@@ -79,7 +128,7 @@ impl LocalQueue {
     pub(crate) fn push(&self, submission: Submission) -> Result<(), Status> {
         let mut calls = self.calls.borrow_mut();
         if calls.len() >= DEPTH && submission.entry != Entry::Waits {
-            return Err(too_many());
+            return Err(too_many(DEPTH));
         }
         calls.push_back(submission);
         Ok(())

@@ -1,12 +1,12 @@
 //! The response of a successful call.
 
 use crate::budgets::DECODED_BYTES;
-use crate::codec::{self, Allowance, DecodeError};
+use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use std::cell::Cell;
+use std::fmt;
 use std::ops::Range;
 use trunkline_transport::Message;
 
@@ -22,6 +22,7 @@ pub struct Response {
 }
 
 impl Response {
+    #[inline]
     pub(crate) fn new(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
         Self { message, encoded, most_decoded, is_error: false }
     }
@@ -36,41 +37,50 @@ impl Response {
         Self { message: Bytes::new().into(), encoded: 0..0, most_decoded: 0, is_error: false }
     }
 
-    /// The encoded value, decoded.
+    /// The encoded value, as this decoder makes it.
     ///
     /// # Errors
-    /// `Internal` when the server's bytes do not decode to `T`, `ResourceExhausted` when the value takes more
+    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value takes more
     /// memory than a reply may.
-    pub fn value<T: DeserializeOwned>(self) -> Result<T, Status> {
+    pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
         self.refuse_error()?;
-        self.decode()
+        self.decode::<D>()
     }
 
     /// The raw bytes after the encoded part.
     ///
     /// # Errors
     /// `Internal` when the server has sent an error of a type of its own.
+    #[inline]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
         Ok(self.message.bytes_from(self.encoded.end))
     }
 
-    /// The raw bytes after the encoded part, if the encoded flag is set.
+    /// The raw bytes after the encoded part, if that says that there are any.
     ///
     /// # Errors
-    /// `Internal` when the flag does not decode.
+    /// `Internal` when it says neither yes nor no.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
-        let some = self.decode::<bool>()?;
-        if some { self.bytes().map(Some) } else { Ok(None) }
+        match self.encoded_part() {
+            [0] => Ok(None),
+            [1] => self.bytes().map(Some),
+            _ => Err(bad_reply(&"its flag is neither 0 nor 1")),
+        }
     }
 
     /// The error in it, if it is not a success.
-    pub(crate) fn error<E: DeserializeOwned>(&self) -> Option<Result<E, Status>> {
-        self.is_error.then(|| self.decode())
+    pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
+        self.is_error.then(|| self.decode::<D>())
+    }
+
+    fn encoded_part(&self) -> &[u8] {
+        &self.message.as_slice()[self.encoded.clone()]
     }
 
     /// For methods that fail with a status.
+    #[inline]
     fn refuse_error(&self) -> Result<(), Status> {
         if !self.is_error {
             return Ok(());
@@ -79,16 +89,23 @@ impl Response {
         Err(Status::ran(Code::Internal, text).because(Reason::BadReply))
     }
 
-    fn decode<T: DeserializeOwned>(&self) -> Result<T, Status> {
+    fn decode<D: DecodeValue>(&self) -> Result<D::Value, Status> {
         let allowance = Most { bytes: self.most_decoded, left: Cell::new(self.most_decoded) };
-        codec::decode(&self.message.as_slice()[self.encoded.clone()], &allowance).map_err(|error| {
-            let (code, reason) = match error {
-                DecodeError::Malformed(_) => (Code::Internal, Reason::BadReply),
-                _ => (Code::ResourceExhausted, Reason::TooLarge),
-            };
-            Status::ran(code, format!("the reply cannot be decoded: {error}")).because(reason)
+        let bytes = self.encoded_part();
+        let limits = Limits::of_message(bytes.len(), &allowance);
+        D::decode(bytes, &limits).map_err(|error| match error {
+            DecodeError::Malformed(_) => bad_reply(&error),
+            _ => {
+                let text = format!("the reply cannot be decoded: {error}");
+                Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge)
+            }
         })
     }
+}
+
+/// The status of a call whose reply is not what its method returns.
+fn bad_reply(why: &dyn fmt::Display) -> Status {
+    Status::ran(Code::Internal, format!("the reply cannot be decoded: {why}")).because(Reason::BadReply)
 }
 
 /// So much for one reply.

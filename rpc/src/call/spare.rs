@@ -14,11 +14,13 @@ pub(crate) struct Spare(RefCell<Vec<Encoded>>);
 
 impl Spare {
     /// An empty buffer: a kept one if there is one.
+    #[inline]
     pub(crate) fn take(&self) -> Encoded {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps a buffer for later.
+    #[inline]
     pub(crate) fn rest(&self, mut buffer: Encoded) {
         let mut kept = self.0.borrow_mut();
         if (1..=KEPT_BYTES).contains(&buffer.capacity()) && kept.len() < KEPT {

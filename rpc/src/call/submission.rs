@@ -4,16 +4,19 @@ use super::{Answer, Entry};
 use crate::frame::Encoded;
 use crate::name::MethodName;
 use crate::reason::Reason;
+use crate::route_id::RouteId;
 use crate::status::{Code, Status};
-use std::net::SocketAddr;
-use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, Turn};
+use std::mem;
+use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, Turn};
 use trunkline_verbs::Time;
 
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
 pub(crate) struct Submission<A = Answer> {
-    /// Where the server listens.
-    pub(crate) server: SocketAddr,
+    /// The server; nobody if it goes by a route, until that is known.
+    pub(crate) server: PeerKey,
+    /// The route that it goes by, if not to an address.
+    pub(crate) route: Option<RouteId>,
     pub(crate) method: &'static MethodName,
     /// Whether no reply is wanted.
     pub(crate) one_way: bool,
@@ -40,6 +43,7 @@ impl<A: Into<Answer>> Submission<A> {
     pub(crate) fn of_any(self) -> Submission {
         Submission {
             server: self.server,
+            route: self.route,
             method: self.method,
             one_way: self.one_way,
             encoded: self.encoded,
@@ -50,6 +54,18 @@ impl<A: Into<Answer>> Submission<A> {
             nested: self.nested,
             entry: self.entry,
             answer: self.answer.map(A::into),
+        }
+    }
+}
+
+impl Submission {
+    /// Takes the call out of its place: what is left has no answer.
+    pub(crate) fn take(&mut self) -> Self {
+        Self {
+            encoded: mem::take(&mut self.encoded),
+            body: mem::take(&mut self.body),
+            answer: self.answer.take(),
+            ..*self
         }
     }
 }
@@ -69,9 +85,11 @@ impl<A> Submission<A> {
 }
 
 /// The status of a call that a full queue refuses.
-pub(crate) fn too_many() -> Status {
-    let text =
-        "too many calls wait for this poller to take them; make them with Admission::Wait, or fewer at once";
+pub(crate) fn too_many(most: usize) -> Status {
+    let text = format!(
+        "{most} calls wait for this poller to take them, a limit that no setting changes; make them with \
+         Admission::Wait, or fewer at once"
+    );
     Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
 }
 

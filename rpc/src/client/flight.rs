@@ -2,21 +2,21 @@
 
 use crate::call::Answer;
 use crate::name::MethodName;
-use std::net::SocketAddr;
-use trunkline_transport::{DeadlineKey, PeerKey, SessionNumber, Turn};
+use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
 
 /// A call in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) generation: u32,
     pub(super) peer: PeerKey,
-    pub(super) server: SocketAddr,
     pub(super) method: &'static MethodName,
     pub(super) one_way: bool,
     /// It was made on an ordered channel.
     pub(super) ordered: bool,
     /// A handler or task of this node waits for it.
     pub(super) nested: bool,
+    /// What it leaves of the calls that may be under way.
+    pub(super) leaves: Leaves,
     /// Its place among the deadlines.
     pub(super) timer: Option<DeadlineKey>,
     /// Which of the peer's pollers has it.
@@ -39,7 +39,7 @@ pub(super) enum Progress {
 impl Flight {
     /// Its method and server, by which statuses name it.
     pub(super) fn name(&self) -> String {
-        format!("{} at {}", self.method, self.server)
+        format!("{} at {}", self.method, self.peer)
     }
 }
 

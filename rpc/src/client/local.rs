@@ -6,20 +6,27 @@ use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::name::MethodName;
 use crate::on_poller;
+use crate::route_id::RouteId;
+use crate::routes::{Link, Ready, Target};
 use crate::status::Status;
 use bytes::Bytes;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use trunkline_transport::Turn;
+use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Clock;
 
 /// The channel of a generated local client. It stays on its poller's thread.
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
-    server: SocketAddr,
-    timeout: Duration,
+    server: PeerKey,
+    /// The route that calls go by, if not to an address.
+    route: Option<RouteId>,
+    link: Arc<Link>,
+    /// Of its calls, if it is not inherited or the default.
+    timeout: Option<Duration>,
     clock: Clock,
     queue: Rc<LocalQueue>,
     /// On an ordered channel: its number.
@@ -33,19 +40,37 @@ impl LocalChannel {
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(from: &PollerContext, server: impl ToSocketAddrs) -> Result<Self, Status> {
-        Ok(Self {
-            server: resolve(server)?,
-            timeout: super::DEFAULT_TIMEOUT,
-            clock: from.clock().clone(),
-            queue: from.calls(),
-            order: None,
-        })
+        let target = Target::from(resolve(server)?);
+        Ok(Self::new(from, &Link::new(from.routes(), target)))
     }
 
-    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made, which is when
+    /// A channel of this poller by a link of its node.
+    pub(crate) fn new(from: &PollerContext, link: &Arc<Link>) -> Self {
+        let (server, route) = link.server();
+        let (clock, queue) = (from.clock().clone(), from.calls());
+        Self { server, route, link: Arc::clone(link), timeout: None, clock, queue, order: None }
+    }
+
+    /// The same with this time limit for calls, if there is one.
+    pub(super) fn timed(self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Completes when the channel is connected, as [`Channel::ready`](crate::Channel::ready) does.
+    pub fn ready(&self) -> Ready {
+        Ready::new(&self.link)
+    }
+
+    /// Whether it is connected now, as [`Channel::is_connected`](crate::Channel::is_connected) has it.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.link.is_connected()
+    }
+
+    /// Sets the time limit of later calls; without it a call has that of the call whose handler makes it, or 10 s. It counts from the moment a call is made, which is when
     /// `call` or `send` is called. Generated clients offer it as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
     }
 
     /// A channel to the same server whose calls arrive in the order in which they were made; so do those of its clones,
@@ -65,7 +90,7 @@ impl LocalChannel {
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
         let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, self.server))
+        Call::new(made, (method, &*self.link))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -77,7 +102,7 @@ impl LocalChannel {
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
         let made = self.submit(options, method, (arguments, body), true);
-        Call::new(made, (method, self.server))
+        Call::new(made, (method, &*self.link))
     }
 
     fn submit<A: EncodeArguments>(
@@ -90,16 +115,23 @@ impl LocalChannel {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
         }
+        let made = self.clock.now();
+        let deadline = options.deadline(self.timeout, made);
+        if deadline <= made {
+            return Err(super::statuses::expired());
+        }
         let mut encoded = self.queue.spare().take();
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
+        self.queue.is_made(made);
         let submission = Submission {
-            server: self.server,
+            server: self.queue.key_of(self.server),
+            route: self.route,
             method,
             one_way,
             encoded,
             body: body.into(),
-            deadline: self.clock.now() + options.limit(self.timeout),
+            deadline,
             connect: options.connects(),
             order: self.order,
             nested: true,
@@ -120,6 +152,7 @@ pub struct LocalWait<'a> {
 }
 
 impl Wait for LocalWait<'_> {
+    #[inline]
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         let Some(cell) = &self.cell else { return Poll::Pending };
         let outcome = std::task::ready!(cell.poll(context));
@@ -131,6 +164,7 @@ impl Wait for LocalWait<'_> {
 }
 
 impl Drop for LocalWait<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.cell.take().is_some() {
             self.queue.ask_for_sweep();

@@ -17,12 +17,9 @@ pub use options::CallOptions;
 pub(crate) use table::Table;
 
 use crate::reason::Reason;
+use crate::routes::misuse;
 use crate::status::{Code, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
-
-/// Time limit of a call whose client has not set another.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The status of a call whose arguments the codec refuses.
 fn cannot_encode(error: String) -> Status {
@@ -42,11 +39,7 @@ fn resolve(server: impl ToSocketAddrs) -> Result<SocketAddr, Status> {
         not_run(format!("the server's address, as HOST:PORT or IP:PORT, cannot be resolved: {error}"))
     })?;
     match addresses.next() {
-        // Nothing listens on port 0: it asks for a free one, and only a listener can.
-        Some(address) if address.port() == 0 => Err(not_run(format!(
-            "the server's address {address} has no port; use the one that its node reports as its local address"
-        ))),
-        Some(address) => Ok(address),
+        Some(address) => misuse(address).map_or(Ok(address), |why| Err(not_run(why))),
         None => Err(not_run("the server's name has no address".to_owned())),
     }
 }

@@ -5,15 +5,16 @@
 
 use crate::frame::Number;
 use crate::name::MethodName;
+use crate::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
-/// A method, and the version of its schema, for which its server has checked it.
-type Key = (u64, u32);
+/// A method, and the schema for which its server has checked it.
+type Key = (u64, Schema);
 
 fn key(method: &MethodName) -> Key {
-    (method.hash, method.service.version)
+    (method.hash, method.service.schema())
 }
 
 /// What is known of one server.
@@ -21,19 +22,6 @@ fn key(method: &MethodName) -> Key {
 struct Server {
     session: SessionNumber,
     methods: BTreeMap<Key, u16>,
-    /// The one that was asked for last: calls come in runs.
-    last: Option<(&'static MethodName, u16)>,
-}
-
-impl Server {
-    fn number(&mut self, method: &'static MethodName) -> Option<u16> {
-        if let Some((_, number)) = self.last.filter(|(last, _)| ptr::eq(*last, method)) {
-            return Some(number);
-        }
-        let number = *self.methods.get(&key(method))?;
-        self.last = Some((method, number));
-        Some(number)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -41,37 +29,62 @@ pub(super) struct Numbers {
     /// The methods that were asked for: as many as the program has, and no number of another is kept.
     asked: BTreeSet<Key>,
     servers: PeerMap<Server>,
+    /// What was returned last: calls come in runs.
+    last: Option<Last>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    peer: PeerKey,
+    method: &'static MethodName,
+    number: u16,
+    session: SessionNumber,
 }
 
 impl Numbers {
     /// The number of a method at a server, and the session that it is good for. If there is none, the method will be
     /// asked for.
+    #[inline]
     pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
-        let server = self.servers.get_mut(peer);
-        let known = server.and_then(|server| Some((server.number(method)?, server.session)));
-        if known.is_none() {
-            self.asked.insert(key(method));
+        match &self.last {
+            Some(last) if ptr::eq(last.method, method) && last.peer == peer => {
+                Some((last.number, last.session))
+            }
+            _ => self.find(peer, method),
+        }
+    }
+
+    #[inline(never)]
+    fn find(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
+        let known = self
+            .servers
+            .get(peer)
+            .and_then(|server| Some((*server.methods.get(&key(method))?, server.session)));
+        match known {
+            Some((number, session)) => self.last = Some(Last { peer, method, number, session }),
+            None => _ = self.asked.insert(key(method)),
         }
         known
     }
 
     /// A server reports a number.
     pub(super) fn learn(&mut self, from: Origin, number: Number) {
-        let key = (number.method, number.version);
+        let key = (number.method, number.schema);
         if !self.asked.contains(&key) {
             return;
         }
-        let new = || Server { session: from.session, methods: BTreeMap::new(), last: None };
+        let new = || Server { session: from.session, methods: BTreeMap::new() };
         let server = self.servers.get_or_insert_with(from.peer, new);
         if server.session != from.session {
             *server = new();
         }
         server.methods.insert(key, number.number);
-        server.last = None;
+        self.last = None;
     }
 
     /// The session is over, or a number was refused.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.servers.remove(peer);
+        self.last = None;
     }
 }

@@ -1,8 +1,13 @@
 //! The options of single calls.
 
 use crate::admission::Admission;
+use crate::context::ambient_deadline;
 use std::time::Duration;
 use trunkline_transport::Connect;
+use trunkline_verbs::Time;
+
+/// Time limit of a call for which neither its options nor its client nor a handler's own call sets one.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of single calls, for the `with` of generated clients, which borrows them:
 ///
@@ -31,14 +36,16 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// The time limit of the client, [`Connect::FailFast`] and [`Admission::Wait`].
+    /// The time limit of the client, [`Connect::FailFast`] and [`Admission::Wait`]. A client without a time limit has that of
+    /// the call whose handler makes the call ([`Context`](crate::Context)), or 10 s.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the time limit of a call, in place of the client's. It counts from the moment a call is made,
-    /// which is when the client's method is called.
+    /// which is when the client's method is called. A call that a handler makes ends with the handler's own call at the
+    /// latest, unless it is made in the scope of [`Context::detached`](crate::Context::detached).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -80,9 +87,13 @@ impl CallOptions {
         self
     }
 
-    /// The time limit of a call through a client that has this one.
-    pub(super) fn limit(&self, of_client: Duration) -> Duration {
-        self.timeout.unwrap_or(of_client)
+    /// When a call ends that is made at `now` through a client with this time limit: by the time limit, or by the deadline of
+    /// the call for which it is made if that is earlier.
+    #[inline]
+    pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
+        let limit = self.timeout.or(of_client);
+        let Some(inherited) = ambient_deadline() else { return now + limit.unwrap_or(DEFAULT_TIMEOUT) };
+        limit.map_or(inherited, |limit| inherited.min(now + limit))
     }
 
     pub(super) fn connects(&self) -> Connect {

@@ -9,6 +9,12 @@ use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::{Message, PeerDown, SendError};
 
+/// Of a call whose deadline passed before it could leave.
+pub(super) fn expired() -> Status {
+    let text = "the deadline passed before the call could leave";
+    Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
+}
+
 /// The status of a call that the carrier did not take, which does not name it yet.
 pub(super) fn refused(error: SendError) -> Status {
     let (code, reason) = match error {
@@ -54,8 +60,15 @@ fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
             )
         }
         Some(Reason::OtherSchema) => {
-            let version = method.service.version;
-            format!("{method}: called with schema version {version}, the server has {text}")
+            let version = method.service.versions();
+            format!(
+                "{method}: called with schema version {version}, the server has {text}; `accepts` in the service's \
+                 attribute names older versions that one side can do with"
+            )
+        }
+        Some(Reason::OtherCodec) => {
+            let codec = method.service.codec();
+            format!("{method}: called with codec {codec}, the server's service has {text}")
         }
         _ => format!("{method}: {text}"),
     };

@@ -7,7 +7,7 @@ use super::flight::{Flight, Progress, number, parts};
 use super::line::Part;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
-use super::statuses::{no_memory, out_of_order, refused, status_of};
+use super::statuses::{expired, no_memory, out_of_order, refused, status_of};
 use super::waiting::Waiting;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
@@ -17,7 +17,7 @@ use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::ops::Range;
@@ -95,37 +95,57 @@ impl Table {
 
     /// Sends a call's request, or has the call wait for room, unless its future has been dropped. `rest` receives the buffer
     /// of the encoded arguments for reuse.
+    #[inline]
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
-        mut call: Submission,
+        call: &mut Submission,
         rest: impl FnOnce(Encoded),
     ) {
-        if is_abandoned(&call) {
-            return rest(call.encoded);
+        if is_abandoned(call) {
+            return rest(mem::take(&mut call.encoded));
         }
         let now = carrier.now();
-        if let Some(status) = self.refusal(&call, now) {
-            return end(call, status);
+        if let Some(status) = self.refusal(call, now) {
+            return end_with(call, status);
         }
-        let (peer, part) = (carrier.peer(call.server), Part::of(&call));
-        let pass = if self.waiting.is_empty() { Ok(call.leaves()) } else { self.waiting.pass(peer, &call) };
-        match pass.and_then(|leaves| self.attempt(carrier, peer, &mut call, leaves)) {
+        let peer = carrier.peer(call.server);
+        call.server = peer;
+        let has_line = !self.waiting.is_empty();
+        let pass = if has_line { self.waiting.pass(peer, call) } else { Ok(call.leaves()) };
+        match pass.and_then(|leaves| self.attempt(carrier, peer, call, leaves)) {
             Ok(is_queued) => {
-                if !self.waiting.is_empty() {
-                    self.waiting.passed(peer, part, is_queued);
+                if has_line {
+                    self.waiting.passed(peer, Part::of(call), is_queued);
                 }
-                rest(call.encoded);
+                rest(mem::take(&mut call.encoded));
             }
-            Err(why) if call.entry == Entry::Waits => self.waiting.push(peer, call, why, now),
-            Err(why) => {
-                let entry = call.entry;
-                end(call, why.refusal(entry));
-            }
+            Err(why) => self.no_room(peer, call.take(), why, now),
         }
     }
 
+    /// A call waits for room, or fails without it.
+    #[inline(never)]
+    fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
+        match call.entry {
+            Entry::Waits => self.waiting.push(peer, call, why, now),
+            entry => end(call, why.refusal(entry)),
+        }
+    }
+
+    /// Ends a call that may not begin. Returns whether it was so.
+    pub(crate) fn refuses(&self, call: &mut Submission, now: Time) -> bool {
+        if is_abandoned(call) {
+            return true;
+        }
+        let refusal = self.refusal(call, now);
+        let is_refused = refusal.is_some();
+        refusal.into_iter().for_each(|status| end_with(call, status));
+        is_refused
+    }
+
     /// Why a call may not begin, if it may not.
+    #[inline]
     fn refusal(&self, call: &Submission, now: Time) -> Option<Status> {
         let is_taken = match self.takes {
             Takes::All => true,
@@ -135,10 +155,7 @@ impl Table {
         if !is_taken {
             return Some(shutting_down());
         }
-        (call.deadline <= now).then(|| {
-            let text = "the deadline passed before the call could leave";
-            Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
-        })
+        (call.deadline <= now).then(expired)
     }
 
     /// Sends the request of a call for which there is room, or queues it and leaves so much of the queue, and takes the
@@ -146,6 +163,7 @@ impl Table {
     ///
     /// # Errors
     /// There is no room; then the call is as it was.
+    #[inline]
     fn attempt(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -153,23 +171,36 @@ impl Table {
         pending: &mut Submission,
         leaves: Leaves,
     ) -> Result<bool, NoRoom> {
-        self.budget.take_leaving(peer, 1, pending.entry.leaves_calls()).map_err(NoRoom::Calls)?;
+        self.budget.take_one(peer, pending.entry.leaves_calls()).map_err(NoRoom::Calls)?;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
         let (asked, session) = self.asked(peer, pending.method);
         match self.send(carrier, peer, pending, (asked, session, leaves)) {
-            // By its hash it waits for the next session. An ordered call must not follow others there.
-            Err(SendError::SessionOver)
-                if pending.order.is_none() && !mutant!(numbers_are_used_after_their_session) =>
-            {
-                let asked = (Asked::from(pending.method), None, leaves);
-                self.send(carrier, peer, pending, asked)
-            }
-            sent => sent,
+            Ok(is_queued) => Ok(is_queued),
+            Err(error) => self.not_taken(carrier, peer, pending, (error, leaves)),
         }
-        .or_else(|error| {
-            self.budget.put_back(peer, 1);
+    }
+
+    /// The carrier did not take the request of a call.
+    #[cold]
+    #[inline(never)]
+    fn not_taken(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        peer: PeerKey,
+        pending: &mut Submission,
+        (error, leaves): (SendError, Leaves),
+    ) -> Result<bool, NoRoom> {
+        let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
+        let sent = if error == SendError::SessionOver && may_follow {
+            // By its hash it waits for the next session. An ordered call must not follow others there.
+            self.send(carrier, peer, pending, (Asked::from(pending.method), None, leaves))
+        } else {
+            Err(error)
+        };
+        sent.or_else(|error| {
+            self.budget.put_back_one(peer, pending.entry.leaves_calls());
             if let SendError::QueueFull(exhausted) = error {
                 return Err(NoRoom::Queue(exhausted));
             }
@@ -182,6 +213,7 @@ impl Table {
     }
 
     /// Hands the request of a call to the carrier; then the call is in flight. Returns whether it waits to be sent.
+    #[inline]
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -189,10 +221,11 @@ impl Table {
         pending: &mut Submission,
         (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
     ) -> Result<bool, SendError> {
-        let Submission { server, method, one_way, deadline, connect, order, nested, .. } = *pending;
+        let Submission { method, one_way, deadline, connect, order, nested, entry, .. } = *pending;
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation);
-        let time_left_us = microseconds(deadline, carrier.now());
+        let now = carrier.now();
+        let time_left_us = microseconds(deadline, now);
         let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
         let mut out = Outgoing {
             peer,
@@ -215,12 +248,12 @@ impl Table {
         flight.insert(Flight {
             generation: self.generation,
             peer,
-            server,
             method,
             one_way,
             ordered: order.is_some(),
             nested,
-            timer: is_kept.then(|| self.deadlines.add(carrier.now(), deadline, call)),
+            leaves: entry.leaves_calls(),
+            timer: is_kept.then(|| self.deadlines.add(now, deadline, call)),
             turn: taken.turn,
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
@@ -285,10 +318,10 @@ impl Table {
                 let last = carrier.away(flight.peer).filter(|_| cause == PeerDown::Deadline);
                 let status = match last {
                     None if flight.ordered && !may_have_run && cause.ends_a_session() => {
-                        out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.server))
+                        out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
                     }
                     Some(last) => {
-                        let call = format_args!("{} at {}: {last}", flight.method, flight.server);
+                        let call = format_args!("{} at {}: {last}", flight.method, flight.peer);
                         Status::unreachable(call, cause, may_have_run)
                     }
                     None => Status::unreachable(flight.name(), cause, may_have_run),
@@ -297,6 +330,14 @@ impl Table {
                 // Its session may be over before this poller has been told.
                 self.forget_numbers(peer);
             }
+        }
+    }
+
+    /// Takes a handler's successful reply.
+    #[inline]
+    pub(crate) fn succeeded(&mut self, from: PeerKey, call: u64, message: Message, encoded: Range<usize>) {
+        if self.waiting(from, call).is_some() {
+            self.finish(call, Ok(Response::new(message, encoded, self.most_decoded)));
         }
     }
 
@@ -324,12 +365,17 @@ impl Table {
     }
 
     /// The call that waits for a reply of this peer.
+    #[inline]
     fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut Flight> {
-        let waits = self.flight(call).is_some_and(|flight| flight.peer == from && !flight.one_way);
-        if !waits {
+        let (slot, generation) = parts(call)?;
+        let flight = self
+            .flights
+            .get_mut(slot)
+            .filter(|flight| flight.generation == generation && flight.peer == from && !flight.one_way);
+        if flight.is_none() {
             self.unmatched_replies += 1;
         }
-        self.flight(call).filter(|_| waits)
+        flight
     }
 
     /// Takes a reply that cannot be read.
@@ -346,7 +392,7 @@ impl Table {
     /// A reply does not come, because this node had no memory for it in time.
     pub(crate) fn given_up(&mut self, from: PeerKey, call: u64, bytes: usize) {
         let Some(flight) = self.waiting(from, call) else { return };
-        let text = format!("{} at {}: {}", flight.method, flight.server, no_memory(bytes));
+        let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
         self.finish(call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
     }
 
@@ -412,16 +458,23 @@ impl Table {
             any = true;
             end(call, why.expired());
         }
+        let mut due = Vec::new();
         while let Some(call) = self.deadlines.due(now) {
-            any = true;
+            if let Some(flight) = self.flight(call) {
+                flight.timer = None;
+                due.push(call);
+            }
+        }
+        any |= !due.is_empty();
+        let unsent = self.take_unsent(carrier, &due);
+        for call in due {
             let Some(flight) = self.flight(call) else { continue };
-            flight.timer = None;
             let name = flight.name();
             let peer = flight.peer;
             let away = carrier.away(peer);
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = carrier.waiting_bytes(peer, &is_reply);
-            self.abandon(carrier, call, |has_left| {
+            self.abandon(carrier, call, &unsent, |has_left| {
                 let late = "the deadline passed before it could leave";
                 let text = match (waiting, away) {
                     (Some(bytes), _) => format!("{name}: {}", no_memory(bytes)),
@@ -440,8 +493,12 @@ impl Table {
     /// the poller. Those that wait for room are examined in their next round.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         self.waiting.ask_for_sweep();
-        for call in self.numbers(|flight| flight.answer.is_abandoned()) {
-            self.abandon(carrier, call, |_| (Code::Cancelled, Reason::Cancelled, GAVE_UP.to_owned()));
+        let abandoned = self.numbers(|flight| flight.answer.is_abandoned());
+        let unsent = self.take_unsent(carrier, &abandoned);
+        for call in abandoned {
+            self.abandon(carrier, call, &unsent, |_| {
+                (Code::Cancelled, Reason::Cancelled, GAVE_UP.to_owned())
+            });
         }
     }
 
@@ -487,29 +544,46 @@ impl Table {
         chosen.map(|(slot, flight)| number(slot, flight.generation)).collect()
     }
 
+    #[inline]
     fn finish(&mut self, call: u64, outcome: Outcome) {
         let Some((slot, _)) = parts(call) else { return };
-        if let Some(flight) = self.flights.try_remove(slot) {
-            flight.timer.and_then(|timer| self.deadlines.remove(timer));
-            self.budget.put_back(flight.peer, 1);
+        if let Some(Flight { timer, peer, leaves, answer, .. }) = self.flights.try_remove(slot) {
+            if let Some(timer) = timer {
+                self.deadlines.remove(timer);
+            }
+            self.budget.put_back_one(peer, leaves);
             self.waiting.there_is_room();
-            flight.answer.complete(outcome);
+            answer.complete(outcome);
         }
     }
 
+    /// Ends a turn: what others see of the budget is exact.
+    pub(crate) fn settle(&self) {
+        self.budget.settle_pocket();
+    }
+
+    /// Takes the requests of these calls that have not left back from the carrier: all at once, because each search goes
+    /// through its queues.
+    fn take_unsent(&mut self, carrier: &mut dyn Carrier, calls: &[u64]) -> BTreeSet<Token> {
+        let mut waits =
+            |call: &u64| self.flight(*call).is_some_and(|flight| flight.progress == Progress::Waits);
+        let waiting =
+            calls.iter().filter(|call| waits(call)).map(|call| Token(*call)).collect::<BTreeSet<_>>();
+        if waiting.is_empty() { waiting } else { carrier.cancel(&waiting) }
+    }
+
     /// Ends a call that may have left, with a status that depends on whether it has, and informs the poller that
-    /// has it that nobody waits for it.
+    /// has it that nobody waits for it. Requests that are `unsent` will not leave.
     fn abandon(
         &mut self,
         carrier: &mut dyn Carrier,
         call: u64,
+        unsent: &BTreeSet<Token>,
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
         let Some(flight) = self.flight(call) else { return };
-        let Flight { peer, one_way, turn, progress, .. } = *flight;
-        let has_left = progress != Progress::Waits
-            || !carrier.cancel(Token(call))
-            || mutant!(expired_in_the_queue_counts_as_run);
+        let Flight { peer, one_way, turn, .. } = *flight;
+        let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
         self.finish(call, Err(status.because(reason)));
@@ -539,6 +613,7 @@ impl Table {
 }
 
 /// Whether nobody waits for a call that is not in flight.
+#[inline]
 fn is_abandoned(call: &Submission) -> bool {
     call.answer.as_ref().is_none_or(Answer::is_abandoned)
 }
@@ -563,8 +638,10 @@ fn is_reply_to(frame: &[u8], call: u64) -> bool {
     matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
 }
 
+/// As the transport has it in a header, so that it need not write it again.
+#[inline]
 fn microseconds(deadline: Time, now: Time) -> u32 {
-    u32::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u32::MAX).max(1)
+    u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).max(1)
 }
 
 impl fmt::Debug for Table {

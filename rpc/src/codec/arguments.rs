@@ -5,14 +5,11 @@
 //! ```
 //!
 //! Each argument has its length, so that caller and server may know a different number of them: a server skips those
-//! at the end that it does not know, and [`absent`] is the value of those that the caller does not know. The bytes
+//! at the end that it does not know, and the codec has the value of those that the caller does not know. The bytes
 //! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] holds for all.
 
-use super::absent::absent;
 use super::limits::{Allowance, DecodeError, Limits};
-use super::{decode_within, encode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use super::values::{DecodeValue, EncodeValue};
 
 /// Bytes of an argument's length.
 const LENGTH: usize = 4;
@@ -26,10 +23,13 @@ pub trait EncodeArguments {
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// The arguments of a method, to decode: a tuple of up to twelve.
-pub trait DecodeArguments: Sized {
+/// How the arguments of a method are decoded: a tuple of up to twelve decoders.
+pub trait DecodeArguments {
+    /// The arguments, a tuple.
+    type Values;
+
     /// Takes them from a request. `None` if one cannot be decoded; the list knows why.
-    fn decode(list: &mut ArgumentList<'_>) -> Option<Self>;
+    fn decode(list: &mut ArgumentList<'_>) -> Option<Self::Values>;
 }
 
 /// The arguments of a received request, while they are being decoded.
@@ -58,21 +58,21 @@ impl<'m> ArgumentList<'m> {
     }
 
     /// The next argument. `None` if it cannot be decoded, or is missing and may not be.
-    pub fn argument<T: DeserializeOwned>(&mut self) -> Option<T> {
+    pub fn argument<D: DecodeValue>(&mut self) -> Option<D::Value> {
         let name = self.names.next().copied().unwrap_or("?");
-        self.value().map_err(|error| self.error = Some(error.of_argument(name))).ok()
+        self.value::<D>().map_err(|error| self.error = Some(error.of_argument(name))).ok()
     }
 
-    fn value<T: DeserializeOwned>(&mut self) -> Result<T, DecodeError> {
+    fn value<D: DecodeValue>(&mut self) -> Result<D::Value, DecodeError> {
         let Some(left) = self.left.checked_sub(1) else {
             let missing =
                 || DecodeError::Malformed("the caller does not send it, and it is required".to_owned());
-            return absent().ok_or_else(missing);
+            return D::absent().ok_or_else(missing);
         };
         self.left = left;
         let (value, rest) = split(self.rest).unwrap_or_default();
         self.rest = rest;
-        decode_within(value, self.limits)
+        D::decode(value, self.limits)
     }
 }
 
@@ -92,14 +92,14 @@ fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
 ///
 /// # Errors
 /// [`DecodeError`], which names the argument.
-pub(crate) fn decode_arguments<T: DecodeArguments>(
+pub(crate) fn decode_arguments<D: DecodeArguments>(
     bytes: &[u8],
     names: &[&'static str],
     allowance: &dyn Allowance,
-) -> Result<T, DecodeError> {
+) -> Result<D::Values, DecodeError> {
     let limits = Limits::of_message(bytes.len(), allowance);
     let mut list = ArgumentList::new(bytes, names, &limits)?;
-    let all = T::decode(&mut list);
+    let all = D::decode(&mut list);
     let error = list.error.take();
     let all =
         all.ok_or_else(|| error.unwrap_or_else(|| DecodeError::Malformed("one is missing".to_owned())))?;
@@ -108,10 +108,10 @@ pub(crate) fn decode_arguments<T: DecodeArguments>(
 }
 
 /// Appends an argument: its length, then its value.
-fn append<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
+fn append<V: EncodeValue>(value: &V, into: &mut Vec<u8>) -> Result<(), String> {
     let at = into.len();
     into.extend([0; LENGTH]);
-    encode(value, into)?;
+    value.encode(into)?;
     let bytes = into.len() - at - LENGTH;
     let length = u32::try_from(bytes).map_err(|_| format!("an argument of {bytes} bytes is too large"))?;
     into[at..at + LENGTH].copy_from_slice(&length.to_le_bytes());
@@ -121,7 +121,7 @@ fn append<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
 macro_rules! tuples {
     ($(($count:literal $($name:ident)*))*) => {
         $(
-            impl<$($name: Serialize),*> EncodeArguments for ($($name,)*) {
+            impl<$($name: EncodeValue),*> EncodeArguments for ($($name,)*) {
                 #[allow(non_snake_case, reason = "a value has the name of its type")]
                 fn encode(&self, into: &mut Vec<u8>) -> Result<(), String> {
                     let ($($name,)*) = self;
@@ -131,9 +131,11 @@ macro_rules! tuples {
                 }
             }
 
-            impl<$($name: DeserializeOwned),*> DecodeArguments for ($($name,)*) {
+            impl<$($name: DecodeValue),*> DecodeArguments for ($($name,)*) {
+                type Values = ($($name::Value,)*);
+
                 #[allow(unused_variables, reason = "there may be no arguments")]
-                fn decode(list: &mut ArgumentList<'_>) -> Option<Self> {
+                fn decode(list: &mut ArgumentList<'_>) -> Option<Self::Values> {
                     Some(($(list.argument::<$name>()?,)*))
                 }
             }
@@ -149,56 +151,69 @@ tuples! {
 #[cfg(test)]
 mod tests {
     use super::super::tests::Unlimited;
+    use super::super::{Bincode, Coding, Decoder};
     use super::*;
 
-    fn encoded(arguments: &impl EncodeArguments) -> Vec<u8> {
+    fn bytes_of(arguments: &impl EncodeArguments) -> Vec<u8> {
         let mut bytes = Vec::new();
         arguments.encode(&mut bytes).unwrap();
         bytes
     }
 
-    fn decode<T: DecodeArguments>(bytes: &[u8]) -> Result<T, String> {
-        decode_arguments(bytes, &["a", "b", "c"], &Unlimited).map_err(|error| error.to_string())
+    macro_rules! encoded {
+        ($($value:expr),*) => {
+            bytes_of(&($(Coding::<Bincode, _>::of(&$value),)*))
+        };
+    }
+
+    fn decode<D: DecodeArguments>(bytes: &[u8]) -> Result<D::Values, String> {
+        decode_arguments::<D>(bytes, &["a", "b", "c"], &Unlimited).map_err(|error| error.to_string())
+    }
+
+    macro_rules! decoded {
+        ($bytes:expr => $($ty:ty),*) => {
+            decode::<($(Decoder<Bincode, $ty>,)*)>($bytes)
+        };
     }
 
     #[test]
     fn the_layout_is_count_then_length_and_bytes_of_each() {
-        assert_eq!(encoded(&()), [0]);
-        assert_eq!(encoded(&(7_u8, "ab")), [2, 1, 0, 0, 0, 7, 3, 0, 0, 0, 2, b'a', b'b']);
+        assert_eq!(encoded!(), [0]);
+        assert_eq!(encoded!(7_u8, "ab".to_owned()), [2, 1, 0, 0, 0, 7, 3, 0, 0, 0, 2, b'a', b'b']);
     }
 
     #[test]
     fn an_added_argument_may_be_optional() {
         type Maybe = Option<u16>;
-        let (old, new) = (encoded(&(1_u8,)), encoded(&(1_u8, Some(2_u16))));
-        assert_eq!(decode::<(u8,)>(&old), Ok((1,)));
-        assert_eq!(decode::<(u8, Maybe)>(&old), Ok((1, None)));
-        assert_eq!(decode::<(u8, Maybe, Option<String>)>(&old), Ok((1, None, None)));
-        assert_eq!(decode::<(u8,)>(&new), Ok((1,)), "a surplus one is skipped");
-        assert_eq!(decode::<(u8, Maybe)>(&new), Ok((1, Some(2))));
-        assert_eq!(decode::<()>(&new), Ok(()));
+        let (old, new) = (encoded!(1_u8), encoded!(1_u8, Some(2_u16)));
+        assert_eq!(decoded!(&old => u8), Ok((1,)));
+        assert_eq!(decoded!(&old => u8, Maybe), Ok((1, None)));
+        assert_eq!(decoded!(&old => u8, Maybe, Option<String>), Ok((1, None, None)));
+        assert_eq!(decoded!(&new => u8), Ok((1,)), "a surplus one is skipped");
+        assert_eq!(decoded!(&new => u8, Maybe), Ok((1, Some(2))));
+        assert_eq!(decoded!(&new =>), Ok(()));
         let missing = "argument `b`: the caller does not send it, and it is required";
-        assert_eq!(decode::<(u8, u16)>(&old), Err(missing.to_owned()));
+        assert_eq!(decoded!(&old => u8, u16), Err(missing.to_owned()));
         // The codec of a surplus argument may be unknown.
-        assert_eq!(decode::<(u8,)>(&[2, 1, 0, 0, 0, 7, 2, 0, 0, 0, 255, 255]), Ok((7,)));
+        assert_eq!(decoded!(&[2, 1, 0, 0, 0, 7, 2, 0, 0, 0, 255, 255] => u8), Ok((7,)));
     }
 
     #[test]
     fn malformed_lists_are_refused() {
-        let whole = encoded(&(1_u8, "two"));
+        let whole = encoded!(1_u8, "two".to_owned());
         for end in 0..whole.len() {
-            assert!(decode::<(u8, String)>(&whole[..end]).is_err(), "cut at {end}");
+            assert!(decoded!(&whole[..end] => u8, String).is_err(), "cut at {end}");
         }
         let mut longer = whole.clone();
         longer.push(0);
-        assert!(decode::<(u8, String)>(&longer).unwrap_err().contains("left over"));
+        assert!(decoded!(&longer => u8, String).unwrap_err().contains("left over"));
         // Nothing is read beyond an argument, and nothing of it is left.
         let [mut short, mut long] = [whole.clone(), whole];
         short[6] -= 1;
-        assert!(decode::<(u8, String)>(&short).is_err());
+        assert!(decoded!(&short => u8, String).is_err());
         long[0] = 255;
-        assert!(decode::<(u8, String)>(&long).unwrap_err().contains("exceed"));
-        let error = decode::<(u8,)>(&[1, 2, 0, 0, 0, 7, 7]).unwrap_err();
+        assert!(decoded!(&long => u8, String).unwrap_err().contains("exceed"));
+        let error = decoded!(&[1, 2, 0, 0, 0, 7, 7] => u8).unwrap_err();
         assert_eq!(error, "argument `a`: 1 bytes are left over");
     }
 
@@ -208,8 +223,8 @@ mod tests {
         let claim = [1, 0, 0, 0, 250];
         let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();
         type Empty = Vec<()>;
-        assert!(decode::<(Empty, Empty, Empty)>(&message(3)).is_ok());
-        let five = decode::<(Empty, Empty, Empty, Empty, Empty)>(&message(5));
+        assert!(decoded!(&message(3) => Empty, Empty, Empty).is_ok());
+        let five = decoded!(&message(5) => Empty, Empty, Empty, Empty, Empty);
         assert!(five.unwrap_err().contains("elements"));
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The codec wraps its decoder in it. It never changes a value, it only rejects.
 
+use super::any::Any;
 use super::growth::Growth;
 use super::heap::{Slot, block};
 use super::limits::Limits;
@@ -24,6 +25,13 @@ pub(super) struct Bounded<'l, D> {
     inner: D,
     limits: &'l Limits<'l>,
     slot: Slot,
+}
+
+impl<'l, D> Bounded<'l, D> {
+    /// Of a value within an `Option` or a newtype struct, as that type's visitor asks for it.
+    pub(super) fn within(inner: D, limits: &'l Limits<'l>, slot: Slot) -> Self {
+        Self { inner, limits, slot }
+    }
 }
 
 /// A seed that keeps the limits.
@@ -94,10 +102,19 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     type Error = D::Error;
 
     pass_on! {
-        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64 deserialize_char deserialize_unit deserialize_identifier
-        deserialize_ignored_any
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        let Self { inner, limits, slot } = self;
+        slot.fill::<V::Value, _>(false, limits)?;
+        inner.deserialize_any(Any::kept(visitor, limits))
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_ignored_any(Any::ignored(visitor, self.limits))
     }
 
     borrow! {
@@ -193,7 +210,7 @@ impl<'l, V> Counted<'l, V> {
         } else {
             Growth::none()
         };
-        Ok((visitor, Access { inner, limits, growth }))
+        Ok((visitor, Access::new(inner, limits, growth)))
     }
 }
 
@@ -237,10 +254,16 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<'_, V> {
 }
 
 /// The elements of a sequence, or the entries of a map.
-struct Access<'l, A> {
+pub(super) struct Access<'l, A> {
     inner: A,
     limits: &'l Limits<'l>,
     growth: Growth,
+}
+
+impl<'l, A> Access<'l, A> {
+    pub(super) fn new(inner: A, limits: &'l Limits<'l>, growth: Growth) -> Self {
+        Self { inner, limits, growth }
+    }
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<'_, A> {
@@ -278,7 +301,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.limits.take(block(PLACES.saturating_mul(size_of::<S::Value>())))?;
+        // The values of a struct's fields are inside of it.
+        if !self.growth.is_fixed() {
+            self.limits.take(block(PLACES.saturating_mul(size_of::<S::Value>())))?;
+        }
         self.inner.next_value_seed(Seed::new(seed, self.limits))
     }
 
@@ -288,9 +314,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
 }
 
 /// A variant of an enum, and what is in it.
-struct Enum<'l, A> {
-    inner: A,
-    limits: &'l Limits<'l>,
+pub(super) struct Enum<'l, A> {
+    pub(super) inner: A,
+    pub(super) limits: &'l Limits<'l>,
 }
 
 impl<'de, 'l, A: EnumAccess<'de>> EnumAccess<'de> for Enum<'l, A> {

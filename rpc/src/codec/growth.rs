@@ -34,6 +34,8 @@ enum Collection {
     Table,
     /// At most what any of the standard library, or an ordered map, takes.
     Other,
+    /// A value with a fixed number of elements, which takes nothing for them.
+    Fixed,
 }
 
 impl Collection {
@@ -52,6 +54,7 @@ impl Collection {
     fn grown(self, room: usize, claimed: usize, size: usize) -> usize {
         let reserved = || claimed.min(RESERVED / size.max(1)).max(1);
         match self {
+            Self::Fixed => usize::MAX,
             Self::Vec if size == 0 => usize::MAX,
             Self::Vec if room == 0 => reserved(),
             Self::Vec => room.saturating_mul(2).max(if size <= 1024 { 4 } else { 1 }),
@@ -70,6 +73,7 @@ impl Collection {
     /// Bytes of the heap with room for so many elements of `size` bytes.
     fn bytes(self, room: usize, size: usize) -> usize {
         match self {
+            Self::Fixed => 0,
             Self::Vec => block(room.saturating_mul(size)),
             Self::Table => block(buckets(room).saturating_mul(size + 1).saturating_add(TABLE)),
             Self::Other => room
@@ -109,7 +113,12 @@ impl Growth {
 
     /// Of a value with a fixed number of elements inside of it.
     pub(super) fn none() -> Self {
-        Self { collection: Collection::Vec, len: 0, room: usize::MAX, next: usize::MAX, taken: 0, old: 0 }
+        Self { collection: Collection::Fixed, len: 0, room: usize::MAX, next: usize::MAX, taken: 0, old: 0 }
+    }
+
+    /// Whether the elements are inside of the value.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.collection == Collection::Fixed
     }
 
     /// Another element of `size` bytes is about to be decoded, if `claimed` returns more than 0.

@@ -1,14 +1,18 @@
 //! What the rest of a message may still claim: elements, nesting, stack, memory.
 
+use super::bounded::Seed;
+use super::heap::block;
 use super::stack::{Level, Stack, TOP};
-use serde::de::Error;
+use serde::de::{Deserialize, DeserializeSeed as _, Deserializer, Error};
 use std::cell::{Cell, OnceCell};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
 /// least one byte, except for types like `()`.
 const EMPTY_ELEMENTS: usize = 1024;
 /// Deepest nesting of values. [`Stack`] may refuse it earlier.
-const DEPTH: usize = 256;
+pub(super) const DEPTH: usize = 256;
 /// A type of more bytes takes a part of its level's stack that counts before the level is checked.
 const LARGE: usize = 4 << 10;
 /// Bytes of the heap that every message may take without asking.
@@ -18,7 +22,8 @@ const PORTION: usize = 16 << 10;
 
 /// Why bytes were not decoded. All have a human-readable reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DecodeError {
+#[non_exhaustive]
+pub enum DecodeError {
     /// They are not a value of the type.
     #[error("{0}")]
     Malformed(String),
@@ -31,6 +36,20 @@ pub(crate) enum DecodeError {
 }
 
 impl DecodeError {
+    /// The bytes are not a value of the type, for this reason.
+    #[must_use]
+    pub fn malformed(reason: impl fmt::Display) -> Self {
+        Self::Malformed(reason.to_string())
+    }
+
+    /// A value uses all of its bytes.
+    pub(super) fn refuse_rest(bytes: usize) -> Result<(), Self> {
+        match bytes {
+            0 => Ok(()),
+            _ => Err(Self::Malformed(format!("{bytes} bytes are left over"))),
+        }
+    }
+
     /// The same, of this argument.
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
@@ -38,6 +57,12 @@ impl DecodeError {
             // They are about the arguments together.
             together => together,
         }
+    }
+}
+
+impl Error for DecodeError {
+    fn custom<T: fmt::Display>(reason: T) -> Self {
+        Self::malformed(reason)
     }
 }
 
@@ -53,8 +78,9 @@ pub(crate) trait Allowance {
     fn less(&self, bytes: usize);
 }
 
-/// What the rest of a message may still claim.
-pub(super) struct Limits<'m> {
+/// What the rest of a message may still claim, of memory and of nesting. A codec asks them before it allocates and before it
+/// decodes a value inside of another one. All arguments of a call share one.
+pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
     stack: Stack,
@@ -65,9 +91,51 @@ pub(super) struct Limits<'m> {
     refusal: OnceCell<DecodeError>,
 }
 
+impl Limits<'_> {
+    /// Takes bytes of the heap, which the caller is about to allocate.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn allocate(&self, bytes: usize) -> Result<(), DecodeError> {
+        self.take(block(bytes))
+    }
+
+    /// Decodes a value of type `T` one level deeper.
+    ///
+    /// # Errors
+    /// The message is nested too deep, or what `inside` returns.
+    pub fn nest<T>(&self, inside: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+        self.deeper(Level::of_fields::<T>(0), inside)
+    }
+
+    /// Decodes a value by serde, within these limits. The deserializer must pass texts and bytes on as borrowed ones, or they take
+    /// memory that is not counted.
+    ///
+    /// # Errors
+    /// The deserializer's.
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        &self,
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        self.seed::<T>().deserialize(deserializer)
+    }
+
+    /// A seed of a value within these limits.
+    #[inline]
+    pub(super) fn seed<T>(&self) -> Seed<'_, PhantomData<T>> {
+        Seed::new(PhantomData, self)
+    }
+}
+
+impl fmt::Debug for Limits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limits").field("left", &self.left).field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
 impl<'m> Limits<'m> {
     /// The limits of a message of `length` bytes.
-    pub(super) fn of_message(length: usize, allowance: &'m dyn Allowance) -> Self {
+    pub(crate) fn of_message(length: usize, allowance: &'m dyn Allowance) -> Self {
         Self {
             elements: Cell::new(length.saturating_add(EMPTY_ELEMENTS)),
             depth: Cell::new(DEPTH),
@@ -147,9 +215,13 @@ impl<'m> Limits<'m> {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// Why memory was refused, if it was.
-    pub(super) fn refusal(&self) -> Option<DecodeError> {
-        self.refusal.get().cloned()
+    /// What was decoded, unless memory was refused meanwhile: a type's own code may have gone on after that.
+    #[inline]
+    pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {
+        match self.refusal.get() {
+            Some(refusal) => Err(refusal.clone()),
+            None => decoded,
+        }
     }
 
     /// The message is decoded: what was granted and not taken is not needed.

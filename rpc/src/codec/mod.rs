@@ -1,81 +1,70 @@
-//! Arguments and results to bytes and back: serde over bincode 2.
+//! How arguments and results become bytes: the codecs of services, and what holds for all of them.
 //!
-//! The bytes come from a peer: decoding costs time in proportion to their length at most, no more memory than an
-//! [`Allowance`] grants, no more stack than the thread has, and never panics.
+//! A service has one codec, [`Bincode`] unless its attribute names another one:
+//! `#[trunkline::service(codec = ...)]`. Generated code takes it by [`CodecFor`], once for each type of an argument or a result.
+//!
+//! The bytes come from a peer: decoding costs time in proportion to their length at most, no more memory than
+//! [`Limits`] grant, no more stack than the thread has, and never panics.
 
 mod absent;
+mod any;
 mod arguments;
+mod bincode;
 mod bounded;
+mod codec_for;
+mod coding;
 mod growth;
 mod heap;
 mod limits;
+#[cfg(feature = "message-pack")]
+mod message_pack;
 mod stack;
+mod values;
 
+pub use self::bincode::Bincode;
 pub(crate) use arguments::decode_arguments;
 pub use arguments::{ArgumentList, DecodeArguments, EncodeArguments};
-pub(crate) use limits::{Allowance, DecodeError, FREE};
-
-use bincode::config::{Configuration, Limit};
-use bounded::Seed;
-use limits::Limits;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::marker::PhantomData;
-
-/// Most bytes that one decoded value may claim. A message is far smaller, and its size limits real
-/// values; this constant bounds what a few hostile bytes can claim.
-const MOST_BYTES: usize = 1 << 30;
-
-fn configuration() -> Configuration<bincode::config::LittleEndian, bincode::config::Varint, Limit<MOST_BYTES>>
-{
-    bincode::config::standard().with_limit::<MOST_BYTES>()
-}
-
-/// Appends the encoded value.
-///
-/// # Errors
-/// A human-readable reason.
-pub(crate) fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
-    bincode::serde::encode_into_std_write(value, into, configuration())
-        .map(|_| ())
-        .map_err(|error| error.to_string())
-}
+pub use codec_for::{Codec, CodecFor};
+pub use coding::{Coding, NoCoding};
+pub(crate) use limits::{Allowance, FREE};
+pub use limits::{DecodeError, Limits};
+#[cfg(feature = "message-pack")]
+pub use message_pack::MessagePack;
+#[cfg(test)]
+pub(crate) use tests::Unlimited;
+pub use values::{Coded, DecodeValue, Decoder, EncodeValue, NoValue};
 
 /// The value that `bytes` encode, all of them. Beyond [`FREE`] bytes it takes no more of the heap than
 /// `allowance` grants; what was granted for a value that is not returned has not been put back.
 ///
 /// # Errors
 /// [`DecodeError`].
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], allowance: &dyn Allowance) -> Result<T, DecodeError> {
-    let limits = Limits::of_message(bytes.len(), allowance);
-    let value = decode_within(bytes, &limits)?;
-    limits.settle();
-    Ok(value)
+pub(crate) fn decode<C: CodecFor<T>, T>(bytes: &[u8], allowance: &dyn Allowance) -> Result<T, DecodeError> {
+    decode_by(C::decode, bytes, allowance)
 }
 
-/// The value that `bytes`, a part of the message that has these limits, encode.
-fn decode_within<T: DeserializeOwned>(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {
-    let seed = Seed::new(PhantomData::<T>, limits);
-    let decoded = bincode::serde::seed_decode_from_slice(seed, bytes, configuration());
-    // A type's own code may have gone on after the refusal.
-    if let Some(refusal) = limits.refusal() {
-        return Err(refusal);
-    }
-    let (value, used) = decoded.map_err(|error| DecodeError::Malformed(error.to_string()))?;
-    if used < bytes.len() {
-        return Err(DecodeError::Malformed(format!("{} bytes are left over", bytes.len() - used)));
-    }
+/// The same by a function.
+pub(crate) fn decode_by<T>(
+    decode: fn(&[u8], &Limits<'_>) -> Result<T, DecodeError>,
+    bytes: &[u8],
+    allowance: &dyn Allowance,
+) -> Result<T, DecodeError> {
+    let limits = Limits::of_message(bytes.len(), allowance);
+    let value = limits.checked(decode(bytes, &limits))?;
+    limits.settle();
     Ok(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde::Deserialize;
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
+    use std::marker::PhantomData;
 
     /// Grants everything.
-    pub(super) struct Unlimited;
+    pub(crate) struct Unlimited;
 
     impl Allowance for Unlimited {
         fn more(&self, _: usize) -> Result<(), DecodeError> {
@@ -86,7 +75,11 @@ mod tests {
     }
 
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-        super::decode(bytes, &Unlimited).map_err(|error| error.to_string())
+        decode_by(Bincode::decode_value, bytes, &Unlimited).map_err(|error| error.to_string())
+    }
+
+    fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
+        Bincode::encode_value(value, into)
     }
 
     #[test]

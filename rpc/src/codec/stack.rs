@@ -94,7 +94,7 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::super::tests::Unlimited;
-    use super::super::{DecodeError, decode, encode};
+    use super::super::{Bincode, DecodeError, decode_by};
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
@@ -160,12 +160,12 @@ mod tests {
         let encoded = |depth| {
             on_stack(64 << 20, || {
                 let mut bytes = Vec::new();
-                encode(&make(depth), &mut bytes).map(|()| bytes)
+                Bincode::encode_value(&make(depth), &mut bytes).map(|()| bytes)
             })
         };
         let decoded = |depth, stack| {
             let bytes = encoded(depth).unwrap();
-            on_stack(stack, || decode::<T>(&bytes, &Unlimited).map(drop))
+            on_stack(stack, || decode_by(Bincode::decode_value::<T>, &bytes, &Unlimited).map(drop))
         };
         for depth in [DEEP, DEEP - 1] {
             let Err(DecodeError::Malformed(text)) = decoded(depth, STACK) else {
@@ -191,9 +191,14 @@ mod tests {
         let value: Value =
             (7, vec![Some("seven".to_owned()), None], BTreeMap::from([(String::new(), vec![1])]));
         let mut bytes = Vec::new();
-        encode(&value, &mut bytes).unwrap();
-        assert_eq!(on_stack(200_000, || decode::<Value>(&bytes, &Unlimited)), Ok(value));
-        let deep = on_stack(200_000, || decode::<Wrapped>(&[1; 4096], &Unlimited).map(drop));
+        Bincode::encode_value(&value, &mut bytes).unwrap();
+        assert_eq!(
+            on_stack(200_000, || decode_by(Bincode::decode_value::<Value>, &bytes, &Unlimited)),
+            Ok(value)
+        );
+        let deep = on_stack(200_000, || {
+            decode_by(Bincode::decode_value::<Wrapped>, &[1; 4096], &Unlimited).map(drop)
+        });
         assert!(deep.unwrap_err().to_string().contains("stack"));
     }
 
@@ -201,7 +206,10 @@ mod tests {
     fn a_large_value_needs_no_more_than_an_ordinary_stack() {
         type Large = [[[u64; 32]; 32]; 6];
         let mut bytes = Vec::new();
-        encode(&Large::default(), &mut bytes).unwrap();
-        assert_eq!(on_stack(2 << 20, || decode::<Large>(&bytes, &Unlimited).map(drop)), Ok(()));
+        Bincode::encode_value(&Large::default(), &mut bytes).unwrap();
+        assert_eq!(
+            on_stack(2 << 20, || decode_by(Bincode::decode_value::<Large>, &bytes, &Unlimited).map(drop)),
+            Ok(())
+        );
     }
 }

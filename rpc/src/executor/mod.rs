@@ -1,7 +1,18 @@
-//! The tasks of a poller: which ones are ready, and the tasks that run alongside handlers.
+//! The tasks of a poller: which ones are ready, the tasks that run alongside handlers, and what code in both uses: timers,
+//! spawning, yielding.
 
+mod elapsed;
 mod ready;
+mod sleeping;
+mod spawned;
 mod tasks;
+mod time_limit;
+mod yielded;
 
+pub use elapsed::Elapsed;
 pub(crate) use ready::{Ready, TaskId, TaskWaker, Turn};
+pub use sleeping::{Sleep, sleep};
+pub use spawned::{Spawned, spawn};
 pub(crate) use tasks::Tasks;
+pub use time_limit::timeout;
+pub use yielded::{Yielded, yield_now};

@@ -131,6 +131,7 @@ impl TaskWaker {
     }
 
     /// The task is about to be polled: a wake from now on queues it again.
+    #[inline]
     pub(crate) fn polled(&self) {
         // SYNC: task-queued
         self.queued.store(false, Ordering::SeqCst);

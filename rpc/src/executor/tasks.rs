@@ -1,13 +1,11 @@
-//! Tasks that programs run on a poller alongside its handlers ([`crate::Node::run_on`]).
+//! Tasks that programs run on a poller alongside its handlers ([`crate::Node::run_on`], [`crate::spawn`]).
 
 use super::ready::{Ready, TaskId, TaskWaker};
+use crate::context::Task;
 use slab::Slab;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use trunkline_rings::panics::catch;
-
-type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Slot {
     task: Task,

@@ -9,6 +9,7 @@ pub(crate) struct Encoded(Vec<u8>);
 
 impl Encoded {
     /// Bytes of the part.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len().saturating_sub(LONGEST)
     }
@@ -19,6 +20,7 @@ impl Encoded {
     }
 
     /// The buffer, for a codec to append the part to.
+    #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.0.is_empty() {
             self.0.resize(LONGEST, 0);
@@ -32,14 +34,20 @@ impl Encoded {
     }
 
     /// Nothing is encoded any more; the buffer is kept.
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.0.truncate(LONGEST);
     }
 
-    /// The part after a header without extensions, and the length of that.
-    pub(super) fn with_header(&mut self, header: &Header, encoded: u32) -> (&[u8], usize) {
+    /// The part after a header without extensions, and the length of that. The header has the length of the message, which
+    /// ends with so many bytes of a body, where a bundle has it.
+    #[inline]
+    pub(super) fn with_header(&mut self, header: &Header, body: usize) -> (&[u8], usize) {
         let buffer = self.buffer();
-        let length = buffer.first_chunk_mut().map_or(0, |room| header.emit_short(encoded, room));
+        let encoded = buffer.len() - LONGEST;
+        let bytes = u32::try_from(header.short_bytes() + encoded + body).unwrap_or(0);
+        let encoded = u32::try_from(encoded).unwrap_or(u32::MAX);
+        let length = buffer.first_chunk_mut().map_or(0, |room| header.emit_short(encoded, bytes, room));
         (&buffer[LONGEST - length..], length)
     }
 

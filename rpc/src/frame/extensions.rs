@@ -7,6 +7,7 @@
 //! Only `header` uses this. The bytes are a peer's: every length is checked, and nothing here panics.
 
 use super::header::{FrameError, array};
+use crate::schema::Schema;
 
 /// Most bytes of all extensions of a frame. With the header they travel before the rest of a large message.
 pub(super) const MOST_BYTES: usize = 960;
@@ -33,11 +34,11 @@ pub(crate) struct Method {
     pub(crate) method: u64,
     /// Hash of the service's name.
     pub(crate) service: u64,
-    /// Version of the schema.
-    pub(crate) version: u32,
+    /// What its stubs were generated from.
+    pub(crate) schema: Schema,
 }
 
-/// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way), 1 codec, which is 0, 2 zero.
+/// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way), 1 codec, 1 older versions, 1 zero.
 const METHOD_BYTES: usize = 24;
 
 /// The kinds of methods.
@@ -50,21 +51,19 @@ impl Method {
         begin(types::METHOD, CRITICAL, METHOD_BYTES, into);
         into.extend(self.method.to_le_bytes());
         into.extend(self.service.to_le_bytes());
-        into.extend(self.version.to_le_bytes());
-        into.extend([kind_of(one_way), 0, 0, 0]);
+        into.extend(self.schema.version.to_le_bytes());
+        into.extend([kind_of(one_way), self.schema.codec, self.schema.older, 0]);
     }
 
     fn parse(value: &[u8], one_way: bool) -> Result<Self, FrameError> {
         let (&value, _) = value.split_first_chunk::<METHOD_BYTES>().ok_or(FrameError::Extensions)?;
-        let [.., kind, codec, _, _] = value;
+        let [.., kind, codec, older, _] = value;
         if kind != kind_of(one_way) {
             return Err(FrameError::MethodKind(kind));
         }
-        if codec != 0 {
-            return Err(FrameError::Codec(codec));
-        }
         let [method, service] = [0, 8].map(|at| u64::from_le_bytes(array(&value, at)));
-        Ok(Self { method, service, version: u32::from_le_bytes(array(&value, 16)) })
+        let version = u32::from_le_bytes(array(&value, 16));
+        Ok(Self { method, service, schema: Schema { version, older, codec } })
     }
 }
 
@@ -73,28 +72,30 @@ impl Method {
 pub(crate) struct Number {
     /// The number.
     pub(crate) number: u16,
-    /// Version of the schema for which the method was asked for.
-    pub(crate) version: u32,
+    /// The schema for which the method was asked for.
+    pub(crate) schema: Schema,
     /// Hash of the service's and the method's name.
     pub(crate) method: u64,
 }
 
-/// 8 method, 4 version, 2 number, 2 zero.
+/// 8 method, 4 version, 2 number, 1 codec, 1 older versions.
 const NUMBER_BYTES: usize = 16;
 
 impl Number {
     pub(super) fn emit(self, into: &mut Vec<u8>) {
         begin(types::NUMBER, 0, NUMBER_BYTES, into);
         into.extend(self.method.to_le_bytes());
-        into.extend(self.version.to_le_bytes());
+        into.extend(self.schema.version.to_le_bytes());
         into.extend(self.number.to_le_bytes());
-        into.extend([0; 2]);
+        into.extend([self.schema.codec, self.schema.older]);
     }
 
     fn parse(value: &[u8]) -> Result<Self, FrameError> {
         let (value, _) = value.split_first_chunk::<NUMBER_BYTES>().ok_or(FrameError::Extensions)?;
         let (method, version) = (u64::from_le_bytes(array(value, 0)), u32::from_le_bytes(array(value, 8)));
-        Ok(Self { number: u16::from_le_bytes(array(value, 12)), version, method })
+        let [.., codec, older] = *value;
+        let schema = Schema { version, older, codec };
+        Ok(Self { number: u16::from_le_bytes(array(value, 12)), schema, method })
     }
 }
 
@@ -148,7 +149,8 @@ impl Extensions {
 mod tests {
     use super::*;
 
-    const METHOD: Method = Method { method: 1, service: 2, version: 3 };
+    const METHOD: Method =
+        Method { method: 1, service: 2, schema: Schema { version: 3, older: 1, codec: 200 } };
 
     fn with(more: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -178,11 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_another_kind_or_codec_are_refused() {
+    fn methods_of_another_kind_are_refused() {
         let mut bytes = with(&[]);
         assert_eq!(Extensions::parse(&bytes, true), Err(FrameError::MethodKind(0)));
-        bytes[PREFIX + 21] = 9;
-        assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::Codec(9)));
         bytes[PREFIX + 20] = 2;
         assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::MethodKind(2)));
     }

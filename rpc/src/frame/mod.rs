@@ -7,7 +7,7 @@ mod outgoing;
 pub(crate) mod status_body;
 
 pub(crate) use encoded::Encoded;
-pub(crate) use extensions::Number;
+pub(crate) use extensions::{Method, Number};
 pub(crate) use header::{Asked, By, FrameError, Header, RequestHeader, Unread};
 pub(crate) use outgoing::{NOBODY, send};
 pub(crate) use status_body::HANDLER_ERROR;

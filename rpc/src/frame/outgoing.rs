@@ -15,7 +15,24 @@ pub(crate) const NOBODY: Token = Token(u64::MAX);
 ///
 /// # Errors
 /// The carrier did not take it. Body and encoded part are as they were.
+#[inline]
 pub(crate) fn send<'a>(
+    carrier: &mut dyn Carrier,
+    header: &Header,
+    encoded: &'a mut Encoded,
+    scratch: &'a mut Vec<u8>,
+    out: &mut Outgoing<'a>,
+) -> Result<Taken, SendError> {
+    if header.is_short() && encoded.len() <= COPIED {
+        (out.head, out.announced) = encoded.with_header(header, out.body.len());
+        return carrier.send(out);
+    }
+    send_long(carrier, header, encoded, scratch, out)
+}
+
+/// Hands over a frame with extensions, or with a large encoded part.
+#[inline(never)]
+fn send_long<'a>(
     carrier: &mut dyn Carrier,
     header: &Header,
     encoded: &'a mut Encoded,
@@ -31,7 +48,7 @@ pub(crate) fn send<'a>(
         return send_as_body(carrier, header, (encoded, length), scratch, out);
     }
     if header.is_short() {
-        (out.head, out.announced) = encoded.with_header(header, length);
+        (out.head, out.announced) = encoded.with_header(header, out.body.len());
     } else {
         scratch.clear();
         header.emit(length, scratch);

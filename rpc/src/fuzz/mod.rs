@@ -4,9 +4,10 @@ mod poller;
 
 pub use poller::poller;
 
-use crate::codec::{self, Allowance, DecodeError, FREE};
+use crate::codec::{self, Allowance, Bincode, DecodeError, FREE};
 use crate::frame::Header;
 use serde::Deserialize;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
 
@@ -56,7 +57,8 @@ impl Allowance for Within {
 /// A human-readable reason.
 pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(T, usize), String> {
     let within = Within { limit, granted: Cell::new(0) };
-    let value = codec::decode(data, &within).map_err(|error| error.to_string())?;
+    let value =
+        codec::decode_by(Bincode::decode_value::<T>, data, &within).map_err(|error| error.to_string())?;
     Ok((value, within.granted.get() + FREE))
 }
 
@@ -64,9 +66,9 @@ pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(
 ///
 /// # Errors
 /// A human-readable reason.
-pub fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, String> {
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    codec::encode(value, &mut bytes).map_err(|error| error.to_string())?;
+    Bincode::encode_value(value, &mut bytes)?;
     Ok(bytes)
 }
 

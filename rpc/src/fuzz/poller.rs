@@ -123,7 +123,7 @@ impl Run<'_> {
     fn number(&mut self) -> Option<Number> {
         let (choice, number) = (self.input.byte(), self.input.byte());
         let method = METHODS.get(usize::from(choice))?;
-        Some(Number { number: number.into(), version: method.service.version, method: method.hash })
+        Some(Number { number: number.into(), schema: method.service.schema(), method: method.hash })
     }
 
     fn message(&mut self, from: Origin, header: Header) {

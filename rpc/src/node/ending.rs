@@ -11,7 +11,7 @@
 //! | draining | refused | go on | go on | stay |
 //! | ending | refused | go on, within the grace period | refused; those under way end | stay as long as a handler runs, within the grace period |
 
-use super::{Node, State};
+use super::{Node, Shared, State, elsewhere};
 use crate::on_poller;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -21,8 +21,12 @@ use trunkline_transport::PollerIndex;
 /// it is over nobody waits for such a handler any more. It is below the 30 s and more that service managers wait
 /// before they kill a process.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// A worker that has not ended so long after the grace period is abandoned, as a poller is.
+const ABANDON_WORKERS_AFTER: Duration = Duration::from_secs(3);
 /// How long dropping a node waits for handlers that still run.
 const DROP_GRACE: Duration = Duration::from_millis(200);
+/// How long dropping a node keeps a worker of a runtime.
+const DROP_BLOCKS: Duration = Duration::from_millis(50);
 
 impl Node {
     /// Drains the node, and waits for the end of that: requests of peers are refused with `Unavailable`, those included
@@ -30,21 +34,22 @@ impl Node {
     /// make. Sessions stay, and so does everything else that the program does with this node.
     ///
     /// Waits up to the grace period ([`crate::NodeBuilder::grace`]), and returns whether all handlers have ended.
-    /// On a poller's thread of this node it does not wait. Draining cannot be undone; [`Node::shutdown`]
+    /// On a thread of this node it does not wait. Draining cannot be undone; [`Node::shutdown`]
     /// follows it, with a grace period of its own, or does both.
     ///
     /// A call that a handler makes to its own node is a request like any other, and refused. One-way calls are
     /// dropped. The report's counter `requests_refused_draining` counts both.
     pub fn drain(&self) -> bool {
         self.begin_drain();
-        let cannot_wait = self.clock.as_virtual().is_some() || on_poller::is_of(&self.lifecycle);
-        self.lifecycle.wait_drained(if cannot_wait { Duration::ZERO } else { self.grace })
+        let cannot_wait = self.0.clock.as_virtual().is_some() || on_poller::is_of(&self.0.lifecycle);
+        self.0.lifecycle.wait_drained(if cannot_wait { Duration::ZERO } else { self.0.grace })
     }
 
     /// Begins what [`Node::drain`] does, and does not wait for it.
     pub fn begin_drain(&self) {
-        self.lifecycle.begin_drain();
-        for inbox in self.inboxes.iter() {
+        self.0.lifecycle.begin_drain();
+        self.0.refuse_jobs();
+        for inbox in self.0.inboxes.iter() {
             inbox.wake();
         }
     }
@@ -52,7 +57,7 @@ impl Node {
     /// Whether the node drains, or shuts down, and all handlers have ended.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.lifecycle.is_drained()
+        self.0.lifecycle.is_drained()
     }
 
     /// Shuts the node down and waits for the end: it drains, as [`Node::drain`] does, and then closes the sessions
@@ -62,20 +67,22 @@ impl Node {
     /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish; what then still runs is dropped.
     /// When a poller cannot do that, because a handler or task does not return from a poll, its thread is abandoned
     /// 3 s later, and the log names what occupies it. Calls that the poller had under way do not end then; what
-    /// it uses stays allocated until the code returns, and then ends as usual.
+    /// it uses stays allocated until the code returns, and then ends as usual. So with workers, in which a `#[blocking]`
+    /// method may run that nobody waits for any more.
     ///
-    /// On a poller's thread of this node, in a handler or a task, this begins the shutdown, logs a warning and does
+    /// On a thread of this node, in a handler or a task, this begins the shutdown, logs a warning and does
     /// not wait: the threads end by themselves. So does dropping the node there.
     pub fn shutdown(&self) {
-        self.end(self.grace);
+        self.0.end(self.0.grace);
     }
 
     /// For simulations: begins what [`Node::shutdown`] does and does not wait. Has no effect after the
     /// first shutdown.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
-        self.lifecycle.begin_end();
-        if let Some(node) = self.running() {
+        self.0.lifecycle.begin_end();
+        self.0.refuse_jobs();
+        if let Some(node) = self.0.running() {
             node.begin_shutdown(grace);
         }
     }
@@ -84,11 +91,47 @@ impl Node {
     #[doc(hidden)]
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.running().is_none_or(|node| node.is_ended())
+        let workers_have = self.0.pool.as_ref().is_none_or(|pool| pool.pool().is_ended());
+        workers_have && self.0.running().is_none_or(|node| node.is_ended())
+    }
+
+    /// For simulations: jobs of the worker pool that wait or run.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        self.0.lifecycle.jobs()
+    }
+
+    /// What [`Node::shutdown`] does, for async code: the shutdown begins now, and the future completes when it has ended. When
+    /// that is dropped the shutdown goes on.
+    pub fn shutdown_async(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
+        self.begin_shutdown(grace);
+        let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
+        // Without a thread it goes on all the same, and the node's drop waits for it.
+        async move { ended.await.unwrap_or_default() }
+    }
+
+    /// What [`Node::drain`] does, for async code: draining begins now, and the future completes when it has ended, with whether all
+    /// handlers have.
+    pub fn drain_async(&self) -> impl Future<Output = bool> + Send + use<> {
+        self.begin_drain();
+        let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
+        let drained = elsewhere::run("trunkline-drain", move || shared.lifecycle.wait_drained(grace));
+        async move { drained.await.unwrap_or_default() }
+    }
+}
+
+impl Shared {
+    /// Jobs that no worker has begun are requests like any other.
+    fn refuse_jobs(&self) {
+        if let Some(pool) = &self.pool {
+            pool.pool().drain();
+        }
     }
 
     /// The transport's node, unless it has ended.
-    pub(super) fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
+    fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Some(Arc::clone(node)),
             State::Ended(_) => None,
@@ -97,16 +140,26 @@ impl Node {
 
     fn end(&self, grace: Duration) {
         self.lifecycle.begin_end();
+        self.refuse_jobs();
         // The lock is not held meanwhile: others may ask for a report, or shut down too.
         let Some(node) = self.running() else { return };
-        if on_poller::is_of(&self.lifecycle) {
+        let is_own_thread = on_poller::is_of(&self.lifecycle);
+        if is_own_thread {
             tracing::warn!(
                 node = %self.local_address,
                 "a handler or task ends its own node: the shutdown begins, and is not waited for"
             );
         }
+        let until = self.clock.now() + grace + ABANDON_WORKERS_AFTER;
+        if is_own_thread && on_poller::is_worker() {
+            // The pollers wait for its job.
+            return node.begin_shutdown(grace);
+        }
         let report = self.complete(node.report());
         let abandoned = node.shutdown(grace);
+        if let Some(pool) = self.pool.as_ref().filter(|_| !is_own_thread) {
+            pool.end(until);
+        }
         for poller in &abandoned {
             self.abandon(*poller);
         }
@@ -133,6 +186,20 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.end(self.grace.min(DROP_GRACE));
+        let grace = self.0.grace.min(DROP_GRACE);
+        if self.0.running().is_none() {
+            return;
+        }
+        let waits_itself = self.0.clock.as_virtual().is_some()
+            || on_poller::is_of(&self.0.lifecycle)
+            || on_poller::is_worker();
+        if waits_itself || !elsewhere::is_in_a_runtime() {
+            return self.0.end(grace);
+        }
+        self.begin_shutdown(grace);
+        let shared = Arc::clone(&self.0);
+        if !elsewhere::run_for("trunkline-end", DROP_BLOCKS, move || shared.end(grace)) {
+            tracing::warn!(node = %self.0.local_address, "there is no thread on which a dropped node could end");
+        }
     }
 }

@@ -1,16 +1,18 @@
 //! The memory of decoded arguments on one poller: charged to the peer whose handler decodes them, until that
 //! handler has ended.
 //!
-//! The dispatcher brackets each poll of a handler by [`ArgumentMemory::begin`] and [`ArgumentMemory::end`], and
+//! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and
 //! puts back what `end` returned when the handler has ended. What is decoded outside of these brackets, by code
 //! that has kept a request, is bounded by the limit of one peer and charged to nobody.
 
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
+use crate::context::{Context, CurrentCall};
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use trunkline_mutants::mutant;
 use trunkline_transport::PeerKey;
 use trunkline_transport::budget::Share;
@@ -20,29 +22,30 @@ use trunkline_transport::ledger::BudgetLedger;
 #[derive(Debug)]
 pub(crate) struct ArgumentMemory {
     share: RefCell<Share>,
-    /// The peer of the handler that is being polled.
-    peer: Cell<Option<PeerKey>>,
+    call: Rc<CurrentCall>,
     /// What that handler was charged with in this poll.
     charged: Cell<usize>,
 }
 
 impl ArgumentMemory {
-    pub(crate) fn new(share: Share) -> Self {
-        Self { share: RefCell::new(share), peer: Cell::new(None), charged: Cell::new(0) }
+    /// Of a poller with this current call.
+    pub(crate) fn new(share: Share, call: Rc<CurrentCall>) -> Self {
+        Self { share: RefCell::new(share), call, charged: Cell::new(0) }
     }
 
-    /// A handler of this peer is about to be polled.
-    pub(super) fn begin(&self, peer: PeerKey) {
-        self.peer.set(Some(peer));
+    /// The context of the handler that is being polled.
+    pub(super) fn context(&self) -> Context {
+        self.call.context().unwrap_or_else(Context::detached)
     }
 
     /// The handler was polled; returns what it was charged with, in bytes.
+    #[inline]
     pub(super) fn end(&self) -> usize {
-        self.peer.set(None);
         self.charged.take()
     }
 
     /// A handler that was charged with so many bytes has ended.
+    #[inline]
     pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
         if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
             self.share.borrow_mut().put_back(peer, bytes);
@@ -60,13 +63,13 @@ impl ArgumentMemory {
     }
 
     /// The arguments, of these names, that `bytes` encode.
-    pub(super) fn decode<T: DecodeArguments>(
+    pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],
         names: &[&'static str],
-    ) -> Result<T, Status> {
-        let charge = Charge { memory: self, peer: self.peer.get(), bytes: Cell::new(0) };
-        let arguments = codec::decode_arguments(bytes, names, &charge).map_err(|error| {
+    ) -> Result<D::Values, Status> {
+        let charge = Charge { memory: self, peer: self.call.peer(), bytes: Cell::new(0) };
+        let arguments = codec::decode_arguments::<D>(bytes, names, &charge).map_err(|error| {
             let (code, reason) = match error {
                 DecodeError::Malformed(_) => (Code::InvalidArgument, Reason::BadArguments),
                 DecodeError::TooLarge(_) => (Code::ResourceExhausted, Reason::TooLarge),

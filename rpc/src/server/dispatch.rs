@@ -5,13 +5,17 @@ use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::call::LocalQueue;
-use crate::context::PollerContext;
+use crate::context::{Context, CurrentCall, PollerContext};
 use crate::executor::{Ready, TaskId};
+use crate::foreign::Foreign;
 use crate::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, send, status_body,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, Method as MethodExtension, NOBODY, Number,
+    RequestHeader, send, status_body,
 };
 use crate::inbox::Inbox;
 use crate::name::ServiceName;
+use crate::not_made::NotMade;
+use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::collections::BTreeMap;
@@ -19,7 +23,6 @@ use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
@@ -29,6 +32,8 @@ use trunkline_transport::{
     PollerIndex, Report, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
+
+const NS_PER_US: u64 = 1000;
 
 /// A request, as its sender identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +67,8 @@ struct Running {
     timer: Option<DeadlineKey>,
     /// What its arguments are charged with, in bytes.
     decoded: usize,
+    /// If the handler has asked for it.
+    context: Option<Context>,
 }
 
 /// A method of a service, and what is asked of its calls.
@@ -72,7 +79,7 @@ struct Served {
     /// How many of its calls may run at once, on all pollers.
     limits: MethodLimits,
     /// `None` for one that callers name by its hash.
-    number: Option<Number>,
+    number: Option<u16>,
 }
 
 /// The services of a poller and the requests that run there.
@@ -80,6 +87,8 @@ pub(crate) struct Dispatch {
     /// What may run at once, and does.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
+    /// The call whose handler is being polled.
+    current: Rc<CurrentCall>,
     /// Large replies without room.
     replies: WaitingReplies,
     services: BTreeMap<u64, &'static ServiceName>,
@@ -95,6 +104,8 @@ pub(crate) struct Dispatch {
     /// Of one-way calls that were refused.
     log: LogLimit,
     poller: Rc<LocalQueue>,
+    /// What is entered while code of the program runs.
+    foreign: Foreign,
     /// Of its poller: how far the node has come, and whose code runs.
     inbox: Arc<Inbox>,
 }
@@ -103,13 +114,14 @@ impl Dispatch {
     pub(crate) fn new(
         services: &[Service],
         numbers: &MethodNumbers,
-        context: &PollerContext,
+        (context, pool): (&PollerContext, &Pool),
         (budget, arguments, replies): (Share, Share, Share),
         inbox: &Arc<Inbox>,
-    ) -> Self {
+    ) -> Result<Self, NotMade> {
         let mut dispatch = Self {
             budget,
-            arguments: Rc::new(ArgumentMemory::new(arguments)),
+            arguments: Rc::new(ArgumentMemory::new(arguments, Rc::clone(context.call()))),
+            current: Rc::clone(context.call()),
             replies: WaitingReplies::new(replies),
             services: BTreeMap::new(),
             methods: Vec::new(),
@@ -121,18 +133,19 @@ impl Dispatch {
             scratch: Vec::new(),
             log: LogLimit::default(),
             poller: context.calls(),
+            foreign: context.foreign().clone(),
             inbox: Arc::clone(inbox),
         };
         let mut names = Vec::new();
+        let _inside = context.foreign().enter();
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
-            for (name, calls) in service.methods(context).0 {
+            for (name, calls) in service.methods(context, pool)?.all {
                 // A service has at most 1024 methods, and a node far fewer than 2^20 services.
                 let table = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
                 dispatch.index.insert(name.hash, (table, service.name));
-                let (version, hash) = (service.name.version, name.hash);
-                let number = numbers.of(hash).map(|number| Number { number, version, method: hash });
-                if let Some(Number { number, .. }) = number {
+                let number = numbers.of(name.hash);
+                if let Some(number) = number {
                     let at = usize::from(number);
                     dispatch.by_number.resize(dispatch.by_number.len().max(at + 1), None);
                     dispatch.by_number[at] = Some(table);
@@ -143,10 +156,11 @@ impl Dispatch {
             }
         }
         inbox.occupant().set_methods(names);
-        dispatch
+        Ok(dispatch)
     }
 
     /// Starts the handler of a request, or replies at once.
+    #[inline]
     pub(crate) fn request(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -156,47 +170,111 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let found = self.find(header.asked, header.one_way);
-        let number = match (header.asked, &found) {
-            (Asked::Method(_), Ok(table)) => self.served(*table).and_then(|served| served.number),
+        let table = match header.asked {
+            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            Asked::Method(_) => None,
+        };
+        let deadline = (header.time_left_us > 0)
+            .then(|| carrier.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
+        let caller =
+            Caller { key: Key::new(from, header.call), deadline, one_way: header.one_way, number: None };
+        let is_of_kind =
+            |table: u32| self.served(table).is_some_and(|served| served.one_way == header.one_way);
+        match table.filter(|table| is_of_kind(*table)) {
+            Some(table) if !self.inbox.lifecycle().is_draining() => {
+                self.start(carrier, caller, table, (message, encoded), ready);
+            }
+            _ => self.look_up(carrier, caller, header.asked, (message, encoded), ready),
+        }
+    }
+
+    /// Starts the handler of a request that has the method's hash, or that is refused.
+    #[inline(never)]
+    fn look_up(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        caller: Caller,
+        asked: Asked,
+        arguments: (Message, Range<usize>),
+        ready: &Arc<Ready>,
+    ) {
+        let found = self.find(asked, caller.one_way);
+        let number = match (asked, &found) {
+            (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
+                let number = self.served(*table).and_then(|served| served.number);
+                number.map(|number| Number { number, schema, method })
+            }
             _ => None,
         };
-        let key = Key::new(from, header.call);
-        let deadline = (header.time_left_us > 0)
-            .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
-        let caller = Caller { key, deadline, one_way: header.one_way, number };
+        let caller = Caller { number, ..caller };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
-            self.report(carrier, key, number);
+            self.report(carrier, caller.key, number);
         }
-        let started = self.check_phase().and(found).and_then(|table| {
-            self.admit(carrier, &caller, table)?;
-            Ok(table)
-        });
-        let table = match started {
-            Ok(table) => table,
-            Err(status) => return self.reply(carrier, caller, Err(Failure::Node(status))),
-        };
+        match self.check_phase().and(found) {
+            Ok(table) => self.start(carrier, caller, table, arguments, ready),
+            Err(status) => self.reply(carrier, caller, Err(Failure::Node(status))),
+        }
+    }
+
+    /// Starts a method's handler, if there is room for it. One that ends in its first poll leaves nothing to be kept.
+    #[inline]
+    fn start(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        caller: Caller,
+        table: u32,
+        (message, encoded): (Message, Range<usize>),
+        ready: &Arc<Ready>,
+    ) {
+        let Caller { key, deadline, .. } = caller;
+        if let Err(status) = self.admit(carrier, &caller, table) {
+            return self.reply(carrier, caller, Err(Failure::Node(status)));
+        }
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
         let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
-        self.arguments.begin(key.peer);
+        self.current.begin(key.peer, deadline);
+        let inside = self.foreign.enter();
         let started = served.calls.start(table, request, ready);
-        let decoded = self.arguments.end();
+        drop(inside);
+        let (decoded, context) = (self.arguments.end(), self.current.end());
         match started {
             Ok(slot) => {
                 let task = TaskId { table, slot };
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
-                self.running.insert(task, Running { caller, timer, decoded });
+                self.running.insert(task, Running { caller, timer, decoded, context });
                 // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
             }
             Err(outcome) => {
+                if let Some(context) = context {
+                    context.end();
+                }
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
-                self.reply(carrier, caller, outcome);
+                match outcome {
+                    Ok(reply) if !caller.one_way && caller.number.is_none() => {
+                        self.reply_at_once(carrier, &caller, (reply.encoded, reply.body));
+                    }
+                    outcome => self.reply(carrier, caller, outcome),
+                }
             }
+        }
+    }
+
+    /// Replies to a call with what its handler has returned in its first poll.
+    #[inline]
+    fn reply_at_once(&mut self, carrier: &mut dyn Carrier, caller: &Caller, mut parts: Parts) {
+        let header = Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None };
+        let sent = if is_large(&parts) {
+            self.send_or_wait(carrier, *caller, header, parts)
+        } else {
+            self.send(carrier, caller.key, &header, &mut parts)
+        };
+        if let Err(error) = sent {
+            self.reply_with_refusal(carrier, *caller, true, error);
         }
     }
 
@@ -231,8 +309,7 @@ impl Dispatch {
             return self.drop_task(task);
         }
         if !self.replies.is_empty() {
-            let key = Key::new(from, call);
-            self.replies.remove(|reply| reply.caller.key == key);
+            self.replies.cancel(Key::new(from, call));
         }
     }
 
@@ -242,13 +319,17 @@ impl Dispatch {
         self.inbox.occupant().handler(task.table);
         // A wake-up for an earlier call may find no handler.
         let mut running = self.running.get_mut(&task);
-        if let Some(running) = &running {
-            self.arguments.begin(running.caller.key.peer);
+        if let Some(running) = &mut running {
+            let Caller { key, deadline, .. } = running.caller;
+            self.current.resume(key.peer, deadline, running.context.take());
         }
+        let inside = self.foreign.enter();
         let polled = served.calls.poll(task.slot);
-        let decoded = self.arguments.end();
+        drop(inside);
+        let (decoded, context) = (self.arguments.end(), self.current.end());
         if let Some(running) = &mut running {
             running.decoded += decoded;
+            running.context = context;
         }
         let Some(outcome) = polled else { return };
         if let Some(Running { caller, .. }) = self.forget(task) {
@@ -257,14 +338,21 @@ impl Dispatch {
     }
 
     /// Drops the handlers whose deadline has passed. Returns whether there was one.
-    pub(crate) fn expire(&mut self, now: Time) -> bool {
+    pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let mut any = false;
-        while let Some(task) = self.deadlines.due(now) {
+        while let Some(task) = self.deadlines.due(carrier.now()) {
             any = true;
-            if let Some(running) = self.running.get_mut(&task) {
+            let caller = self.running.get_mut(&task).map(|running| {
                 running.timer = None;
-            }
+                running.caller
+            });
+            self.current.take_withdrawn();
             self.drop_task(task);
+            if let Some(caller) = caller.filter(|_| self.current.take_withdrawn()) {
+                let text = "the deadline passed while the call waited for a worker";
+                let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
+                self.reply(carrier, caller, Err(Failure::Node(status)));
+            }
         }
         any
     }
@@ -291,7 +379,7 @@ impl Dispatch {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             self.drop_task(task);
         }
-        self.replies.remove(|_| true);
+        self.replies.close();
     }
 
     /// Drops the services of a poller that ends, on which no handler runs.
@@ -340,6 +428,7 @@ impl Dispatch {
         Ok(())
     }
 
+    #[inline]
     fn served(&self, table: u32) -> Option<&Served> {
         self.methods.get(table as usize)
     }
@@ -353,7 +442,11 @@ impl Dispatch {
             Asked::Method(method) => self
                 .index
                 .get(&method.method)
-                .filter(|(_, owner)| owner.hash == method.service && owner.version == method.version)
+                .filter(|(_, owner)| {
+                    owner.hash == method.service
+                        && owner.codec == method.schema.codec
+                        && owner.has_version_of(method.schema)
+                })
                 .map(|(table, _)| *table),
         };
         table
@@ -374,9 +467,11 @@ impl Dispatch {
         };
         match self.services.get(&method.service) {
             None => Status::not_run(Code::Unimplemented, "").because(Reason::NoService),
-            Some(service) if service.version != method.version => {
-                Status::not_run(Code::FailedPrecondition, service.version.to_string())
-                    .because(Reason::OtherSchema)
+            Some(service) if !service.has_version_of(method.schema) => {
+                Status::not_run(Code::FailedPrecondition, service.versions()).because(Reason::OtherSchema)
+            }
+            Some(service) if service.codec != method.schema.codec => {
+                Status::not_run(Code::FailedPrecondition, service.codec()).because(Reason::OtherCodec)
             }
             Some(_) => no_method(String::new()),
         }
@@ -384,6 +479,7 @@ impl Dispatch {
 
     /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
     /// room for this one's, or if as many calls of the method run as may.
+    #[inline]
     fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
         let refusal = |text| Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
@@ -391,16 +487,22 @@ impl Dispatch {
             let room = carrier.has_reply_room(peer);
             room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
         }
-        self.budget.take(peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))?;
+        self.budget.take_one(peer, Leaves::Nothing).map_err(|exhausted| refusal(exhausted.to_string()))?;
         self.served(table).map_or(Ok(()), |served| served.limits.take()).map_err(|full| {
-            self.budget.put_back(peer, 1);
+            self.budget.put_back_one(peer, Leaves::Nothing);
             refusal(full)
         })
     }
 
+    /// Ends a turn: what others see of the budget is exact.
+    pub(crate) fn settle(&self) {
+        self.budget.settle_pocket();
+    }
+
     /// A call that was admitted has ended.
+    #[inline]
     fn ended(&mut self, peer: PeerKey, table: u32) {
-        self.budget.put_back(peer, 1);
+        self.budget.put_back_one(peer, Leaves::Nothing);
         self.served(table).inspect(|served| served.limits.put_back());
     }
 
@@ -415,6 +517,7 @@ impl Dispatch {
     }
 
     /// Replies to a call, unless nobody waits for that.
+    #[inline(never)]
     fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
         let Caller { key, one_way, number, .. } = caller;
         if one_way {
@@ -425,13 +528,20 @@ impl Dispatch {
             Err(failure) => self.of_failure(failure),
         };
         let header = Header::Reply { call: key.call, code, by, number };
-        if let Err(error) = self.send_or_wait(carrier, caller, header, (encoded, body)) {
+        let mut parts = (encoded, body);
+        let sent = if is_large(&parts) {
+            self.send_or_wait(carrier, caller, header, parts)
+        } else {
+            self.send(carrier, key, &header, &mut parts)
+        };
+        if let Err(error) = sent {
             let ran = !matches!(by, By::Node { ran: false, .. });
             self.reply_with_refusal(carrier, caller, ran, error);
         }
     }
 
-    /// Sends a reply, or has it wait for room if it is large.
+    /// Sends a large reply, or has it wait for room.
+    #[inline(never)]
     fn send_or_wait(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -439,12 +549,9 @@ impl Dispatch {
         header: Header,
         mut parts: Parts,
     ) -> Result<(), SendError> {
-        let is_first =
-            self.replies.is_empty() || !is_large(&parts) || !self.replies.has_any_to(caller.key.peer);
-        if is_first {
+        if !self.replies.has_any_to(caller.key.peer) {
             match self.send(carrier, caller.key, &header, &mut parts) {
-                Err(SendError::QueueFull(_))
-                    if is_large(&parts) && !mutant!(replies_do_not_wait_for_room) => {}
+                Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
                 sent => return sent,
             }
         }
@@ -499,6 +606,7 @@ impl Dispatch {
     }
 
     /// Sends a frame to the poller that made a call. If it cannot, the parts are as they were.
+    #[inline]
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -549,6 +657,7 @@ impl Dispatch {
             && let Some(served) = self.methods.get_mut(task.table as usize)
         {
             self.inbox.occupant().handler(task.table);
+            let _inside = self.foreign.enter();
             served.calls.cancel(task.slot);
         }
     }
@@ -561,6 +670,9 @@ impl Dispatch {
         self.arguments.put_back(running.caller.key.peer, running.decoded);
         self.by_key.remove(&running.caller.key);
         running.timer.and_then(|timer| self.deadlines.remove(timer));
+        if let Some(context) = &running.context {
+            context.end();
+        }
         Some(running)
     }
 }

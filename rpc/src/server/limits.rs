@@ -140,6 +140,7 @@ impl MethodLimits {
     ///
     /// # Errors
     /// Which limit is reached, and what sets it.
+    #[inline]
     pub(super) fn take(&self) -> Result<(), String> {
         for (at, limit) in self.0.iter().enumerate() {
             if !limit.take() {
@@ -151,6 +152,7 @@ impl MethodLimits {
     }
 
     /// A call has ended.
+    #[inline]
     pub(super) fn put_back(&self) {
         self.0.iter().for_each(|limit| limit.put_back());
     }
@@ -160,7 +162,8 @@ impl MethodLimits {
 mod tests {
     use super::*;
 
-    static SERVICE: ServiceName = ServiceName { name: "test.Kv", version: 1, hash: 7 };
+    static SERVICE: ServiceName =
+        ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
     static GET: MethodName = MethodName { service: &SERVICE, name: "get", hash: 8, one_way: false };
     static PUT: MethodName = MethodName { service: &SERVICE, name: "put", hash: 9, one_way: false };
 

@@ -6,12 +6,13 @@
 
 use super::{Failure, Reply, Request};
 use crate::executor::{Ready, TaskId, TaskWaker};
+use crate::foreign;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use trunkline_rings::panics::{Panicked, catch};
+use trunkline_rings::panics::{catch, catch_or};
 
 /// How a call ended here.
 pub(super) type Outcome = Result<Reply, Failure>;
@@ -54,10 +55,13 @@ impl<F, R> MethodTable<F, R>
 where
     F: Future<Output = Outcome>,
 {
+    #[inline]
     fn free_slot(&mut self, table: u32, ready: &Arc<Ready>) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
+        self.free.pop().or_else(|| self.new_slot(table, ready))
+    }
+
+    #[cold]
+    fn new_slot(&mut self, table: u32, ready: &Arc<Ready>) -> Option<u32> {
         let slot = u32::try_from(self.slots.len()).ok()?;
         let (waker, std_waker) = TaskWaker::new(ready, TaskId { table, slot });
         self.slots.push(Slot { future: Box::pin(None), waker, std_waker });
@@ -69,6 +73,7 @@ where
     }
 
     /// Empties a slot. A future that panics while it is dropped has ended nonetheless.
+    #[inline]
     fn clear(&mut self, slot: u32) {
         let Some(entry) = self.slot(slot) else { return };
         if catch(|| entry.future.set(None)).is_err() {
@@ -90,14 +95,25 @@ where
                 Status::not_run(Code::ResourceExhausted, "too many calls of this method are running");
             return Err(Err(Failure::Node(status.because(Reason::Overloaded))));
         };
-        let Ok(future) = catch(|| (self.run)(request)) else {
-            self.free.push(slot);
-            return Err(panicked());
+        let Self { run, slots, .. } = self;
+        let Some(entry) = slots.get_mut(slot as usize) else { return Err(panicked(None)) };
+        entry.waker.polled();
+        let future = &mut entry.future;
+        let mut context = Context::from_waker(&entry.std_waker);
+        // It is made and polled within one scope of unwinding, because each costs.
+        let code = || {
+            future.set(Some(run(request)));
+            future.as_mut().as_pin_mut().map(|future| future.poll(&mut context))
         };
-        if let Some(entry) = self.slot(slot) {
-            entry.future.set(Some(future));
-        }
-        self.poll(slot).map_or(Ok(slot), Err)
+        let polled = catch_or(code, panicked);
+        let outcome = match polled {
+            Ok(Some(Poll::Pending)) => return Ok(slot),
+            Ok(Some(Poll::Ready(outcome))) => outcome,
+            Ok(None) => panicked(None),
+            Err(outcome) => outcome,
+        };
+        self.clear(slot);
+        Err(outcome)
     }
 
     fn poll(&mut self, slot: u32) -> Option<Outcome> {
@@ -106,10 +122,9 @@ where
         // A wake-up for an earlier call may find the slot empty.
         let future = entry.future.as_mut().as_pin_mut()?;
         let mut context = Context::from_waker(&entry.std_waker);
-        let outcome = match catch(|| future.poll(&mut context)) {
+        let outcome = match catch_or(|| future.poll(&mut context), panicked) {
             Ok(Poll::Pending) => return None,
-            Ok(Poll::Ready(outcome)) => outcome,
-            Err(Panicked) => panicked(),
+            Ok(Poll::Ready(outcome)) | Err(outcome) => outcome,
         };
         self.clear(slot);
         Some(outcome)
@@ -126,6 +141,8 @@ where
     }
 }
 
-fn panicked() -> Outcome {
-    Err(Failure::Node(Status::ran(Code::Internal, "the handler panicked").because(Reason::Panicked)))
+/// The outcome of a handler that has panicked with this message.
+#[cold]
+fn panicked(message: Option<&str>) -> Outcome {
+    Err(Failure::Node(foreign::panicked(message)))
 }

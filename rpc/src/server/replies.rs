@@ -4,9 +4,9 @@
 //! which their handlers ended. What they hold is a budget of its own, so that a peer that does not READ its replies
 //! makes the node hold no more of them. It looks for room in rounds, every [`PAUSE`] while any waits.
 
-use super::dispatch::Caller;
+use super::dispatch::{Caller, Key};
 use crate::frame::{Encoded, Header};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
@@ -20,6 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) type Parts = (Encoded, Body);
 
 /// Whether the peer READs a reply, but for one whose header decides.
+#[inline]
 pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
@@ -32,12 +33,14 @@ pub(super) struct WaitingReply {
     pub(super) parts: Parts,
     /// With which its peer is charged, also when the parts were sent.
     bytes: usize,
+    /// Lower ones have waited for longer.
+    place: u64,
 }
 
 impl WaitingReply {
     pub(super) fn new(caller: Caller, header: Header, parts: Parts) -> Self {
         let bytes = parts.0.len() + parts.1.len();
-        Self { caller, header, parts, bytes }
+        Self { caller, header, parts, bytes, place: 0 }
     }
 
     fn peer(&self) -> PeerKey {
@@ -51,7 +54,11 @@ pub(super) struct WaitingReplies {
     /// Bytes of them.
     budget: Share,
     /// By peer, in order. None is empty between two rounds.
-    lines: BTreeMap<PeerKey, VecDeque<WaitingReply>>,
+    lines: BTreeMap<PeerKey, BTreeMap<u64, WaitingReply>>,
+    /// By caller, where its reply is in the peer's line. A peer that uses a number twice has several.
+    by_caller: BTreeSet<(Key, u64)>,
+    /// The place of the next one.
+    next_place: u64,
     /// The peers whose turns are left in this round.
     turns: VecDeque<PeerKey>,
     rounds: usize,
@@ -60,11 +67,19 @@ pub(super) struct WaitingReplies {
 
 impl WaitingReplies {
     pub(super) fn new(budget: Share) -> Self {
-        Self { budget, lines: BTreeMap::new(), turns: VecDeque::new(), rounds: 0, next_round: None }
+        Self {
+            budget,
+            lines: BTreeMap::new(),
+            by_caller: BTreeSet::new(),
+            next_place: 0,
+            turns: VecDeque::new(),
+            rounds: 0,
+            next_round: None,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lines.values().map(VecDeque::len).sum()
+        self.by_caller.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -87,7 +102,9 @@ impl WaitingReplies {
     /// Too much waits. Then it is dropped.
     pub(super) fn add(&mut self, reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
         self.budget.take(reply.peer(), reply.bytes)?;
-        self.lines.entry(reply.peer()).or_default().push_back(reply);
+        let place = self.next_place;
+        self.next_place += 1;
+        self.insert(WaitingReply { place, ..reply });
         self.next_round.get_or_insert(now + PAUSE);
         Ok(())
     }
@@ -112,7 +129,8 @@ impl WaitingReplies {
     pub(super) fn next(&mut self) -> Option<WaitingReply> {
         loop {
             let peer = *self.turns.front()?;
-            if let Some(reply) = self.lines.get_mut(&peer).and_then(VecDeque::pop_front) {
+            if let Some((place, reply)) = self.lines.get_mut(&peer).and_then(BTreeMap::pop_first) {
+                self.by_caller.remove(&(reply.caller.key, place));
                 return Some(reply);
             }
             self.lines.remove(&peer);
@@ -123,7 +141,12 @@ impl WaitingReplies {
     /// There is no room for a reply that was taken. Its peer has no more turns in this round.
     pub(super) fn put_back(&mut self, reply: WaitingReply) {
         self.turns.pop_front();
-        self.lines.entry(reply.peer()).or_default().push_front(reply);
+        self.insert(reply);
+    }
+
+    fn insert(&mut self, reply: WaitingReply) {
+        self.by_caller.insert((reply.caller.key, reply.place));
+        self.lines.entry(reply.peer()).or_default().insert(reply.place, reply);
     }
 
     /// A reply that was taken was sent, or never will be.
@@ -138,14 +161,37 @@ impl WaitingReplies {
         }
     }
 
+    /// The caller waits no more: drops its reply, without a look at any other.
+    pub(super) fn cancel(&mut self, caller: Key) {
+        let places = self.by_caller.range((caller, 0)..=(caller, u64::MAX));
+        let places = places.map(|(_, place)| *place).collect::<Vec<_>>();
+        let Some(line) = self.lines.get_mut(&caller.peer) else { return };
+        for place in places {
+            self.by_caller.remove(&(caller, place));
+            if let Some(reply) = line.remove(&place) {
+                self.budget.put_back(caller.peer, reply.bytes);
+            }
+        }
+        if line.is_empty() {
+            self.lines.remove(&caller.peer);
+        }
+        self.end_round();
+    }
+
+    /// Drops all replies.
+    pub(super) fn close(&mut self) {
+        self.remove(|_| true);
+    }
+
     /// Drops the replies of which this is true.
-    pub(super) fn remove(&mut self, which: impl Fn(&WaitingReply) -> bool) {
-        let budget = &mut self.budget;
+    fn remove(&mut self, which: impl Fn(&WaitingReply) -> bool) {
+        let (budget, by_caller) = (&mut self.budget, &mut self.by_caller);
         self.lines.retain(|peer, line| {
-            line.retain(|reply| {
+            line.retain(|place, reply| {
                 let stays = !which(reply);
                 if !stays {
                     budget.put_back(*peer, reply.bytes);
+                    by_caller.remove(&(reply.caller.key, *place));
                 }
                 stays
             });
@@ -163,7 +209,7 @@ impl WaitingReplies {
     /// What is charged, and what waits.
     pub(super) fn ledger(&self) -> BudgetLedger {
         let counted = self.lines.iter().map(|(peer, line)| {
-            let of_line = line.iter().map(|reply| reply.bytes);
+            let of_line = line.values().map(|reply| reply.bytes);
             (*peer, of_line.sum())
         });
         self.budget.ledger(counted.collect())

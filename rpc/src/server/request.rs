@@ -2,12 +2,12 @@
 
 use super::ArgumentMemory;
 use crate::call::LocalQueue;
-use crate::codec::{self, DecodeArguments};
+use crate::codec::{DecodeArguments, EncodeValue};
+use crate::context::Context;
 use crate::frame::Encoded;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
-use serde::Serialize;
 use std::ops::Range;
 use std::rc::Rc;
 use trunkline_transport::{Body, Message};
@@ -22,6 +22,7 @@ pub struct Request {
 }
 
 impl Request {
+    #[inline]
     pub(crate) fn new(
         message: Message,
         encoded: Range<usize>,
@@ -31,26 +32,38 @@ impl Request {
         Self { message, encoded, poller, memory }
     }
 
+    /// The context of the call, while its handler is being polled.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.memory.context()
+    }
+
     /// Makes replies in buffers that the poller reuses.
+    #[inline]
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// The encoded arguments, decoded; `names` are those of the method's parameters. Their memory is charged to the
-    /// caller until the handler ends.
+    /// The encoded arguments, as these decoders make them; `names` are those of the method's parameters. Their memory is
+    /// charged to the caller until the handler ends.
     ///
     /// Arguments at the end that the caller does not send are `None` if they are optional; those that it sends in
     /// excess are skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` when the caller's bytes do not decode to `T` or an argument is missing, `ResourceExhausted`
+    /// `InvalidArgument` when the caller's bytes do not decode or an argument is missing, `ResourceExhausted`
     /// when the arguments take more memory than the caller may use.
-    pub fn arguments<T: DecodeArguments>(&self, names: &[&'static str]) -> Result<T, Failure> {
-        self.memory.decode(&self.message.as_slice()[self.encoded.clone()], names).map_err(Failure::Node)
+    pub fn arguments<D: DecodeArguments>(
+        &self,
+        names: &[&'static str],
+        _decoders: D,
+    ) -> Result<D::Values, Failure> {
+        self.memory.decode::<D>(&self.message.as_slice()[self.encoded.clone()], names).map_err(Failure::Node)
     }
 
     /// The raw argument: the bytes after the encoded ones.
+    #[inline]
     #[must_use]
     pub fn into_body(self) -> Bytes {
         self.message.bytes_from(self.encoded.end)
@@ -64,13 +77,13 @@ pub struct Replier {
 }
 
 impl Replier {
-    /// A reply that holds a value, encoded by the codec.
+    /// A reply that holds a value, as its codec encodes it.
     ///
     /// # Errors
     /// `Internal` when it cannot be encoded.
-    pub fn value<T: Serialize>(&self, value: &T) -> Result<Reply, Failure> {
+    pub fn value<V: EncodeValue>(&self, value: &V) -> Result<Reply, Failure> {
         let mut encoded = self.poller.spare().take();
-        codec::encode(value, encoded.buffer()).map_err(|error| {
+        value.encode(encoded.buffer()).map_err(|error| {
             let text = format!("the reply cannot be encoded: {error}");
             Failure::Node(Status::ran(Code::Internal, text).because(Reason::BadReply))
         })?;
@@ -78,9 +91,9 @@ impl Replier {
     }
 
     /// The failure of a handler that has returned an error of its method's own type.
-    pub fn error<E: Serialize>(&self, error: &E) -> Failure {
+    pub fn error<V: EncodeValue>(&self, error: &V) -> Failure {
         let mut encoded = self.poller.spare().take();
-        match codec::encode(error, encoded.buffer()) {
+        match error.encode(encoded.buffer()) {
             Ok(()) => Failure::Error(EncodedError(encoded)),
             Err(text) => {
                 let text = format!("the handler's error cannot be encoded: {text}");
@@ -93,17 +106,19 @@ impl Replier {
     ///
     /// # Errors
     /// None. The signature is that of `value`, so that stubs need not distinguish the two.
+    #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.spare().take(), body: body.into() })
     }
 
-    /// A reply that holds raw bytes or nothing, after an encoded flag.
+    /// A reply that holds raw bytes or nothing, after a byte that is 1 if there are any.
     ///
     /// # Errors
-    /// `Internal` when the flag cannot be encoded.
+    /// None, as for `bytes`.
     pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Failure> {
-        let reply = self.value(&body.is_some())?;
-        Ok(Reply { body: body.unwrap_or_default().into(), ..reply })
+        let mut encoded = self.poller.spare().take();
+        encoded.buffer().push(u8::from(body.is_some()));
+        Ok(Reply { encoded, body: body.unwrap_or_default().into() })
     }
 }
 

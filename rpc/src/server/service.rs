@@ -5,26 +5,42 @@ use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
 use crate::context::PollerContext;
 use crate::name::{MethodName, ServiceName};
+use crate::not_made::{Cause, NotMade};
+use crate::pool::Pool;
 use crate::start_error::StartError;
 use std::fmt;
+use trunkline_rings::panics::catch_or;
 
-type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
+type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
 
 /// A service that a node can offer; generated servers convert into it.
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
+    /// Methods of it run in the worker pool.
+    is_pooled: bool,
     limits: ServiceLimits,
 }
 
 impl Service {
-    /// A service whose methods `make` registers; it is called once on each poller.
+    /// A service whose methods `make` registers; it is called once on each poller. A node does not start if it fails.
     #[must_use]
     pub fn new(
         name: &'static ServiceName,
-        make: impl Fn(&PollerContext, &mut Methods) + Send + Sync + 'static,
+        make: impl Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync + 'static,
     ) -> Self {
-        Self { name, make: Box::new(make), limits: ServiceLimits::default() }
+        Self { name, make: Box::new(make), is_pooled: false, limits: ServiceLimits::default() }
+    }
+
+    /// Methods of it run in the worker pool, which its nodes have to have.
+    #[must_use]
+    pub fn pooled(self) -> Self {
+        Self { is_pooled: true, ..self }
+    }
+
+    /// Whether its nodes have to have a worker pool.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.is_pooled
     }
 
     /// At most so many calls of the service run at once.
@@ -56,10 +72,20 @@ impl Service {
         self.limits.under(method)
     }
 
-    pub(crate) fn methods(&self, context: &PollerContext) -> Methods {
-        let mut methods = Methods(Vec::new());
-        (self.make)(context, &mut methods);
-        methods
+    /// Its methods on a poller.
+    ///
+    /// # Errors
+    /// What `make` fails with, or the message of its panic.
+    pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, NotMade> {
+        let mut methods = Methods { all: Vec::new(), pool: pool.clone() };
+        let panicked = |message: Option<&str>| match message {
+            Some(message) => format!("its factory panicked: {message}").into(),
+            None => "its factory panicked".into(),
+        };
+        match catch_or(|| (self.make)(context, &mut methods), panicked) {
+            Ok(Ok(())) => Ok(methods),
+            Ok(Err(cause)) | Err(cause) => Err(NotMade { service: self.name.name, cause }),
+        }
     }
 }
 
@@ -70,7 +96,10 @@ impl fmt::Debug for Service {
 }
 
 /// The methods of a service on one poller, while they are being registered.
-pub struct Methods(pub(crate) Vec<(&'static MethodName, Box<dyn Method>)>);
+pub struct Methods {
+    pub(crate) all: Vec<(&'static MethodName, Box<dyn Method>)>,
+    pool: Pool,
+}
 
 impl Methods {
     /// Adds a method: `run` creates the future of one call.
@@ -78,12 +107,18 @@ impl Methods {
     where
         F: Future<Output = Result<Reply, Failure>> + 'static,
     {
-        self.0.push((name, Box::new(MethodTable::new(run))));
+        self.all.push((name, Box::new(MethodTable::new(run))));
+    }
+
+    /// The worker pool of the node.
+    #[must_use]
+    pub fn pool(&self) -> Pool {
+        self.pool.clone()
     }
 }
 
 impl fmt::Debug for Methods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.all.iter().map(|(name, _)| name)).finish()
     }
 }

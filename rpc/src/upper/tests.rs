@@ -2,8 +2,10 @@
 
 mod admission;
 mod arguments;
+mod jobs;
 mod numbers;
 mod replies;
+mod routes;
 mod turns;
 
 use crate::budgets::Limits;
@@ -68,8 +70,8 @@ const HANG_UNHEARD: &MethodName = &METHODS[5];
 
 fn number(method: &MethodName) -> Option<Number> {
     let number = METHODS.iter().position(|other| other == method)?;
-    let (version, method) = (method.service.version, method.hash);
-    Some(Number { number: u16::try_from(number).ok()?, version, method })
+    let (schema, method) = (method.service.schema(), method.hash);
+    Some(Number { number: u16::try_from(number).ok()?, schema, method })
 }
 
 fn failed(may_have_arrived: bool) -> SendOutcome {
@@ -178,6 +180,28 @@ fn a_one_way_call_ends_with_its_delivery_and_takes_no_reply() {
     assert!(getter.try_take().is_none());
     rig.sent(token, SendOutcome::Delivered);
     assert!(getter.try_take().unwrap().unwrap().is_ok());
+}
+
+/// Each search goes through all that waits, so many calls that end at once cost one.
+#[test]
+fn calls_that_end_in_the_queue_are_taken_out_of_it_by_one_search() {
+    for expire in [false, true] {
+        let mut rig = Rig::new();
+        rig.carrier.holds_messages = true;
+        let mut getters = (0..500).map(|_| call(&mut rig, ECHO).0).collect::<Vec<_>>();
+        let (_kept, _) = call(&mut rig, HANG);
+        if expire {
+            rig.carrier.wait(LONG);
+        } else {
+            getters.clear();
+            rig.inbox.ask_for_sweep();
+        }
+        rig.run();
+        assert_eq!((rig.carrier.searches, rig.carrier.cancelled.len()), (1, 500 + usize::from(expire)));
+        assert_eq!(rig.poller.sizes(), (usize::from(!expire), 0));
+        let mut ended = getters.iter_mut().map(status);
+        assert!(!ended.any(|status| status.may_have_run()));
+    }
 }
 
 #[test]

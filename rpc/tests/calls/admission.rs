@@ -76,15 +76,14 @@ fn rig(calls: usize) -> Rig {
     let (gate, (reporter, started)) = (Gate::default(), events());
     let make = {
         let gate = gate.clone();
-        move |context: &PollerContext| Worker {
-            gate: gate.clone(),
-            started: reporter.clone(),
-            context: context.clone(),
+        move |context: &PollerContext| {
+            let (gate, started) = (gate.clone(), reporter.clone());
+            Ok::<_, Status>(Worker { gate, started, context: context.clone() })
         }
     };
-    let server = node().serve(WorkServer::with_context(make.clone())).start().unwrap();
+    let server = node().serve(WorkServer::per_poller(make.clone())).start().unwrap();
     let limit = Limit { per_peer: calls, in_all: calls };
-    let caller = node().call_limit(limit).serve(WorkServer::with_context(make)).start().unwrap();
+    let caller = node().call_limit(limit).serve(WorkServer::per_poller(make)).start().unwrap();
     Rig { server, caller, gate, started }
 }
 

@@ -101,10 +101,9 @@ fn a_call_waited_for_on_a_pollers_thread_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let of_handlers = Arc::clone(&own);
-    let service = WaitServer::with_context(move |context| Waits {
-        context: context.clone(),
-        own: Arc::clone(&of_handlers),
-        reporter: reporter.clone(),
+    let service = WaitServer::per_poller(move |context| {
+        let (own, reporter) = (Arc::clone(&of_handlers), reporter.clone());
+        Ok::<_, Status>(Waits { context: context.clone(), own, reporter })
     });
     let server = node().serve(service).start().unwrap();
     let client = WaitClient::connect(&server, server.local_address()).unwrap();
@@ -135,11 +134,11 @@ fn a_task_that_waits_on_its_poller_fails_at_once() {
 fn a_maker_that_waits_for_a_call_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
-    let service = WaitServer::with_context(move |context| {
+    let service = WaitServer::per_poller(move |context| {
         let local = WaitLocal::connect(context, "127.0.0.1:1").unwrap();
         reporter.tell(block_on(local.plain()).unwrap_err());
         reporter.tell(block_on(async { local.plain().await }).unwrap_err());
-        Waits { context: context.clone(), own: Arc::clone(&own), reporter: reporter.clone() }
+        Ok::<_, Status>(Waits { context: context.clone(), own: Arc::clone(&own), reporter: reporter.clone() })
     });
     let _server = node().serve(service).start().unwrap();
     assert_refused(&statuses.next(), true);
@@ -197,7 +196,7 @@ impl Wake for Waiter {
 
 #[test]
 fn what_waits_for_a_call_when_the_poller_drops_or_wakes_it_fails_at_once() {
-    let server = node().serve(TakeServer::new(|| Takes)).start().unwrap();
+    let server = node().serve(TakeServer::new(Takes)).start().unwrap();
     let caller = node().start().unwrap();
     let client = TakeClient::connect(&caller, server.local_address()).unwrap();
     let (reporter, outcomes) = events();

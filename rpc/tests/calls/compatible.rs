@@ -88,8 +88,8 @@ impl required::Library for Desk {
 }
 
 fn servers() -> [Node; 2] {
-    let first = node().serve(first::LibraryServer::new(|| Desk)).start().unwrap();
-    [first, node().serve(optional::LibraryServer::new(|| Desk)).start().unwrap()]
+    let first = node().serve(first::LibraryServer::new(Desk)).start().unwrap();
+    [first, node().serve(optional::LibraryServer::new(Desk)).start().unwrap()]
 }
 
 #[test]
@@ -121,21 +121,21 @@ fn optional_arguments_may_be_added_at_the_end() {
 
 #[test]
 fn a_required_argument_that_is_not_sent_is_named() {
-    let (server, node) = pair(required::LibraryServer::new(|| Desk));
+    let (server, node) = pair(required::LibraryServer::new(Desk));
     let client = first::LibraryClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.lend("Emma".into())).unwrap_err();
     assert_eq!((status.code(), status.origin()), (Code::InvalidArgument, Origin::Peer), "{status}");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadArguments), false));
     assert!(status.message().contains("argument `days`"), "{status}");
     // The other direction: what the old server does not know is skipped.
-    let (server, node) = pair(first::LibraryServer::new(|| Desk));
+    let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = required::LibraryClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.lend("Emma".into(), 7)), Ok("Emma".to_owned()));
 }
 
 #[test]
 fn a_method_that_sends_an_argument_raw_is_another_method() {
-    let (server, node) = pair(first::LibraryServer::new(|| Desk));
+    let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = coded::LibraryClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.store(3, b"coded".to_vec())).unwrap_err();
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::NoMethod), false), "{status}");

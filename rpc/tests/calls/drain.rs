@@ -65,8 +65,9 @@ impl Hop for Handler {
 
 fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
     let shared = shared.clone();
-    let service =
-        HopServer::with_context(move |context| Handler { context: context.clone(), shared: shared.clone() });
+    let service = HopServer::per_poller(move |context| {
+        Ok::<_, Status>(Handler { context: context.clone(), shared: shared.clone() })
+    });
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
 }
 

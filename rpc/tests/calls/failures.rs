@@ -96,8 +96,9 @@ struct Setting {
 impl Setting {
     fn new() -> Self {
         let (reporter, reported) = events();
-        let service =
-            TroubleServer::new(move || Troubled { reporter: reporter.clone(), calls: Cell::new(0) });
+        let service = TroubleServer::per_poller(move |_| {
+            Ok::<_, Status>(Troubled { reporter: reporter.clone(), calls: Cell::new(0) })
+        });
         // Handlers that never end must not outlast the time limit of their calls.
         let server = node().grace(Duration::from_millis(200)).serve(service).start().unwrap();
         Self { server, node: node().start().unwrap(), reported }
@@ -331,8 +332,14 @@ fn a_malformed_server_address_is_refused() {
 #[test]
 fn polling_a_finished_call_returns_an_error() {
     let setting = Setting::new();
-    static SERVICE: trunkline::stub::ServiceName =
-        trunkline::stub::ServiceName { name: "x", version: 1, hash: 1 };
+    static SERVICE: trunkline::stub::ServiceName = trunkline::stub::ServiceName {
+        name: "x",
+        version: 1,
+        oldest: 1,
+        codec: 0,
+        codec_name: "bincode",
+        hash: 1,
+    };
     static METHOD: trunkline::stub::MethodName =
         trunkline::stub::MethodName { service: &SERVICE, name: "y", hash: 2, one_way: false };
     let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
@@ -346,7 +353,9 @@ fn polling_a_finished_call_returns_an_error() {
 #[test]
 fn a_caller_that_holds_all_its_handlers_is_refused_and_others_are_served() {
     let (reporter, reported) = events();
-    let service = TroubleServer::new(move || Troubled { reporter: reporter.clone(), calls: Cell::new(0) });
+    let service = TroubleServer::per_poller(move |_| {
+        Ok::<_, Status>(Troubled { reporter: reporter.clone(), calls: Cell::new(0) })
+    });
     let limit = Limit { per_peer: 3, in_all: 8 };
     let server = node().serve(service).handler_limit(limit).start().unwrap();
     let [greedy, honest] = [(); 2].map(|()| node().start().unwrap());

@@ -3,8 +3,9 @@
 use crate::common::{Events, Guard, Reporter, events, fresh_address, node, until};
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trunkline::{Code, Node, PollerIndex, StartError, Status, block_on};
+use trunkline::{Code, InProcessNetwork, Node, PollerIndex, StartError, Status, block_on};
 
 #[trunkline::service]
 trait Life {
@@ -31,9 +32,12 @@ impl Life for Living {
 
 fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) {
     let (reporter, reported) = events();
-    let service = LifeServer::new(move || Living { generation, reporter: reporter.clone() });
+    let service = LifeServer::new(Living { generation, reporter });
     (Node::builder().listen(address).serve(service).start().unwrap(), reported)
 }
+
+/// Of calls whose server may be gone.
+const SHORT: Duration = Duration::from_millis(20);
 
 /// Well below the time limit of a call, well above the time of a disconnect on a loaded machine.
 const SOON: Duration = Duration::from_secs(8);
@@ -72,6 +76,35 @@ fn the_same_client_works_with_a_restarted_server() {
         let got = until("a restarted server replies", || block_on(client.ping()).ok());
         assert_eq!(got, generation);
         server.shutdown();
+    }
+}
+
+#[test]
+fn calls_around_a_clean_shutdown_are_told_that_and_look_for_the_server_again() {
+    let network = InProcessNetwork::new();
+    let node = Node::builder().in_process(&network).start().unwrap();
+    for _ in 0..20 {
+        let (reporter, _reported) = events();
+        let service = LifeServer::new(Living { generation: 1, reporter });
+        let server = Node::builder().in_process(&network).serve(service).start().unwrap();
+        let client = LifeClient::new(node.channel(server.local_address()));
+        block_on(client.ping()).unwrap();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Calls are made one after the other, so that some come together with the news of the end.
+                while !ends.load(Ordering::Relaxed) {
+                    let Err(status) = block_on(client.clone().with_timeout(SHORT).ping()) else { continue };
+                    let is_of_the_session = ["stopped answering", "closed the session"]
+                        .iter()
+                        .any(|words| status.message().contains(words));
+                    assert!(status.may_have_run() || !is_of_the_session, "it has not left: {status}");
+                    assert!(!status.message().contains("stopped answering"), "it ended in order: {status}");
+                }
+            });
+            server.shutdown();
+            ends.store(true, Ordering::Relaxed);
+        });
     }
 }
 
@@ -127,7 +160,7 @@ fn running_handlers_may_finish_while_the_node_shuts_down() {
         }
     }
     let (reporter, wakers) = events();
-    let server = node().serve(SlowServer::new(move || Sleeper(reporter.clone()))).start().unwrap();
+    let server = node().serve(SlowServer::new(Sleeper(reporter))).start().unwrap();
     let node = node().start().unwrap();
     let client = SlowClient::connect(&node, server.local_address()).unwrap();
     let waiting = std::thread::spawn(move || block_on(client.slow()));
@@ -170,7 +203,7 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     assert!(error.to_string().contains("authenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");
-    assert!(error.to_string().starts_with("TRUNKLINE_FAULTS: `lots` does not fit drop"), "{error}");
+    assert!(error.to_string().starts_with("faults: `lots` does not fit drop"), "{error}");
 }
 
 #[test]
@@ -196,12 +229,18 @@ fn an_address_in_use_is_refused_with_the_address() {
 }
 
 #[test]
-fn a_panic_of_a_handler_factory_is_reported_at_start_or_has_no_effect() {
-    let broken = LifeServer::new(|| {
-        if true {
-            panic!("a factory panics on purpose");
-        }
-        Living { generation: 0, reporter: events().0 }
+fn a_factory_that_fails_or_panics_gives_the_cause_at_the_start() {
+    let panicking = LifeServer::per_poller(|_| -> Result<Living, Status> {
+        panic!("a factory panics on purpose");
     });
-    assert!(node().serve(broken).start().is_err(), "a node without its handler does not start");
+    let error = node().serve(panicking).start().unwrap_err();
+    let text = "the handler of Life cannot be made: its factory panicked: a factory panics on purpose";
+    assert_eq!(error.to_string(), text);
+    assert_eq!(format!("{error:?}"), text, "what a `main` prints that returns it");
+    let failing = LifeServer::per_poller(|_| -> Result<Living, std::io::Error> {
+        Err(std::io::Error::other("no such table"))
+    });
+    let error = node().pollers(3).serve(failing).start().unwrap_err();
+    assert!(matches!(&error, StartError::Handler { service: "Life", cause } if cause.is::<std::io::Error>()));
+    assert_eq!(error.to_string(), "the handler of Life cannot be made: no such table");
 }

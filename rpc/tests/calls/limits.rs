@@ -27,8 +27,7 @@ impl Desk for Clerk {
 }
 
 fn desk(gate: &Gate) -> DeskServer {
-    let gate = gate.clone();
-    DeskServer::new(move || Clerk(gate.clone()))
+    DeskServer::new(Clerk(gate.clone()))
 }
 
 type Held<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;

@@ -53,10 +53,12 @@ impl Relay for Hopper {
 }
 
 fn relay(reporter: Reporter<&'static str>) -> RelayServer {
-    RelayServer::with_context(move |context| Hopper {
-        context: context.clone(),
-        seen: RefCell::default(),
-        reporter: reporter.clone(),
+    RelayServer::per_poller(move |context| {
+        Ok::<_, Status>(Hopper {
+            context: context.clone(),
+            seen: RefCell::default(),
+            reporter: reporter.clone(),
+        })
     })
 }
 

@@ -63,8 +63,7 @@ impl Setting {
         let (reporter, reported) = events();
         let gate = Gate::default();
         let of_handlers = gate.clone();
-        let service =
-            LazyServer::new(move || Waiter { reporter: reporter.clone(), gate: of_handlers.clone() });
+        let service = LazyServer::new(Waiter { reporter, gate: of_handlers });
         let server = node().grace(Duration::from_millis(200)).serve(service).start().unwrap();
         Self { server, node: node().start().unwrap(), gate, reported }
     }

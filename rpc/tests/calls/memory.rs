@@ -22,7 +22,7 @@ const BYTES: u32 = 600 << 10;
 /// A server, and a caller that has memory for one reply of [`BYTES`].
 fn nodes() -> (Node, Node) {
     // Half of the limit is how long a reply waits for memory.
-    let server = node().stall_limit(Duration::from_secs(2)).serve(BlocksServer::new(|| Zeros));
+    let server = node().stall_limit(Duration::from_secs(2)).serve(BlocksServer::new(Zeros));
     let server = server.start().unwrap();
     let caller = node().rendezvous_bytes(1 << 20).max_message_bytes(640 << 10);
     (server, caller.start().unwrap())

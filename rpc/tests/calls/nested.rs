@@ -46,7 +46,7 @@ fn on_stack<T: Send>(bytes: usize, code: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn nested_arguments_and_replies_that_do_not_fit_the_stack_are_refused() {
-    let (server, node) = pair(NestedServer::new(|| Pages));
+    let (server, node) = pair(NestedServer::new(Pages));
     let client = NestedClient::connect(&node, server.local_address()).unwrap();
     // Encoding them takes less of the stack, but is the caller's to afford.
     let put = |depth| on_stack(64 << 20, || block_on(client.put(page(depth))));

@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::Poll;
-use trunkline::{Bytes, Code, Node, Status, block_on};
+use trunkline::{Bytes, Code, Node, PollerContext, Status, block_on};
 
 /// Notes numbers.
 #[trunkline::service]
@@ -69,7 +69,7 @@ fn body(number: u32) -> Bytes {
 #[test]
 fn calls_of_an_ordered_client_start_in_the_order_in_which_they_are_made() {
     let (reporter, notes) = events();
-    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
     for _ in 0..4 {
         let client = JournalClient::connect(&caller, server.local_address()).unwrap().ordered();
@@ -95,7 +95,7 @@ fn calls_of_an_ordered_client_start_in_the_order_in_which_they_are_made() {
 #[test]
 fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
     let (reporter, notes) = events();
-    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
     let client = JournalClient::connect(&caller, server.local_address()).unwrap().ordered();
     let next = Mutex::new(0);
@@ -120,7 +120,7 @@ fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
 #[test]
 fn a_task_of_a_poller_has_ordered_clients_too() {
     let (reporter, notes) = events();
-    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().start().unwrap());
     let address = server.local_address();
     let task = move |context| async move {
@@ -145,8 +145,9 @@ fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_
     let serve = move |address| -> Node {
         let reporter = reporter.clone();
         let node = Node::builder().listen(address).rendezvous_bytes(2 << 20).max_message_bytes(1 << 20);
-        let keeper = move || Keeper(Writer(reporter.clone()), RefCell::default());
-        node.serve(JournalServer::new(keeper)).start().unwrap()
+        let keeper =
+            move |_: &PollerContext| Ok::<_, Status>(Keeper(Writer(reporter.clone()), RefCell::default()));
+        node.serve(JournalServer::per_poller(keeper)).start().unwrap()
     };
     let server = serve(trunkline_testkit::fresh_address());
     let address = server.local_address();

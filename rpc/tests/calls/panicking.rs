@@ -72,7 +72,7 @@ const LENGTHS: [u32; 3] = [10, 10_000, 1_000_000];
 fn owners_of_bytes_that_panic_end_neither_calls_nor_nodes() {
     let (reporter, dropped) = events();
     let makes = reporter.clone();
-    let service = PanickingServer::new(move || Service { reporter: makes.clone(), panics: false });
+    let service = PanickingServer::new(Service { reporter: makes, panics: false });
     let (server, node) = pair(service);
     let client = PanickingClient::connect(&node, server.local_address()).unwrap();
     for length in LENGTHS {
@@ -112,8 +112,7 @@ impl Wake for Rude {
 #[test]
 fn a_waker_that_panics_ends_neither_its_call_nor_the_node() {
     let (reporter, _) = events();
-    let (server, node) =
-        pair(PanickingServer::new(move || Service { reporter: reporter.clone(), panics: false }));
+    let (server, node) = pair(PanickingServer::new(Service { reporter, panics: false }));
     let client = PanickingClient::connect(&node, server.local_address()).unwrap();
     for length in 0..3 {
         let mut call = pin!(client.length(vec![0; length].into()));
@@ -134,7 +133,7 @@ fn a_waker_that_panics_ends_neither_its_call_nor_the_node() {
 fn a_service_that_panics_when_it_is_dropped_does_not_keep_the_others() {
     let (reporter, dropped) = events();
     let makes = reporter.clone();
-    let first = PanickingServer::new(move || Service { reporter: makes.clone(), panics: true });
+    let first = PanickingServer::new(Service { reporter: makes, panics: true });
     let server = node().serve(first).start().unwrap();
     server.shutdown();
     assert_eq!(dropped.next(), "service");

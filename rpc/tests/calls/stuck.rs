@@ -2,11 +2,12 @@
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
+use crate::logged::Logged;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tracing::field::{Field, Visit};
+use tracing::Level;
 use trunkline::{Code, Node, PollerIndex, Status, block_on};
 
 #[trunkline::service(name = "test.Stuck")]
@@ -17,6 +18,9 @@ trait Stuck {
     /// Spins until the test ends it.
     async fn spin(&self) -> Result<(), Status>;
     async fn wait(&self) -> Result<(), Status>;
+    /// Blocks its worker until the test sends something.
+    #[blocking]
+    async fn occupy(&self) -> Result<(), Status>;
 }
 
 #[derive(Clone)]
@@ -51,53 +55,28 @@ impl Stuck for Handler {
         self.0.gate.pass().await;
         Ok(())
     }
+    async fn occupy(&self) -> Result<(), Status> {
+        self.block().await
+    }
 }
 
 fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
     let shared = shared.clone();
-    let service = StuckServer::new(move || Handler(shared.clone()));
+    let service = StuckServer::new(Handler(shared));
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
-}
-
-/// Keeps the lines of errors.
-#[derive(Clone, Default)]
-struct Errors(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Errors {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Line(String);
-        impl Visit for Line {
-            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!(" {field}={value:?}");
-            }
-        }
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// Runs it on a thread of its own; fails the test if it does not return. Returns the errors that it logged.
 fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
     let (done, ended) = channel();
-    let errors = Errors::default();
+    let errors = Logged::at(Level::ERROR);
     let subscriber = errors.clone();
     std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, run);
         let _ = done.send(());
     });
     ended.recv_timeout(LIMIT).expect(what);
-    std::mem::take(&mut *errors.0.lock().unwrap())
+    std::mem::take(&mut *errors.lines())
 }
 
 #[test]
@@ -145,6 +124,26 @@ fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
         release.send(()).unwrap();
         assert_eq!(reported.next(), "dropped");
     }
+}
+
+#[test]
+fn a_node_whose_worker_does_not_return_ends_and_names_it() {
+    let (release, blocked) = channel();
+    let (reporter, reported) = events();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let shared = Shared { reporter, blocked, spins: Arc::default(), gate: Gate::default() };
+    let server = serve(&shared, 1, Duration::from_millis(50));
+    let caller = node().start().unwrap();
+    let client = StuckClient::connect(&caller, server.local_address()).unwrap();
+    let call = client.occupy();
+    assert_eq!(reported.next(), "started");
+    let errors = returns("the shutdown returns", move || server.shutdown());
+    let names_it = |line: &String| line.contains("test.Stuck.occupy") && line.contains("abandoned");
+    assert!(errors.iter().any(names_it), "{errors:?}");
+    assert_eq!(block_on(call).unwrap_err().code(), Code::Unavailable, "its caller is told");
+    assert!(reported.is_empty(), "the handler still runs");
+    release.send(()).unwrap();
+    assert_eq!(reported.next(), "dropped");
 }
 
 #[test]

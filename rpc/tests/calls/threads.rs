@@ -23,7 +23,7 @@ impl Echo for Echoing {
 }
 
 fn nodes(pollers: u16) -> (Node, Node) {
-    let server = node().pollers(pollers).serve(EchoServer::new(|| Echoing)).start().unwrap();
+    let server = node().pollers(pollers).serve(EchoServer::new(Echoing)).start().unwrap();
     (server, node().pollers(pollers).start().unwrap())
 }
 
@@ -111,7 +111,7 @@ fn thousands_of_calls_are_outstanding_at_once() {
 
 #[test]
 fn calls_through_fresh_clones_use_all_pollers_alike() {
-    let server = node().serve(EchoServer::new(|| Echoing)).start().unwrap();
+    let server = node().serve(EchoServer::new(Echoing)).start().unwrap();
     let node = node().pollers(4).start().unwrap();
     let client = EchoClient::connect(&node, server.local_address()).unwrap();
     for number in 0..400 {

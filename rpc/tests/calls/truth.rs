@@ -41,7 +41,9 @@ impl Ledger for Writer {
 }
 
 fn ledger(reporter: Reporter<&'static str>) -> LedgerServer {
-    LedgerServer::with_context(move |context| Writer { context: context.clone(), reporter: reporter.clone() })
+    LedgerServer::per_poller(move |context| {
+        Ok::<_, Status>(Writer { context: context.clone(), reporter: reporter.clone() })
+    })
 }
 
 #[test]

@@ -180,7 +180,7 @@ impl Zoo for Keeper {
 /// Server, client's node, client, and the arguments of one-way calls.
 fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
     let (reporter, reported) = events();
-    let (server, node) = pair(ZooServer::new(move || Keeper(reporter.clone())));
+    let (server, node) = pair(ZooServer::new(Keeper(reporter)));
     let client = ZooClient::connect(&node, server.local_address()).unwrap();
     (server, node, client, reported)
 }
@@ -262,7 +262,7 @@ fn a_large_reply_may_be_kept_while_others_arrive() {
 
 #[test]
 fn an_oversized_request_names_size_and_limit() {
-    let server = node().serve(ZooServer::new(|| Keeper(events().0))).start().unwrap();
+    let server = node().serve(ZooServer::new(Keeper(events().0))).start().unwrap();
     let small = node().max_message_bytes(100_000).start().unwrap();
     let client = ZooClient::connect(&small, server.local_address()).unwrap();
     for outcome in [
@@ -272,7 +272,7 @@ fn an_oversized_request_names_size_and_limit() {
         let status = outcome.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
         assert!(!status.may_have_run());
-        assert!(status.message().contains("100000"), "{status}");
+        assert!(status.message().contains("the limit of 100000 (setting max_message_bytes)"), "{status}");
         assert!(status.message().contains("1000"), "{status}");
     }
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
@@ -281,7 +281,7 @@ fn an_oversized_request_names_size_and_limit() {
 /// The first call leaves before the server has told its limit.
 #[test]
 fn a_first_call_that_is_too_large_for_the_server_says_so() {
-    let small = node().max_message_bytes(100_000).serve(ZooServer::new(|| Keeper(events().0)));
+    let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));
     let (small, node) = (small.start().unwrap(), node().start().unwrap());
     let client = ZooClient::connect(&node, small.local_address()).unwrap();
     let status = block_on(client.back(shared_pattern(100_001, 0))).unwrap_err();
@@ -294,7 +294,7 @@ fn a_first_call_that_is_too_large_for_the_server_says_so() {
 #[test]
 fn an_oversized_answer_names_size_and_limit() {
     let limit = 100_000;
-    let server = node().max_message_bytes(limit).serve(SprawlServer::new(|| Sprawling)).start().unwrap();
+    let server = node().max_message_bytes(limit).serve(SprawlServer::new(Sprawling)).start().unwrap();
     let node = node().start().unwrap();
     let client = SprawlClient::connect(&node, server.local_address()).unwrap();
     for (outcome, size) in [
@@ -396,7 +396,7 @@ fn full(names: &[&str]) -> CallError<Refusal> {
 
 #[test]
 fn an_error_of_the_services_own_arrives_as_it_is() {
-    let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
+    let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let refused = block_on(client.refuse(vec!["a".into(), "b".into()]));
     assert_eq!(refused, Err(full(&["a", "b"])));
@@ -418,7 +418,7 @@ fn an_error_of_the_services_own_arrives_as_it_is() {
 
 #[test]
 fn an_error_that_the_client_does_not_know_is_a_bad_reply() {
-    let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
+    let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = mistaken::OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.refuse(Vec::new())).unwrap_err();
     assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::BadReply)), "{status}");
@@ -429,7 +429,7 @@ fn an_error_that_the_client_does_not_know_is_a_bad_reply() {
 
 #[test]
 fn details_that_are_too_large_cost_a_status_nothing_else() {
-    let (server, node) = pair(SprawlServer::new(|| Sprawling));
+    let (server, node) = pair(SprawlServer::new(Sprawling));
     let client = SprawlClient::connect(&node, server.local_address()).unwrap();
     let most = block_on(client.error(1 << 20)).unwrap_err();
     assert_eq!((most.code(), most.details().len(), most.causes()), (Code::Aborted, 1 << 20, &[][..]));
@@ -442,9 +442,9 @@ fn details_that_are_too_large_cost_a_status_nothing_else() {
 fn several_services_on_one_node_do_not_interfere() {
     let (reporter, _told) = events();
     let server = node()
-        .serve(ZooServer::new(move || Keeper(reporter.clone())))
-        .serve(SprawlServer::new(|| Sprawling))
-        .serve(OwnErrorsServer::new(|| Refusing))
+        .serve(ZooServer::new(Keeper(reporter)))
+        .serve(SprawlServer::new(Sprawling))
+        .serve(OwnErrorsServer::new(Refusing))
         .start()
         .unwrap();
     let node = node().start().unwrap();
@@ -471,8 +471,7 @@ fn a_service_may_be_declared_inside_a_function_and_may_be_empty() {
         }
     }
     impl Empty for Doubling {}
-    let server =
-        node().serve(InnerServer::new(|| Doubling)).serve(EmptyServer::new(|| Doubling)).start().unwrap();
+    let server = node().serve(InnerServer::new(Doubling)).serve(EmptyServer::new(Doubling)).start().unwrap();
     let node = node().start().unwrap();
     let client = InnerClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.double(21)), Ok(42));
@@ -486,7 +485,7 @@ fn calls_work_over_ipv6() {
     };
     drop(socket);
     // All tests share ::1, so another test run may hold it.
-    let server = Node::builder().listen("[::1]:0").serve(SprawlServer::new(|| Sprawling)).start();
+    let server = Node::builder().listen("[::1]:0").serve(SprawlServer::new(Sprawling)).start();
     let server = match server {
         Ok(server) => server,
         Err(error) if error.to_string().contains("4791") || error.to_string().contains("in use") => {
@@ -503,8 +502,8 @@ fn calls_work_over_ipv6() {
 fn a_duplicate_service_is_refused_at_start() {
     let error = Node::builder()
         .listen(fresh_address())
-        .serve(SprawlServer::new(|| Sprawling))
-        .serve(SprawlServer::new(|| Sprawling))
+        .serve(SprawlServer::new(Sprawling))
+        .serve(SprawlServer::new(Sprawling))
         .start()
         .unwrap_err();
     assert!(matches!(&error, trunkline::StartError::DuplicateService("Sprawl")), "{error}");

@@ -87,7 +87,7 @@ fn a_listener_of_another_version_is_named_to_callers_at_once() {
 
 #[test]
 fn who_dials_with_another_version_is_told_ours_at_once() {
-    let node = Node::builder().listen(fresh_address()).serve(PingServer::new(|| Pong)).start().unwrap();
+    let node = Node::builder().listen(fresh_address()).serve(PingServer::new(Pong)).start().unwrap();
     let ip = fresh_address().ip();
     let device = device(ip);
     let manager = device.connection_manager();

@@ -78,7 +78,7 @@ fn node(hub: &Arc<Hub>, is_advanced: bool) -> Node {
         .provider(ProviderChoice::Soft)
         .listen(address)
         .pollers(2)
-        .serve(PingServer::new(|| Pong))
+        .serve(PingServer::new(Pong))
         .start()
         .unwrap()
 }

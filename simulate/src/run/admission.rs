@@ -64,7 +64,7 @@ impl Run {
         let host = self.nodes.len() + 1;
         let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
         let node = |host, pollers| {
-            let plan = NodePlan { host, pollers, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 0 };
+            let plan = NodePlan::extra(host, pollers);
             set(SimNode::new(host, plan, self.plan.rc))
         };
         let mut nodes = [node(host, pollers[0]), node(host + 1, pollers[1])];

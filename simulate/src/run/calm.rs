@@ -108,7 +108,15 @@ impl Run {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
         }
-        credits::at_rest(&self.ledgers())
+        if let Some(node) = self.nodes.iter().find(|node| node.jobs() > 0) {
+            return Err(format!("{} jobs are left in the worker pool of {}", node.jobs(), node.address));
+        }
+        let ledgers = self.ledgers();
+        credits::at_rest(&ledgers)?;
+        for node in &self.nodes {
+            credits::receives_are_posted(&ledgers, node.address, node.posted_receives())?;
+        }
+        Ok(())
     }
 
     /// An attacker is nothing that may be noticed: it forges while calls must succeed, and soon.
@@ -161,7 +169,7 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
             // Long enough that everybody is asleep, mostly.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             let began = client.timers.now();
-            let failure = match random.u8(..8) {
+            let failure = match random.u8(..10) {
                 4 => client.give_up_beside(server).await,
                 5 => {
                     client.give_up_hanging(server).await;
@@ -172,6 +180,8 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
                     client.refuse_at(server, TRY, random.u64(..2000)).await,
                 ),
                 7 => failed_as(Code::Internal, client.panic_at(server, TRY).await),
+                8 => client.ponder_at(server, TRY, random.u64(..2000)).await,
+                9 => client.grind_at(server, TRY, random.u64(..1000), random.u64(..1000)).await,
                 0 => client.echo_of(server, TRY, 40 << 10, 40 << 10).await,
                 1 => client.echo_of(server, TRY, 4 << 10, 4 << 10).await,
                 _ => client.number_of(server, TRY).await,

@@ -173,6 +173,12 @@ impl Run {
                 self.scheduler.oracle.disturbed(self.nodes[node].address);
                 self.at(now + lasts, Due::Restore(node));
             }
+            Due::Begin(Fault::Scribble { node }) => self.scribble(node),
+            Due::Begin(Fault::Tear { node, stores, restart_after }) => {
+                if self.nodes[node].tear(&mut self.scheduler, stores) {
+                    self.at(now + restart_after, Due::Restart(node));
+                }
+            }
             Due::Restart(node) => {
                 self.kill_doomed(node);
                 if self.nodes[node].running().is_none() {

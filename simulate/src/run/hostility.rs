@@ -45,7 +45,7 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// A node for a hostile peer, on a host after those of the others.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
-    NodePlan { host, pollers: 2, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 2 }
+    NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
 }
 
 /// Whether an honest node takes it for a peer that takes nothing, which it can know by the time only.

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
+/// How QPs reach each other.
+const LINK: &str = "TRUNKLINE_LINK";
+
 /// The number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(0)
@@ -111,7 +114,51 @@ fn main() -> ExitCode {
         assert_eq!(flushed, 0, "round {round}");
         flush_and_wait(lab);
     }
+    connected_at_the_fork(lab);
     exchange(lab);
     lab.close();
-    ExitCode::SUCCESS
+    match std::env::var_os(LINK) {
+        Some(_) => ExitCode::SUCCESS,
+        None => through_memory(),
+    }
+}
+
+/// The same program again, with QPs that share memory where they can.
+fn through_memory() -> ExitCode {
+    let program = std::env::current_exe().expect("this program");
+    let ended = std::process::Command::new(program).env(LINK, "auto").status().expect("it starts");
+    if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// QPs that have exchanged messages before the fork: the child has none of the memory that they may share, and may send, or
+/// destroy one, before its device's thread is back.
+fn connected_at_the_fork(lab: Lab) {
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let block = Block::new(lab.pd, 4096);
+    let exchange = |times| {
+        for wr_id in 0..times {
+            assert_eq!(post_receive(to, wr_id, block.sge(0, 2048)), 0);
+            assert_eq!(post(from, &mut [send(wr_id, &mut [block.sge(2048, 2048)])]).0, 0);
+            assert!(completions(cq, 2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+        }
+    };
+    exchange(200);
+    for round in 0..20 {
+        let ended = in_child(|| {
+            if round % 2 == 0 {
+                assert_eq!(post(from, &mut [send(1, &mut [block.sge(2048, 64)])]).0, 0);
+            } else {
+                // SAFETY: the child's own copy of the QP, for the last time.
+                assert_eq!(unsafe { ibv_destroy_qp(to) }, 0);
+            }
+        });
+        assert_eq!(ended, 0, "round {round}");
+    }
+    // SAFETY: the lab's own objects, for the last time.
+    unsafe {
+        assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+    }
+    block.free();
 }

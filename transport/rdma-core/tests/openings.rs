@@ -48,7 +48,9 @@ mod tests {
             let device = host.open().unwrap();
             let pd = device.alloc_pd().unwrap();
             let channel = Some(device.create_completion_channel().unwrap());
-            let cq = device.create_cq(CqInit { capacity_cqe: 256, channel, context: 77 }).unwrap();
+            let cq = device
+                .create_cq(CqInit { capacity_cqe: 256, channel, context: 77, ..CqInit::default() })
+                .unwrap();
             let region = pd.register(Memory::zeroed(4096).unwrap(), Access::LOCAL_WRITE).unwrap();
             let srq = srq.map(|context| {
                 let pd = Arc::clone(&pd);

@@ -12,12 +12,20 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod cell;
+pub mod crossing;
 pub mod doorbell;
 pub mod handover;
+pub mod keyed;
+pub mod lending;
+pub mod owned;
 pub mod panics;
 pub mod published;
+pub mod readers;
+pub mod shared;
 pub mod spsc;
 mod sync;
 
 #[cfg(test)]
 mod models;
+#[cfg(test)]
+mod shard_models;

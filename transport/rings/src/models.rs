@@ -17,6 +17,7 @@ use crate::cell::{self, Closed};
 use crate::doorbell::Doorbell;
 use crate::handover::{Duty, Handover};
 use crate::published::Published;
+use crate::shared::{Consumer, Mine, Producer, Theirs, Word};
 use crate::spsc;
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -442,5 +443,101 @@ fn a_writer_that_dies_leaves_the_value_before() {
         assert!(words.published().publish(&[3, 3]), "its successor can publish");
         assert!(words.published().load(&mut seen, 1));
         assert_eq!(seen, [3, 3]);
+    });
+}
+
+/// One side's memory of a shared ring: its words, and 16 bytes for messages.
+#[derive(Default)]
+struct Side {
+    words: [AtomicU64; 3],
+    bytes: [AtomicU64; 2],
+}
+
+impl Side {
+    fn word(&self, word: Word) -> &AtomicU64 {
+        &self.words[word as usize]
+    }
+}
+
+impl Mine for Side {
+    fn store(&self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        for (index, bytes) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.bytes[at / 8 + index].store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Theirs for Side {
+    fn load(&self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        for (index, bytes) in into.chunks_mut(8).enumerate() {
+            let word = self.bytes[at / 8 + index].load(Ordering::Relaxed).to_le_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+    }
+}
+
+/// The ring has room for one message, so each is written over the one before.
+#[test]
+fn a_shared_ring_delivers_each_message_whole_and_in_order() {
+    model(|| {
+        let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
+        let theirs = (Arc::clone(&sender), Arc::clone(&receiver));
+        let sending = thread::spawn(move || {
+            let (mine, theirs) = theirs;
+            let mut ring = Producer::new(16);
+            for message in 1_u64..=2 {
+                while ring.has_room(&*theirs, 8) != Ok(true) {
+                    thread::yield_now();
+                }
+                ring.push(&*mine, &message.to_le_bytes());
+                let _nobody_sleeps = ring.publish(&*mine, &*theirs);
+            }
+        });
+        let (mut ring, mut message) = (Consumer::new(16), Vec::new());
+        for expected in 1_u64..=2 {
+            while ring.pop(&*sender, 8, &mut message) != Ok(true) {
+                thread::yield_now();
+            }
+            assert_eq!(message, expected.to_le_bytes());
+            ring.release(&*receiver);
+        }
+        assert_eq!(ring.pop(&*sender, 8, &mut message), Ok(false));
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_parked_shared_ring_is_woken() {
+    model(|| {
+        let (sender, receiver) = (Arc::new(Side::default()), Arc::new(Side::default()));
+        let wake = Arc::new(EventFd::default());
+        let theirs = (Arc::clone(&sender), Arc::clone(&receiver), Arc::clone(&wake));
+        let sending = thread::spawn(move || {
+            let (mine, theirs, wake) = theirs;
+            let mut ring = Producer::new(16);
+            assert_eq!(ring.has_room(&*theirs, 0), Ok(true));
+            ring.push(&*mine, &[]);
+            if ring.publish(&*mine, &*theirs) {
+                wake.write();
+            }
+        });
+        let (mut ring, mut message) = (Consumer::new(16), Vec::new());
+        while ring.pop(&*sender, 8, &mut message) != Ok(true) {
+            if ring.park(&*receiver, &*sender) {
+                wake.wait();
+                ring.unpark(&*receiver);
+            }
+        }
+        sending.join().unwrap();
     });
 }

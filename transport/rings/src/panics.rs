@@ -4,6 +4,7 @@
 //! dropped. The payload of a panic is a value of the
 //! program too: it is dropped here, because its drop may panic as well.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What was run has panicked.
@@ -11,13 +12,30 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct Panicked;
 
 /// Runs `code`; never panics. What `code` leaves half done must not be used again.
+#[inline]
 pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-        // A payload from a payload's drop is leaked: its drop could panic in turn, without end.
-        dropped.unwrap_or_else(std::mem::forget);
+        discard(payload);
         Panicked
     })
+}
+
+/// The same; `describe` makes the error of the panic's message, if it has one.
+#[inline]
+pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&str>) -> E) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        let error = describe(text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)));
+        discard(payload);
+        error
+    })
+}
+
+#[cold]
+fn discard(payload: Box<dyn Any + Send>) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+    // A payload from a payload's drop is leaked: its drop could panic in turn, without end.
+    dropped.unwrap_or_else(std::mem::forget);
 }
 
 #[cfg(test)]
@@ -40,6 +58,11 @@ mod tests {
     fn no_panic_of_code_or_of_payloads_gets_out() {
         assert_eq!(catch(|| 7), Ok(7));
         assert_eq!(catch(|| -> u32 { panic!("on purpose") }), Err(Panicked));
+        let text = |message: Option<&str>| message.map(str::to_owned);
+        assert_eq!(catch_or(|| -> u32 { panic!("on purpose") }, text), Err(Some("on purpose".to_owned())));
+        let number = 7;
+        assert_eq!(catch_or(|| -> u32 { panic!("number {number}") }, text), Err(Some("number 7".to_owned())));
+        assert_eq!(catch_or(|| -> u32 { panic_any(7) }, text), Err(None));
         for depth in 0..4 {
             assert_eq!(catch(|| -> u32 { panic_any(Bomb(depth)) }), Err(Panicked), "{depth}");
         }

@@ -8,15 +8,26 @@
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::Arc,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::yield_now,
 };
 
 #[cfg(not(test))]
 pub(crate) use self::plain::UnsafeCell;
 #[cfg(not(test))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(test))]
 pub(crate) use std::sync::Arc;
+#[cfg(not(test))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(test))]
+pub(crate) use std::thread::yield_now;
+
+/// Locks, whatever happened to an earlier holder: what these locks protect is whole between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
 
 #[cfg(not(test))]
 mod plain {

@@ -31,7 +31,8 @@ fn sleeps() -> u64 {
 
 #[test]
 fn an_idle_device_does_not_wake_up() {
-    for options in [common::in_process(), [common::udp(), common::udp()]] {
+    for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]
+    {
         let [near, far] = options.map(|options| Node::open(options, 4096));
         let (ini, _tgt) = connect(&near, &far);
         for _ in 0..100 {

@@ -51,7 +51,8 @@ fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
 
 #[test]
 fn a_message_costs_no_allocation() {
-    for options in [common::in_process(), [common::udp(), common::udp()]] {
+    for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]
+    {
         let [near, far] = options.map(|options| Node::open(options, 16_384));
         let (ini, _tgt) = connect(&near, &far);
         // Buffers grow to their final size.

@@ -1,10 +1,14 @@
 //! Several processes at one address in virtual time: the successor of a dead holder of port 4791, and
-//! a shared TGT whose executor dies between two stores. All of it runs on one thread and depends on
+//! a shared TGT whose executor dies between two stores; and memory that processes share. All of it runs on one thread and depends on
 //! the seed only.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 mod common;
+#[path = "simulated_members/hostile.rs"]
+mod hostile;
+#[path = "simulated_members/memory.rs"]
+mod memory;
 #[path = "simulated_members/world.rs"]
 mod world;
 
@@ -141,7 +145,8 @@ fn when_the_holder_of_port_4791_is_killed_the_others_continue() {
 /// A node whose domain belongs to a file.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
     let Node { device, address, pd, channel, .. } = process.node;
-    let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+    let init =
+        CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7, ..CqInit::default() };
     let cq = device.create_cq(init).unwrap();
     let xrcd = device.open_xrcd(Some(file.as_fd()), XrcdFlags::CREATE).unwrap();
     let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };

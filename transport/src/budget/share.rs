@@ -6,13 +6,14 @@
 #![forbid(unsafe_code)]
 
 use super::account::{Levels, Published};
-use super::entries::Entries;
+use super::entries::{Entries, OfPeer};
 use super::leaves::PARTS;
 use super::purse::Purse;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
 use std::array;
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_mutants::mutant;
@@ -74,6 +75,23 @@ pub struct Share<const N: usize = 1> {
     budgets: [Arc<Budget>; N],
     of: [ByAll; N],
     entries: Entries<N>,
+    pocket: Pocket,
+}
+
+/// Most units in a pocket, and how many are taken at once to fill it.
+const POCKET: usize = 32;
+const FILL: usize = 16;
+
+/// Units that were taken in advance for the peer that took one last, so that most uses of single units within a turn cost a
+/// comparison. They are of those that this poller has reserved, so other pollers have no less for it; they are put back before
+/// any other peer, or a use that leaves another part, takes a unit here.
+#[derive(Debug, Default)]
+struct Pocket {
+    peer: Option<PeerKey>,
+    leaves: Leaves,
+    units: usize,
+    /// Who took one last that was not in the pocket.
+    last: Option<PeerKey>,
 }
 
 impl Share {
@@ -101,6 +119,63 @@ impl Share {
         self.take_each(peer, [units], leaves)
     }
 
+    /// The same for one unit, which is taken from the pocket if it can be: [`Share::settle_pocket`] follows at the end of the
+    /// poller's turn.
+    ///
+    /// # Errors
+    /// Which limit would be exceeded; then nothing was taken.
+    #[inline]
+    pub fn take_one(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
+        let Pocket { peer: of, leaves: left, units, .. } = &mut self.pocket;
+        if *units > 0 && *left == leaves && *of == Some(peer) {
+            *units -= 1;
+            return Ok(());
+        }
+        self.fill_pocket(peer, leaves)
+    }
+
+    /// Takes one unit, and some more for the pocket if they are reserved.
+    #[inline(never)]
+    fn fill_pocket(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
+        self.empty_pocket();
+        // Peers that take turns would have it filled for nothing.
+        let is_again = self.pocket.last.replace(peer) == Some(peer);
+        if is_again && self.take_reserved(peer, [1 + FILL], leaves) {
+            (self.pocket.peer, self.pocket.leaves, self.pocket.units) = (Some(peer), leaves, FILL);
+            return Ok(());
+        }
+        self.take_each(peer, [1], leaves)
+    }
+
+    /// Puts back one unit that was taken by a use which leaves so much, into the pocket if it can be.
+    #[inline]
+    pub fn put_back_one(&mut self, peer: PeerKey, leaves: Leaves) {
+        let Pocket { peer: of, leaves: left, units, .. } = &mut self.pocket;
+        // A use that leaves more must not take it from there.
+        if *units < POCKET && *left == leaves && *of == Some(peer) {
+            *units += 1;
+            return;
+        }
+        self.put_back_each(peer, [1]);
+    }
+
+    /// Publishes what is used without what is in the pocket: at the end of a turn.
+    #[inline]
+    pub fn settle_pocket(&self) {
+        if self.pocket.units > 0 {
+            let used = self.of[0].purse.used().saturating_sub(self.pocket.units);
+            self.of[0].published.used.store(used, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts back what is in the pocket.
+    fn empty_pocket(&mut self) {
+        if let Some(peer) = self.pocket.peer.take() {
+            let units = mem::take(&mut self.pocket.units);
+            self.put_back_each(peer, [units]);
+        }
+    }
+
     /// Puts back units that were taken for a peer.
     #[inline]
     pub fn put_back(&mut self, peer: PeerKey, units: usize) {
@@ -117,7 +192,8 @@ impl Share {
     /// Units in use for a peer.
     #[must_use]
     pub fn used_by(&self, peer: PeerKey) -> usize {
-        self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].purse.used())
+        let used = self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].purse.used());
+        used - self.in_pocket(peer)
     }
 
     /// What is used by whom, next to what the owner itself counts.
@@ -131,7 +207,7 @@ impl Share {
 impl<const N: usize> Share<N> {
     pub(super) fn of(budgets: [&Arc<Budget>; N], poller: u16) -> Self {
         let of = budgets.map(|budget| ByAll::new(budget, poller));
-        Self { budgets: budgets.map(Arc::clone), of, entries: Entries::default() }
+        Self { budgets: budgets.map(Arc::clone), of, entries: Entries::default(), pocket: Pocket::default() }
     }
 
     /// Takes units of each budget for a peer, and leaves a part of each limit free.
@@ -183,6 +259,11 @@ impl<const N: usize> Share<N> {
             by_all[at].publish();
         });
         true
+    }
+
+    /// Units in the pocket of a peer.
+    fn in_pocket(&self, peer: PeerKey) -> usize {
+        if self.pocket.peer == Some(peer) { self.pocket.units } else { 0 }
     }
 
     #[cold]
@@ -362,6 +443,11 @@ impl<const N: usize> Share<N> {
 
     /// The peer is down: what is reserved for it is released, now or when it is put back.
     pub fn leave(&mut self, peer: PeerKey) {
+        if self.in_pocket(peer) > 0 {
+            let units = mem::take(&mut self.pocket.units);
+            self.pocket.peer = None;
+            self.put_back_each(peer, array::from_fn(|at| if at == 0 { units } else { 0 }));
+        }
         let Some((of_peer, _)) = self.entries.find(peer) else { return };
         if of_peer.uses_nothing() {
             return self.remove(peer);
@@ -377,7 +463,8 @@ impl<const N: usize> Share<N> {
     pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
         let mut counted = counted.into_iter();
         array::from_fn(|at| {
-            let used = self.entries.iter().map(|(peer, of_peer)| (peer, of_peer.of[at].purse.used()));
+            let in_use = |peer, of_peer: &OfPeer<N>| of_peer.of[at].purse.used() - self.in_pocket(peer);
+            let used = self.entries.iter().map(|(peer, of_peer)| (peer, in_use(peer, of_peer)));
             BudgetLedger {
                 name: self.budgets[at].name,
                 limit: self.budgets[at].limit,

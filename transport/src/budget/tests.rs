@@ -52,6 +52,47 @@ fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
     }
 }
 
+proptest! {
+    /// Single units are taken and refused as they are without a pocket, and count as used by who has them.
+    #[test]
+    fn the_pocket_changes_nothing_but_what_it_costs(
+        per_peer in 1_usize..2000,
+        steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
+    ) {
+        let limit = Limit { per_peer, in_all: per_peer * 3 / 2 };
+        let [budget, plain_budget] = [(); 2].map(|()| Budget::new("things", limit, 1));
+        let (mut share, mut plain) = (Share::new(&budget, 0), Share::new(&plain_budget, 0));
+        let mut used = [[0; 2]; 2];
+        for (what, which, leaves, times) in steps {
+            let (peer, uses) = ([A, B][which], &mut used[which][leaves]);
+            let leaves = [Leaves::Nothing, Leaves::Eighth][leaves];
+            for _ in 0..times {
+                match what {
+                    0..5 => {
+                        let taken = share.take_one(peer, leaves);
+                        prop_assert_eq!(taken, plain.take_leaving(peer, 1, leaves));
+                        *uses += usize::from(taken.is_ok());
+                    }
+                    5..7 if *uses > 0 => {
+                        *uses -= 1;
+                        share.put_back_one(peer, leaves);
+                        plain.put_back(peer, 1);
+                    }
+                    7 => {
+                        share.leave(peer);
+                        plain.leave(peer);
+                    }
+                    _ => {}
+                }
+            }
+            share.settle_pocket();
+            prop_assert_eq!([A, B].map(|peer| share.used_by(peer)), used.map(|of| of[0] + of[1]));
+            prop_assert_eq!(budget.report().used, plain_budget.report().used);
+            prop_assert_eq!(share.ledger(BTreeMap::new()).used, plain.ledger(BTreeMap::new()).used);
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_of_a_peer_that_is_down() {
     let budget = Budget::new("bytes", Limit { per_peer: 100, in_all: 100 }, 2);

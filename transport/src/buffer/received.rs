@@ -3,12 +3,11 @@
 //! Each slot is in exactly one place: free, posted, or owned by one [`Received`]. Only the last
 //! lends slices, and the device writes only to posted ones. Short frames are copied, and their slots are free at once.
 
-use super::short::{SHORT_BYTES, ShortFrames};
+use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
 use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, IoAddress, ProtectionDomain, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError,
@@ -205,12 +204,12 @@ impl ReceiveSlots {
         Some(Received { content: Content::Lent(lent), end })
     }
 
-    /// A part of a frame: in the block of a short one, otherwise copied.
-    pub(crate) fn part(&mut self, frame: &Received, part: Range<usize>) -> Bytes {
-        match (&frame.content, frame.as_ref().get(part.clone())) {
-            (Content::Short(bytes), Some(_)) => bytes.slice(part),
-            (_, Some(part)) if part.len() <= SHORT_BYTES => self.short.copy(part),
-            (_, part) => Bytes::copy_from_slice(part.unwrap_or_default()),
+    /// A frame of at most [`BLOCK_BYTES`], in a block that its parts share.
+    pub(crate) fn shared(&mut self, frame: Received) -> Bytes {
+        match frame.into_short() {
+            Ok(bytes) => bytes,
+            Err(frame) if frame.as_ref().len() <= BLOCK_BYTES => self.short.copy(frame.as_ref()),
+            Err(frame) => Bytes::copy_from_slice(frame.as_ref()),
         }
     }
 

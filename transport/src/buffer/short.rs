@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 /// Frames up to this size are copied: that costs less than to lend a slot and to return it.
 pub(super) const SHORT_BYTES: usize = 1024;
 /// Bytes of a block, and so the most that a kept frame keeps: a page, as its slot would be.
-const BLOCK_BYTES: usize = 4096;
+pub(super) const BLOCK_BYTES: usize = 4096;
 /// Blocks that are used in turn, for as many frames as a busy poller has at a time.
 const BLOCKS: usize = 16;
 
@@ -21,7 +21,7 @@ pub(super) struct ShortFrames {
 }
 
 impl ShortFrames {
-    /// The bytes of a frame of at most [`SHORT_BYTES`].
+    /// The bytes of a frame of at most [`BLOCK_BYTES`].
     #[inline]
     pub(super) fn copy(&mut self, frame: &[u8]) -> Bytes {
         if self.blocks[self.current].capacity() < frame.len() {

@@ -44,8 +44,9 @@ impl SlotRegion {
     }
 
     /// Where a slot begins.
+    #[inline]
     pub(super) fn offset(&self, slot: u32) -> usize {
-        usize::try_from(slot).unwrap_or(usize::MAX).saturating_mul(self.slot_bytes)
+        usize::try_from(slot).unwrap_or(usize::MAX).wrapping_mul(self.slot_bytes)
     }
 
     pub(super) fn slot_bytes(&self) -> usize {
@@ -118,6 +119,22 @@ impl SendSlots {
             debug_assert!(written.is_ok());
         }
         end
+    }
+
+    /// The same for two parts, one after the other.
+    #[inline]
+    pub(crate) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
+        let (middle, end) = (at + first.len(), at + first.len() + second.len());
+        debug_assert!(end <= self.region.slot_bytes());
+        if end <= self.region.slot_bytes() {
+            let start = self.region.offset(slot);
+            let written = self.region.memory.write(start + at, first);
+            debug_assert!(written.is_ok());
+            if !second.is_empty() {
+                let written = self.region.memory.write(start + middle, second);
+                debug_assert!(written.is_ok());
+            }
+        }
     }
 
     /// The filled part for a work request.

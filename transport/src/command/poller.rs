@@ -30,8 +30,9 @@ pub(crate) enum Command {
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more.
-    SessionClosed { peer: PeerKey, number: u32 },
+    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more. The cause is that of the
+    /// `PeerDown` which follows.
+    SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be made. Comes after its `SessionClosed`. After an attempt that failed,
     /// `next` is when the next one may begin.
     PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },

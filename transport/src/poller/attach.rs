@@ -6,6 +6,7 @@
 
 use super::Core;
 use super::queues::Attached;
+use super::receives::Queue;
 use crate::PeerDown;
 use crate::command::{CmCommand, Command};
 use crate::credit::Grants;
@@ -50,7 +51,7 @@ impl Core {
     /// on, because its senders believe that it arrived. All else is lost, and nobody knows how far it
     /// came.
     pub(super) fn device_lost(&mut self) {
-        while self.poll_completions(&mut Self::queue_message) {}
+        while self.poll_completions(&mut Queue) {}
         for slot in self.trunks.slots() {
             self.begin_dying(slot, PeerDown::DeviceRemoved);
         }
@@ -66,7 +67,7 @@ impl Core {
     /// Nothing of the device is needed any more: first the queues are released, then the memory that they
     /// name.
     pub(super) fn release_device(&mut self) {
-        self.poll_completions(&mut Self::queue_message);
+        self.poll_completions(&mut Queue);
         for session in self.peers.take_all_pending() {
             destroy_ini(&self.res, session.qp.as_ref());
         }

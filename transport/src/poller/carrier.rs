@@ -5,16 +5,22 @@ use super::Core;
 use crate::budget::Exhausted;
 use crate::frame;
 use crate::sizes::MOST_ANNOUNCED;
-use crate::trunk::Outbound;
+use crate::trunk::{Cancelling, Outbound, Trunk};
 use crate::{
-    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Taken, Token,
+    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, Reach, SendError, SessionNumber, Taken,
+    Token, Turn,
 };
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::time::Duration;
 use trunkline_verbs::Time;
 
 impl Carrier for Core {
     fn now(&self) -> Time {
         self.res.time.now()
+    }
+
+    fn advance(&mut self, time: Time) {
+        self.res.time.advance(time);
     }
 
     fn poller(&self) -> PollerIndex {
@@ -25,12 +31,31 @@ impl Carrier for Core {
         u16::try_from(self.res.shared.pollers.len()).unwrap_or(u16::MAX)
     }
 
-    fn peer(&mut self, address: SocketAddr) -> PeerKey {
-        let (key, needs_session) = self.peers.name(PeerKey::new(address));
+    fn peer(&mut self, node: PeerKey) -> PeerKey {
+        let (key, needs_session) = self.peers.name(node);
         if needs_session {
             self.ask(key);
         }
         key
+    }
+
+    fn is_up(&self, peer: PeerKey) -> bool {
+        let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
+        trunk.is_some_and(Trunk::is_open)
+    }
+
+    fn reach(&mut self, node: PeerKey) -> Reach {
+        let peer = Carrier::peer(self, node);
+        if self.is_up(peer) {
+            return Reach::Up;
+        }
+        if self.shutdown.is_ended() {
+            return Reach::Away { cause: PeerDown::ShuttingDown, due_in: Duration::ZERO };
+        }
+        match self.peers.due_in(peer, self.res.time.now()) {
+            Some((cause, due_in)) => Reach::Away { cause, due_in },
+            None => Reach::UnderWay,
+        }
     }
 
     fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
@@ -45,8 +70,7 @@ impl Carrier for Core {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
-        let place = self.peers.place(message.peer);
-        let route = place.and_then(|place| self.peers.route(place, message.toward, own));
+        let route = self.peers.route(message.peer, message.toward, own);
         let Some((turn, slot)) = route else { return Err(SendError::NoPeer) };
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
@@ -59,24 +83,14 @@ impl Carrier for Core {
             let has_left = trunk.send(&mut self.res, message, turn)?;
             return Ok(Taken { turn, left: has_left.then_some(session) });
         }
-        if message.connect == Connect::FailFast
-            && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
-        {
-            return Err(SendError::BackingOff { cause, due_in });
-        }
-        let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
-        let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
-        self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
-        waiting.push(Outbound::new(message, turn, &mut self.res.heads));
-        if !has_trunk {
-            self.ask(message.peer);
-        }
-        Ok(Taken { turn, left: None })
+        self.await_session(message, turn, has_trunk)
     }
 
-    fn cancel(&mut self, token: Token) -> bool {
-        let shares = &mut self.res.shares;
-        self.peers.cancel(token, shares) || self.trunks.cancel(token, shares)
+    fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
+        let mut cancelling = Cancelling::new(tokens);
+        self.peers.cancel(&mut cancelling, &mut self.res.shares);
+        self.trunks.cancel(&mut cancelling, &mut self.res.shares);
+        cancelling.cancelled()
     }
 
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool {
@@ -98,5 +112,31 @@ impl Carrier for Core {
 
     fn max_message_bytes(&self) -> usize {
         self.res.shared.limits.max_message_bytes
+    }
+}
+
+impl Core {
+    /// Has a message wait for a session, which the CM machine is asked for if there is no trunk.
+    #[inline(never)]
+    fn await_session(
+        &mut self,
+        message: &Outgoing<'_>,
+        turn: Turn,
+        has_trunk: bool,
+    ) -> Result<Taken, SendError> {
+        let bytes = message.head.len().saturating_add(message.body.len());
+        if message.connect == Connect::FailFast
+            && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
+        {
+            return Err(SendError::BackingOff { cause, due_in });
+        }
+        let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
+        let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
+        self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
+        waiting.push(Outbound::new(message, turn, &mut self.res.heads));
+        if !has_trunk {
+            self.ask(message.peer);
+        }
+        Ok(Taken { turn, left: None })
     }
 }

@@ -73,11 +73,11 @@ impl Core {
                 self.target_added(peer, number, poller, target);
             }
             Command::SessionUp(session) => self.session_up(session),
-            Command::SessionClosed { peer, number } => {
+            Command::SessionClosed { peer, number, cause } => {
                 self.inbox.is_closing = true;
                 self.take_arrived();
                 self.inbox.is_closing = false;
-                self.session_closed(peer, number);
+                self.session_closed(peer, number, cause);
             }
             Command::PeerDown { peer, number, cause, next } => self.peer_down(peer, number, cause, next),
             Command::Forget { peer } => self.peers.forget(peer),

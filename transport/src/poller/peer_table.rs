@@ -54,10 +54,20 @@ impl<T: Default> PeerTable<T> {
         self.at(self.place(peer)?)
     }
 
-    /// The value of a peer, made if it is not there, and the key by which it is found most quickly. For keys made of
+    /// The value of a peer, made if it is not there, and the key by which it is found most quickly. Also for keys made of
     /// addresses.
     #[inline]
     pub(super) fn entry(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
+        let place = peer.hint();
+        if self.entries.get(place).is_some_and(|(key, _)| *key == peer) {
+            let (key, value) = &mut self.entries[place];
+            return (*key, value);
+        }
+        self.search(peer)
+    }
+
+    #[inline(never)]
+    fn search(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
         let recent = peer.mix() % RECENT;
         let mut place = self.recent[recent];
         if self.entries.get(place).is_none_or(|(key, _)| *key != peer) {

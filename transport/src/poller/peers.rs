@@ -5,8 +5,8 @@ use super::peer_table::PeerTable;
 use crate::budget::{Counted, Shares};
 use crate::command::SessionUp;
 use crate::peer_hash::PeerHash;
-use crate::trunk::{MessageQueue, Resources};
-use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token, Toward, Turn};
+use crate::trunk::{Cancelling, MessageQueue, Resources};
+use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Toward, Turn};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -77,17 +77,12 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// The place of a peer that is known, for what follows at once.
-    pub(super) fn place(&self, key: PeerKey) -> Option<usize> {
-        self.0.place(key)
-    }
-
-    /// Where a message for the peer at this place goes: its turn, which is the next one if it names no poller, and the
+    /// Where a message for a peer goes: its turn, which is the next one if it names no poller, and the
     /// place of the peer's trunk in the poller's table. The first turn is that of the poller with the number of our own, so
     /// that the pollers of a node spread out.
     #[inline]
-    pub(super) fn route(&mut self, place: usize, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
-        let peer = self.0.at(place)?;
+    pub(super) fn route(&mut self, key: PeerKey, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
+        let peer = self.0.get_mut(key)?;
         let turn = match toward {
             Toward::Poller(poller) => Turn(poller.0.into()),
             Toward::Turn(turn) => turn,
@@ -132,6 +127,13 @@ impl Peers {
         self.0.get(key).and_then(|peer| peer.due_in(now))
     }
 
+    /// A session was no more than an attempt, which has failed, and the next one may begin then.
+    pub(super) fn went_away(&mut self, key: PeerKey, cause: PeerDown, next: Time) {
+        if let Some(peer) = self.0.get_mut(key) {
+            peer.away = Some((cause, next));
+        }
+    }
+
     /// The peer connects to us: nobody need wait for our own next attempt.
     pub(super) fn returned(&mut self, key: PeerKey) {
         if let Some(peer) = self.0.get_mut(key) {
@@ -143,7 +145,7 @@ impl Peers {
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);
         session.peer = key;
-        (peer.asked, peer.away, peer.forgotten) = (false, None, false);
+        (peer.asked, peer.forgotten) = (false, false);
         if peer.dying > 0 || peer.trunk.is_some() {
             peer.pending = Some(session);
             return None;
@@ -158,9 +160,11 @@ impl Peers {
         }
     }
 
-    /// The peer's trunk can be used: takes what has waited for it.
+    /// The peer's trunk can be used: takes what has waited for it. Until then callers are told why the last attempt failed.
     pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
-        self.0.get_mut(key).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
+        let Some(peer) = self.0.get_mut(key) else { return MessageQueue::default() };
+        peer.away = None;
+        std::mem::take(&mut peer.waiting)
     }
 
     /// The trunk is being taken down.
@@ -252,9 +256,11 @@ impl Peers {
         }
     }
 
-    /// Removes a message that waits for a session; returns whether it was there.
-    pub(super) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
-        self.0.iter_mut().any(|(key, peer)| peer.waiting.cancel(key, token, shares))
+    /// Removes messages that wait for a session.
+    pub(super) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
+        for (key, peer) in self.0.iter_mut() {
+            peer.waiting.cancel(key, cancelling, shares);
+        }
     }
 
     /// Fails waiting messages whose deadline has passed.

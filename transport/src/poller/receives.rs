@@ -20,6 +20,27 @@ pub(super) struct Batch {
     frames: Vec<Option<Received>>,
 }
 
+/// Whoever takes the messages that frames hold.
+pub(super) trait Take {
+    /// A message came.
+    fn message(&mut self, core: &mut Core, from: Origin, message: Message);
+
+    /// It was the last one of its frame.
+    fn frame_ends(&mut self, core: &mut Core);
+}
+
+/// Queues messages for the upper half.
+#[derive(Debug)]
+pub(super) struct Queue;
+
+impl Take for Queue {
+    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
+        core.res.events.message(from, message);
+    }
+
+    fn frame_ends(&mut self, _: &mut Core) {}
+}
+
 impl Batch {
     /// Nothing to do, but the first time.
     fn make_room(&mut self) {
@@ -29,7 +50,7 @@ impl Batch {
 
 impl Core {
     /// Takes what the CQ has, up to a few batches, and hands each message to `take`; returns whether there was anything.
-    pub(super) fn poll_completions(&mut self, take: &mut impl FnMut(&mut Self, Origin, Message)) -> bool {
+    pub(super) fn poll_completions(&mut self, take: &mut impl Take) -> bool {
         if self.res.receives.is_missing_any() {
             // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
             self.queues.repost(self.res.receives.slots(), 0);
@@ -49,14 +70,14 @@ impl Core {
     /// sender believes that it arrived.
     pub(super) fn take_arrived(&mut self) {
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
-            if self.poll_batch(&mut Self::queue_message) < BATCH {
+            if self.poll_batch(&mut Queue) < BATCH {
                 break;
             }
         }
         self.take_crossed();
     }
 
-    fn poll_batch(&mut self, take: &mut impl FnMut(&mut Self, Origin, Message)) -> usize {
+    fn poll_batch(&mut self, take: &mut impl Take) -> usize {
         let mut batch = mem::take(&mut self.batch);
         batch.make_room();
         let count = self.queues.poll(&mut batch.completions);
@@ -67,17 +88,7 @@ impl Core {
         count
     }
 
-    /// Queues a message for the upper half.
-    pub(super) fn queue_message(&mut self, from: Origin, message: Message) {
-        self.res.events.message(from, message);
-    }
-
-    fn take(
-        &mut self,
-        completions: &[Completion],
-        frames: &mut Vec<Option<Received>>,
-        take: &mut impl FnMut(&mut Self, Origin, Message),
-    ) {
+    fn take(&mut self, completions: &[Completion], frames: &mut Vec<Option<Received>>, take: &mut impl Take) {
         let mut received = 0;
         for completion in completions {
             let Some(slot) = ReceiveSlots::slot_of(completion.wr_id) else { continue };
@@ -102,12 +113,7 @@ impl Core {
     }
 
     /// A frame that came through a TGT, for us or for another poller.
-    fn place(
-        &mut self,
-        target: QpNumber,
-        frame: Received,
-        take: &mut impl FnMut(&mut Self, Origin, Message),
-    ) {
+    fn place(&mut self, target: QpNumber, frame: Received, take: &mut impl Take) {
         match self.crossings.other(&frame) {
             Some(poller) => self.cross(poller, target, frame),
             None => self.frame_received(target, frame, take),
@@ -116,12 +122,12 @@ impl Core {
 
     /// A frame that came through a TGT before, and was kept: the message in it is queued.
     pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
-        self.place(target, frame, &mut Self::queue_message);
+        self.place(target, frame, &mut Queue);
     }
 
     /// A frame for us that another poller has handed on, or that was kept: the message in it is queued.
     pub(super) fn take_late_frame(&mut self, target: QpNumber, frame: Received) {
-        self.frame_received(target, frame, &mut Self::queue_message);
+        self.frame_received(target, frame, &mut Queue);
     }
 
     /// Keeps a frame of a TGT that this poller does not know yet, if a command that was not taken yet may
@@ -143,12 +149,7 @@ impl Core {
     }
 
     /// A frame for us; hands on the message in it, if it holds one.
-    fn frame_received(
-        &mut self,
-        qp: QpNumber,
-        frame: Received,
-        take: &mut impl FnMut(&mut Self, Origin, Message),
-    ) {
+    fn frame_received(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
         let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
         let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
         let (peer, number) = target.session();
@@ -163,16 +164,19 @@ impl Core {
                 let heard = target.hear(pair, &mut self.res, &header);
                 let heard = heard.and_then(|()| trunk.hear(&mut self.res, lane, &header));
                 if heard == Ok(true) && header.kind == Kind::Message {
-                    let from = trunk.received(lane);
+                    trunk.count_received(lane);
+                    let from = trunk.origin(lane);
                     self.targets.note_credit(qp);
                     let message = self.res.receives.message(frame);
-                    return take(self, from, message);
+                    take.message(self, from, message);
+                    return take.frame_ends(self);
                 }
                 is_settings = header.kind == Kind::Settings;
                 match heard {
                     Ok(true) if header.kind == Kind::Bundle => {
                         let of = (slot.unwrap_or_default(), lane, header.word);
-                        self.bundle_received(of, &frame, take)
+                        let from = trunk.origin(lane);
+                        self.bundle_received(of, from, frame, take)
                     }
                     heard => heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame)),
                 }
@@ -194,17 +198,27 @@ impl Core {
     fn bundle_received(
         &mut self,
         (trunk, lane, count): (usize, usize, u16),
-        bundle: &Received,
-        take: &mut impl FnMut(&mut Self, Origin, Message),
+        from: Origin,
+        bundle: Received,
+        take: &mut impl Take,
     ) -> Result<(), FrameError> {
-        for message in frame::bundled(bundle.as_ref(), count) {
-            let message = self.res.receives.bundled(bundle, message?);
+        let bundle = self.res.receives.bundle(bundle);
+        let mut result = Ok(());
+        for message in frame::bundled(&bundle, count) {
+            let message = match message {
+                Ok(message) => Message::from(bundle.slice(message)),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
             // What a message leads to may end the session; the others were received before that.
-            let Some(trunk) = self.trunks.get_mut(trunk) else { break };
-            let from = trunk.received(lane);
-            take(self, from, message);
+            let Some(trunk) = self.trunks.get(trunk) else { break };
+            trunk.count_received(lane);
+            take.message(self, from, message);
         }
-        Ok(())
+        take.frame_ends(self);
+        result
     }
 
     /// The peer saw the session come up before we did.

@@ -1,14 +1,17 @@
 //! The turns of a poller.
 //!
 //! ```text
-//! round: poll the CQ and the rings -> messages to the upper half -> its own work -> commands
-//!        -> messages that those led to -> flush sends -> timers
+//! round: poll the CQ and the rings -> messages to the upper half -> commands -> messages that those led to
+//!        -> the upper half's own work -> flush sends -> timers
 //! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
 //! ```
 //!
 //! A round is one turn, and so is each part of going to sleep, because any other machine may run
 //! between two turns. A round takes several turns only in a simulation, when a handler was charged
 //! time: its machine does nothing in that time, so what it has sent is flushed after it.
+//!
+//! Commands come before the upper half's own work: a call that is made when the end of a session is known here waits for the next
+//! session, instead of being staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -18,7 +21,7 @@ use super::commands::Inbox;
 use super::idle::{Idle, Rest};
 use super::peers::Peers;
 use super::queues::Queues;
-use super::receives::Batch;
+use super::receives::{Batch, Queue, Take};
 use super::shutdown::Shutdown;
 use super::targets::Targets;
 use super::trunks::Trunks;
@@ -28,7 +31,7 @@ use crate::log_limit::LogLimit;
 use crate::peer_hash::PeerHash;
 use crate::shared::{Alive, NodeShared};
 use crate::trunk::{Event, Resources};
-use crate::{PollerIndex, Upper};
+use crate::{Message, Origin, PollerIndex, Upper};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -37,7 +40,7 @@ use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
 /// Staged work is flushed after so many events, so that a slow handler does not hold back the
-/// replies of those before it.
+/// replies of those before it. The messages of a bundle have come together, and so have what they lead to leave together.
 const FLUSH_EVERY: usize = 16;
 
 /// What a poller is made of; everything was made by the starting thread, so that failures are
@@ -66,7 +69,7 @@ enum Stage {
     Poll,
     /// The rest of a round, from here on: the turn before it ended because it was charged time.
     Deliver,
-    Commands,
+    Run,
     DeliverAgain,
     /// First part of going to sleep: completions from now on make the channel readable.
     Arm,
@@ -161,31 +164,23 @@ impl<U: Upper> Poller<U> {
 
     /// Takes completions. Messages go to the upper half at once, unless something that came before them waits to.
     fn poll_completions(&mut self) -> bool {
-        let Self { core, upper, delivered, .. } = self;
-        *delivered = 0;
-        core.poll_completions(&mut |core, from, message| {
-            if !core.res.events.is_empty() || core.is_charged() {
-                return core.queue_message(from, message);
-            }
-            upper.message(core, from, message);
-            *delivered += 1;
-            if delivered.is_multiple_of(FLUSH_EVERY) && !core.is_charged() {
-                core.flush_marked();
-            }
-        })
+        self.delivered = 0;
+        let mut deliver = Deliver { upper: &mut self.upper, delivered: 0 };
+        self.core.poll_completions(&mut deliver)
     }
 
     /// All of a round that may call handlers.
     fn finish_round(&mut self) -> Result<(), Charged> {
         if self.stage == Stage::Deliver {
             self.deliver()?;
-            self.worked |= self.upper.run(&mut self.core);
-            self.stage = Stage::Commands;
-            self.ends_turn()?;
-        }
-        if self.stage == Stage::Commands {
             self.worked |= self.core.commands();
+            self.stage = Stage::Run;
+        }
+        if self.stage == Stage::Run {
+            self.deliver()?;
+            self.worked |= self.upper.run(&mut self.core);
             self.stage = Stage::DeliverAgain;
+            self.ends_turn()?;
         }
         self.deliver()
     }
@@ -239,7 +234,7 @@ impl<U: Upper> Poller<U> {
 
     /// A completion that came before the arming makes no event, so the CQ is polled after it.
     fn announce(&mut self) -> Turn {
-        if self.core.poll_completions(&mut Core::queue_message) {
+        if self.core.poll_completions(&mut Queue) {
             self.stage = Stage::Poll;
         } else {
             self.core.queues.announce();
@@ -269,6 +264,31 @@ impl<U: Upper> Poller<U> {
     }
 }
 
+/// Hands messages to the upper half as they come.
+struct Deliver<'a, U> {
+    upper: &'a mut U,
+    /// Messages since the last flush.
+    delivered: usize,
+}
+
+impl<U: Upper> Take for Deliver<'_, U> {
+    #[inline]
+    fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
+        if !core.res.events.is_empty() || core.is_charged() {
+            return Queue.message(core, from, message);
+        }
+        self.upper.message(core, from, message);
+        self.delivered += 1;
+    }
+
+    fn frame_ends(&mut self, core: &mut Core) {
+        if self.delivered >= FLUSH_EVERY && !core.is_charged() {
+            self.delivered = 0;
+            core.flush_marked();
+        }
+    }
+}
+
 impl<U: Upper> Machine for Poller<U> {
     fn turn(&mut self) -> Turn {
         let _here = self.upper.enter();
@@ -280,7 +300,7 @@ impl<U: Upper> Machine for Poller<U> {
                 self.wake_up();
                 self.round()
             }
-            Stage::Poll | Stage::Deliver | Stage::Commands | Stage::DeliverAgain => self.round(),
+            Stage::Poll | Stage::Deliver | Stage::Run | Stage::DeliverAgain => self.round(),
         }
     }
 

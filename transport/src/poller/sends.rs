@@ -15,7 +15,14 @@ impl Core {
         let success = completion.status.is_success();
         if !success && trunk.is_live() {
             tracing::debug!(peer = %trunk.peer(), status = completion.status.explain(), "trunk broken");
-            self.break_trunk(slot, cause_of(completion.status));
+            let cause = match completion.status {
+                // A removal flushes the QPs before the device raises its event.
+                CompletionStatus::WorkRequestFlushed if trunk.is_without_device() => PeerDown::DeviceRemoved,
+                // An attempt: a session that was open has reached the peer before.
+                status if !trunk.is_open() => trunk.not_shared().unwrap_or_else(|| cause_of(status)),
+                status => cause_of(status),
+            };
+            self.break_trunk(slot, cause);
         }
         if let Some(trunk) = self.trunks.get_mut(slot) {
             trunk.complete(&mut self.res, sequence, success);

@@ -137,13 +137,14 @@ impl Core {
     }
 
     /// The QPs through which the peer reached us are destroyed, and what came through ours was taken.
-    pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32) {
+    pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
         if let Some(session) = self.peers.take_pending(peer, number) {
             destroy_ini(&self.res, session.qp.as_ref());
         }
         if let Some(slot) = self.find_trunk(peer, number) {
-            // The reason follows in `PeerDown`; until then the messages' own cause is this.
-            self.begin_dying(slot, PeerDown::Died);
+            // Another poller may have seen first that the device is gone.
+            let is_without_device = self.trunks.get(slot).is_some_and(Trunk::is_without_device);
+            self.begin_dying(slot, if is_without_device { PeerDown::DeviceRemoved } else { cause });
         }
         self.begin_closing(peer, number);
     }
@@ -170,6 +171,9 @@ impl Core {
             }
             return;
         };
+        if let Some(next) = next {
+            self.peers.went_away(peer, cause, next);
+        }
         if let Some(trunk) = self.trunks.get_mut(slot) {
             trunk.session_over(cause);
         }

@@ -1,9 +1,9 @@
 //! The trunks of a poller, in a table whose places work request numbers name.
 #![forbid(unsafe_code)]
 
+use crate::PeerKey;
 use crate::budget::Shares;
-use crate::trunk::{Resources, Trunk};
-use crate::{PeerKey, Token};
+use crate::trunk::{Cancelling, Resources, Trunk};
 use slab::Slab;
 use std::time::Duration;
 use trunkline_verbs::Time;
@@ -68,9 +68,11 @@ impl Trunks {
         self.0.iter().filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
     }
 
-    /// Removes a message that has not left; returns whether it was there.
-    pub(super) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
-        self.0.iter_mut().any(|(_, trunk)| trunk.cancel(token, shares))
+    /// Removes messages that have not left.
+    pub(super) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
+        for (_, trunk) in &mut self.0 {
+            trunk.cancel(cancelling, shares);
+        }
     }
 
     /// Looks at the timers of each.

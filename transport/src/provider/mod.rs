@@ -96,9 +96,24 @@ fn open_software(
                 device.addresses.push(address.ip());
             }
         }
+    } else {
+        warn_of_other_addresses(&device.addresses, &listen);
     }
     let device = SoftDevice::open(device).map_err(|cause| StartError::Open(DeviceError::new(cause)))?;
     Ok(Chosen { device, provider: SOFTWARE, why, listen })
+}
+
+/// Warns of addresses that the device was to have, and the node does not listen on.
+fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
+    let is_other = |address: &&SocketAddr| !address.ip().is_unspecified() && !named.contains(&address.ip());
+    if let (Some(other), false) = (listen.iter().find(is_other), named.is_empty()) {
+        tracing::warn!(
+            listen = %other,
+            addresses = ?named,
+            "the node listens on an address that is not one of the device's (TRUNKLINE_ADDRESS), and is not reached at those: listen on \
+             one of them or on 0.0.0.0, or leave the variable out"
+        );
+    }
 }
 
 /// What was asked for that no NIC does.

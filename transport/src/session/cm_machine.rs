@@ -17,7 +17,7 @@ use crate::ledger::{SessionEntry, SessionLedger};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
 use crate::shared::{Alive, NodeShared};
-use crate::{Connect, PeerDown, PeerKey, PollerIndex};
+use crate::{Connect, PeerDown, PeerKey, PollerIndex, Watch};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
@@ -65,6 +65,8 @@ pub(crate) struct CmMachine {
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
+    /// Who looks after the node, and when next.
+    watch: Option<(Arc<dyn Watch>, Time)>,
     /// All sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
@@ -82,6 +84,7 @@ impl CmMachine {
         listening: Listening,
     ) -> io::Result<Self> {
         let cookies = Cookies::new(&shared.runtime);
+        let watch = options.watch.clone().map(|watch| (watch, Time(0)));
         let mut this = Self {
             endpoints: Endpoints::new(Arc::clone(&shared)),
             _alive: shared.gauges.machine(),
@@ -95,6 +98,7 @@ impl CmMachine {
             refused: LogLimit::default(),
             cookies,
             numbers: Numbers::default(),
+            watch,
             drained: BTreeSet::new(),
             close_at: None,
             closed: false,
@@ -265,7 +269,9 @@ impl CmMachine {
             Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
             Action::Close { number } => {
                 self.endpoints.close(key, number);
-                self.tell(|| Command::SessionClosed { peer: key, number });
+                let reported = actions.iter().find_map(|action| action.reports(number));
+                let cause = reported.unwrap_or(PeerDown::Died);
+                self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Down { number, cause } => {
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
@@ -294,6 +300,7 @@ impl CmMachine {
     fn tick(&mut self) {
         let now = self.now();
         self.close_if_late(now);
+        self.have_watched(now);
         self.look(now);
         self.endpoints.tick(now);
         let (due, gone) = self.peers.due(now);
@@ -302,6 +309,13 @@ impl CmMachine {
         }
         for key in gone {
             self.forget(key);
+        }
+    }
+
+    /// Has somebody look after the node, if it is time for that.
+    fn have_watched(&mut self, now: Time) {
+        if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
+            *next = watch.look(now);
         }
     }
 
@@ -316,7 +330,8 @@ impl CmMachine {
 
     fn next_timer(&self) -> Option<Time> {
         let closing = self.close_at.filter(|_| !self.closed && !mutant!(busy_pollers_delay_a_shutdown));
-        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing];
+        let watching = self.watch.as_ref().map(|(_, next)| *next);
+        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing, watching];
         self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
     }
 }

@@ -206,7 +206,11 @@ impl Endpoints {
         let device = self.device()?;
         let init = QpInit::new(device.connections.receiving());
         device.device.create_qp(match &device.intake {
-            Intake::Xrc(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..init },
+            Intake::Xrc(xrcd) => {
+                let home = usize::from(poller) % device.cqs.len().max(1);
+                let group = u32::try_from(home).unwrap_or_default();
+                QpInit { xrcd: Some(Arc::clone(xrcd)), group, ..init }
+            }
             Intake::Rc(srqs) => {
                 let home = usize::from(poller) % srqs.len().max(1);
                 let none = VerbsError::Invalid("no poller");

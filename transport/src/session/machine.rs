@@ -68,6 +68,18 @@ pub(crate) enum Action {
     Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
 }
 
+impl Action {
+    /// Why the session of this number is over, if this reports that.
+    pub(super) fn reports(&self, session: u32) -> Option<PeerDown> {
+        match *self {
+            Self::Down { number, cause } | Self::Away { number, cause, .. } => {
+                (number == session).then_some(cause)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What became of one of the peer's INIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
@@ -376,7 +388,7 @@ impl Machine {
         }
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
-            if cause.is_incompatible() {
+            if cause.is_incompatible() || matches!(cause, PeerDown::NotShared(_)) {
                 // Who calls until the next attempt is due is told so at once, as after an attempt that failed.
                 self.backoff.failed(now, cause, false);
             }

@@ -10,7 +10,7 @@ use crate::{PeerDown, PeerEvent, SendFailure, SendOutcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_verbs::{QpModify, QpState, QueuePair, Time};
+use trunkline_verbs::{QpModify, QpPath, QpState, QueuePair, Time, VerbsError};
 
 /// A device that has not flushed a QP after this is not waited for any longer.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
@@ -37,6 +37,17 @@ impl Trunk {
     /// Whether it can be used.
     pub(crate) fn is_live(&self) -> bool {
         self.health == Health::Live
+    }
+
+    /// Whether its device was removed. Asks the device's control, so not on the way of each message.
+    pub(crate) fn is_without_device(&self) -> bool {
+        self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
+    }
+
+    /// That its device may only share memory with peers, and does not with this one.
+    pub(crate) fn not_shared(&self) -> Option<PeerDown> {
+        let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
+        Some(PeerDown::NotShared(path.why))
     }
 
     /// First phase: nothing new is posted, and what is posted comes back. `false` if that has begun before.
@@ -91,8 +102,8 @@ impl Trunk {
     /// Second phase: frees the trunk, whatever the device still has of it, and notifies the upper half.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
-        while let Some(record) = self.pipeline.pop_completed(&mut res.sends) {
-            self.finish(res, record, false);
+        while let Some(completed) = self.pipeline.pop_completed(&mut res.sends) {
+            self.completed(res, completed, false);
         }
         let outcome = self.failure(true);
         if mutant!(sources_of_broken_trunk_leak) {

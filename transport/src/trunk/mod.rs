@@ -31,7 +31,7 @@ mod timers;
 
 pub(crate) use ending::destroy_ini;
 pub(crate) use pipeline::parse_wr_id;
-pub(crate) use queue::{MessageQueue, Outbound};
+pub(crate) use queue::{Cancelling, MessageQueue, Outbound};
 pub(crate) use resources::{Event, ReceiveRoom, Resources, SendRoom};
 
 use crate::PeerKey;
@@ -62,8 +62,9 @@ pub(crate) struct Trunk {
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
-    /// Largest bundle that is sent to it, in bytes; 0 if it takes none.
+    /// Largest bundle that is sent to it, in bytes, and largest message in one; 0 if it takes none.
     max_bundle: usize,
+    max_bundled: usize,
     /// What waited for the session has been queued here.
     is_open: bool,
     pipeline: Pipeline,
@@ -114,6 +115,7 @@ impl Trunk {
             max_frame: 0,
             large_messages: 0,
             max_bundle: 0,
+            max_bundled: 0,
             is_open: false,
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),

@@ -4,8 +4,8 @@
 //! doorbell is signalled; since an INI completes in order, one completion covers all before it. Staged and posted work is
 //! one queue, whose places are the work request numbers. The trunk decides what is staged and what a completion means.
 //!
-//! A message that is staged while an earlier frame of its lane is staged still joins that, which becomes a bundle. It has a
-//! place in the queue for what it needs to be told of, and no work request: that of its frame, or a later one, completes it.
+//! A message that is staged while an earlier frame of its lane is staged still joins that, which becomes a bundle. The frame
+//! keeps what its sender needs to be told of; it has no work request of its own.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -13,7 +13,7 @@ use super::resources::{Events, Resources, SendRoom};
 use crate::SendOutcome;
 use crate::frame::{self, BUNDLED_LENGTH, HEADER, SETTLED, TIME_LEFT, VOID};
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
-use crate::upper::Receipt;
+use crate::upper::{Receipt, Report};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::mem;
@@ -30,6 +30,8 @@ const DOORBELL: usize = 16;
 /// Bits of a work request number that count; those above name the trunk.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
+/// Most lists of joined messages that are kept for later bundles.
+const SPARE: usize = 32;
 
 /// What a work request is for.
 #[derive(Debug)]
@@ -61,19 +63,37 @@ pub(super) enum Place {
     Inline(usize),
 }
 
-/// A frame to be posted, or a message that has joined one.
-#[derive(Debug, Clone, Copy)]
+/// A frame to be posted.
+#[derive(Debug)]
 pub(super) struct Frame {
-    pub(super) lane: usize,
+    lane: usize,
     place: Place,
-    /// Where in its place the frame begins, or the message. With room for a header before it, others may join it.
+    /// Where in its place the frame begins, or the first message. With room for a header before it, others may join it.
     begin: usize,
     /// Bytes of all its messages.
     bytes: usize,
-    /// How many these are; a frame of another kind counts as one.
-    messages: u16,
+    /// After this the first message is not posted.
+    deadline: Time,
+    /// The first message's header has a time left.
+    has_time_left: bool,
+    /// The times left in all its headers are as of this moment; [`Time::MAX`] if they differ.
+    as_of: Time,
+    /// Somebody is told when a message is delivered that has joined the first one.
+    is_told: bool,
+    /// The messages that have joined the first one.
+    joined: Vec<Joined>,
+    /// How many of all were given up since.
+    given_up: usize,
+}
+
+/// A message that has joined a frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joined {
+    receipt: Receipt,
     /// After this it is not posted.
-    deadline: Option<Time>,
+    deadline: Time,
+    /// Where it begins.
+    begin: usize,
     /// Its header has a time left.
     has_time_left: bool,
 }
@@ -89,10 +109,28 @@ pub(super) struct Parts<'a> {
     pub(super) has_time_left: bool,
 }
 
+/// A message that may join a frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joining<'a> {
+    pub(super) head: &'a [u8],
+    pub(super) body: &'a [u8],
+    /// After this it is not posted.
+    pub(super) deadline: Option<Time>,
+    /// Its header has a time left.
+    pub(super) has_time_left: bool,
+    pub(super) receipt: Receipt,
+}
+
 impl<'a> Parts<'a> {
     /// Of a frame that is the transport's own.
     pub(super) fn own(parts: &'a [&'a [u8]]) -> Self {
         Self { parts, deadline: None, has_time_left: false }
+    }
+
+    /// Whether its header has the time left as of this moment, or none.
+    fn is_as_of(&self, now: Time) -> bool {
+        let header = self.parts.first().copied().unwrap_or_default();
+        !self.has_time_left || has_time(header, self.deadline, now)
     }
 
     /// Bytes of all of them.
@@ -119,10 +157,18 @@ struct Work {
 #[derive(Debug)]
 enum What {
     Frame(Frame),
-    /// It is in the bytes of a frame before it.
-    Joined(Frame),
     Read(Read),
     Keepalive(SrqNumber),
+}
+
+/// What the device is done with.
+#[derive(Debug)]
+pub(super) struct Completed {
+    pub(super) record: Record,
+    /// The messages in the bundle, but for the first one; return the list to [`Pipeline::rest`].
+    pub(super) joined: Vec<Joined>,
+    /// Whether somebody is told when one of them is delivered.
+    pub(super) is_told: bool,
 }
 
 /// The send queue of one INI, with what waits to be posted to it.
@@ -138,12 +184,12 @@ pub(super) struct Pipeline {
     posted: usize,
     /// The number of the first.
     first: u64,
-    /// Work has failed, and so will all that is posted.
-    has_failed: bool,
-    /// No staged frame has an earlier deadline.
-    earliest: Option<Time>,
+    /// No staged message has an earlier deadline.
+    earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
+    /// Empty lists of joined messages, for their room.
+    spare: Vec<Vec<Joined>>,
 }
 
 /// The trunk and the sequence that a work request number names.
@@ -162,9 +208,9 @@ impl Pipeline {
             work: VecDeque::new(),
             posted: 0,
             first: 0,
-            has_failed: false,
-            earliest: None,
+            earliest: Time::MAX,
             inline: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -208,7 +254,7 @@ impl Pipeline {
         sends: &mut SendRoom,
         (lane, may_be_joined): (usize, bool),
         message: &Parts<'_>,
-        record: Record,
+        (record, now): (Record, Time),
     ) -> Option<u64> {
         if !self.has_room() || !sends.has_room() {
             return None;
@@ -225,104 +271,110 @@ impl Pipeline {
             Place::Slot(slot)
         };
         sends.begin();
-        let Parts { deadline, has_time_left, .. } = *message;
-        let frame = Frame { lane, place, begin, bytes, messages: 1, deadline, has_time_left };
+        let deadline = message.deadline.unwrap_or(Time::MAX);
+        self.earliest = self.earliest.min(deadline);
+        let frame = Frame {
+            lane,
+            place,
+            begin,
+            bytes,
+            deadline,
+            has_time_left: message.has_time_left,
+            as_of: if message.is_as_of(now) { now } else { Time::MAX },
+            is_told: false,
+            joined: Vec::new(),
+            given_up: 0,
+        };
         Some(self.push(What::Frame(frame), record))
     }
 
     /// Adds a message to the frame with this number, which is staged still, unless that would have more than `most` bytes.
-    /// Returns whether it was added.
+    /// Returns whether it was added. It costs least if the header has the message's length where a bundle has it, and
+    /// the right time left.
+    #[inline]
     pub(super) fn join(
         &mut self,
         sends: &mut SendRoom,
         number: u64,
-        message: &Parts<'_>,
-        receipt: Receipt,
-        most: usize,
+        message: &Joining<'_>,
+        (most, now): (usize, Time),
     ) -> bool {
-        let (bytes, has_room) = (message.len(), self.has_room());
         let at = usize::try_from(number.wrapping_sub(self.first) & SEQUENCES).unwrap_or(usize::MAX);
         let Some(Work { what: What::Frame(frame), .. }) = self.work.get_mut(at) else { return false };
-        if at < self.posted || !has_room || frame.begin + frame.bytes + bytes > most {
+        let Joining { head, body, deadline, has_time_left, receipt } = *message;
+        let bytes = head.len() + body.len();
+        let begin = frame.begin + frame.bytes;
+        if at < self.posted || begin + bytes > most {
             return false;
         }
         let slot = match frame.place {
-            Place::Slot(slot) => slot,
-            Place::Inline(start) => {
-                let Some(slot) = sends.take_slot() else { return false };
-                sends.write(slot, HEADER, &self.inline[start + HEADER..start + HEADER + frame.bytes]);
-                frame.place = Place::Slot(slot);
+            Place::Slot(slot) if !frame.joined.is_empty() => slot,
+            place => {
+                let Some(slot) = begin_bundle(sends, frame, place, &self.inline) else { return false };
+                frame.joined = self.spare.pop().unwrap_or_default();
                 slot
             }
         };
-        let write_length = |begin: usize, bytes: usize| {
-            let length = u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+        sends.write_both(slot, begin, head, body);
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+        if head.get(BUNDLED_LENGTH..BUNDLED_LENGTH + length.len()) != Some(&length[..]) {
             sends.write(slot, begin + BUNDLED_LENGTH, &length);
-        };
-        if frame.messages == 1 {
-            write_length(frame.begin, frame.bytes);
         }
-        let begin = frame.begin + frame.bytes;
-        message.parts.iter().fold(begin, |at, part| sends.write(slot, at, part));
-        write_length(begin, bytes);
-        frame.messages += 1;
+        if has_time_left && (frame.as_of != now || !has_time(head, deadline, now)) {
+            frame.as_of = Time::MAX;
+        }
+        let deadline = deadline.unwrap_or(Time::MAX);
         frame.bytes += bytes;
-        let Parts { deadline, has_time_left, .. } = *message;
-        let joined = Frame { begin, bytes, messages: 1, deadline, has_time_left, ..*frame };
-        self.push(What::Joined(joined), Record::Message(receipt));
+        frame.is_told |= receipt.report == Report::Always;
+        frame.joined.push(Joined { receipt, deadline, begin, has_time_left });
+        self.earliest = self.earliest.min(deadline);
         true
     }
 
     /// Adds work; returns its number.
     fn push(&mut self, what: What, record: Record) -> u64 {
-        if let Some(deadline) = what.deadline() {
-            self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-        }
         self.work.push_back(Work { what, record });
         (self.first + self.work.len() as u64 - 1) & SEQUENCES
     }
 
     /// Adds a READ, which needs no place.
     pub(super) fn stage_read(&mut self, sends: &mut SendRoom, read: Read, record: Record) {
-        self.push(What::Read(read), record);
+        let _ = self.push(What::Read(read), record);
         sends.begin();
     }
 
     /// Adds a WRITE of nothing, which an SRQ of the peer acknowledges.
     pub(super) fn stage_keepalive(&mut self, sends: &mut SendRoom, srq: SrqNumber) {
-        self.push(What::Keepalive(srq), Record::Keepalive);
+        let _ = self.push(What::Keepalive(srq), Record::Keepalive);
         sends.begin();
     }
 
     /// Takes back a message that was not posted, and whose deadline has passed.
     pub(super) fn take_late(&mut self, now: Time, sends: &mut SendRoom) -> Option<Late> {
-        self.earliest.filter(|earliest| *earliest <= now)?;
-        let is_late = |work: &Work| work.what.deadline().is_some_and(|deadline| deadline <= now);
-        let Some(at) = self.work.range(self.posted..).position(is_late) else {
-            self.earliest = self.work.range(self.posted..).filter_map(|work| work.what.deadline()).min();
+        if self.earliest > now {
+            return None;
+        }
+        let staged = || self.work.range(self.posted..).map(|work| work.what.earliest());
+        let Some(at) = staged().position(|earliest| earliest <= now) else {
+            self.earliest = staged().min().unwrap_or(Time::MAX);
             return None;
         };
         let at = self.posted + at;
-        if let What::Frame(frame @ Frame { messages: 2.., .. }) | What::Joined(frame) =
-            &mut self.work[at].what
-            && let Place::Slot(slot) = frame.place
+        let Work { what: What::Frame(frame), record } = &mut self.work[at] else { return None };
+        let lane = frame.lane;
+        if let Place::Slot(slot) = frame.place
+            && !frame.joined.is_empty()
         {
             // The others of its bundle leave.
+            let (begin, record) = frame.take_late(now, record)?;
             if !mutant!(late_messages_stay_in_their_bundle) {
-                sends.write(slot, frame.begin, &[VOID]);
+                sends.write(slot, begin, &[VOID]);
             }
-            (frame.deadline, frame.has_time_left) = (None, false);
-            let lane = frame.lane;
-            let record = mem::replace(&mut self.work[at].record, Record::Nothing);
             return Some(Late { lane, record, is_frame: false });
         }
         let Work { what, record } = self.work.remove(at)?;
         release(sends, &what);
-        if let What::Frame(Frame { lane, .. }) = what {
-            Some(Late { lane, record, is_frame: true })
-        } else {
-            None
-        }
+        Some(Late { lane, record, is_frame: true })
     }
 
     /// Posts what is staged.
@@ -343,23 +395,22 @@ impl Pipeline {
             self.posted = end;
         }
         self.inline.clear();
-        self.earliest = None;
+        self.earliest = Time::MAX;
         result
     }
 
-    /// Where the next doorbell's work ends: messages that have joined a frame are not without a work request before them.
+    /// Where the next doorbell's work ends.
     fn end_of_doorbell(&self) -> usize {
-        let is_request = |(_, work): &(usize, &Work)| !matches!(work.what, What::Joined(_));
-        let mut requests = (self.posted..).zip(self.work.range(self.posted..)).filter(is_request);
-        requests.nth(DOORBELL).map_or(self.work.len(), |(next, _)| next)
+        self.work.len().min(self.posted + DOORBELL)
     }
 
     /// Writes into the headers of staged frames what is settled last.
     fn settle(&mut self, res: &mut Resources, lanes: &[Lane]) {
         // Frames to one poller, that are posted together, have the same positions.
         let mut settled = None;
+        let now = res.time.now();
         for Work { what, record } in self.work.range(self.posted..) {
-            let (What::Frame(frame) | What::Joined(frame)) = what else { continue };
+            let What::Frame(frame) = what else { continue };
             let lane = &lanes[frame.lane];
             let mut write = |at: usize, field: &[u8]| match frame.place {
                 Place::Slot(slot) => _ = res.sends.write(slot, at, field),
@@ -367,20 +418,21 @@ impl Pipeline {
                     self.inline[start + at..start + at + field.len()].copy_from_slice(field);
                 }
             };
-            if frame.has_time_left {
-                write(frame.begin + TIME_LEFT, &frame::time_left(frame.deadline, res.time.now()));
+            if frame.as_of != now {
+                frame.times_left().for_each(|(begin, deadline)| {
+                    write(begin + TIME_LEFT, &frame::time_left(deadline, now));
+                });
             }
             match record {
-                Record::Message(_) | Record::Announcement(_) => lane.counters.count_sent(),
+                Record::Message(_) | Record::Announcement(_) | Record::Nothing => {
+                    lane.counters.count_sent(frame.messages() - frame.given_up);
+                }
                 Record::Credit { .. } => write(frame.begin + frame::WORD, &lane.released()),
                 _ => {}
             }
-            if matches!(what, What::Joined(_)) {
-                continue;
-            }
-            let begin = if frame.messages > 1 { 0 } else { frame.begin };
-            if frame.messages > 1 {
-                write(begin, &frame::bundle(frame.messages));
+            let begin = if frame.joined.is_empty() { frame.begin } else { 0 };
+            if !frame.joined.is_empty() {
+                write(0, &frame::bundle(u16::try_from(frame.messages()).unwrap_or(u16::MAX)));
             }
             let positions = match settled {
                 Some((of, positions)) if of == frame.lane => positions,
@@ -394,15 +446,14 @@ impl Pipeline {
     /// Posts staged work up to `end`.
     fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
-        let sges = work().filter_map(|work| work.what.sge(sends)).collect::<ArrayVec<_, DOORBELL>>();
-        let numbered = (self.posted..).zip(work()).filter(|(_, work)| !matches!(work.what, What::Joined(_)));
-        let mut requests = numbered
+        let sges = work().map(|work| work.what.sge(sends)).collect::<ArrayVec<_, DOORBELL>>();
+        let mut requests = (self.posted..)
+            .zip(work())
             .zip(&sges)
             .map(|((at, work), sge)| self.request(at, work, sge, lanes))
             .collect::<ArrayVec<_, DOORBELL>>();
         if let Some(last) = requests.last_mut() {
             last.flags = SendFlags::SIGNALED;
-            last.wr_id = self.wr_id(end - 1);
         }
         self.qp.post_send(&requests)
     }
@@ -416,7 +467,7 @@ impl Pipeline {
     fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
         let gathered = SendData::Gather(slice::from_ref(sge));
         let (operation, data, flags, remote_srq) = match &work.what {
-            What::Frame(frame) | What::Joined(frame) => {
+            What::Frame(frame) => {
                 let data = match frame.place {
                     Place::Slot(_) => gathered,
                     Place::Inline(start) => {
@@ -440,35 +491,36 @@ impl Pipeline {
         usize::try_from(before).ok().filter(|before| *before < self.posted).map_or(0, |before| before + 1)
     }
 
-    /// How many of the oldest `count` works have succeeded, of which the device has completed the last request. What has
-    /// joined a frame follows it, as a rule behind later ones, and is not known to have succeeded once a request has failed.
-    pub(super) fn succeeded(&mut self, count: usize, success: bool) -> usize {
-        let has_failed = self.has_failed;
-        self.has_failed |= !success;
-        let is_precise = !mutant!(joined_messages_do_not_fail_with_their_frame);
-        let is_request = |work: &Work| !(is_precise && matches!(work.what, What::Joined(_)));
-        match success {
-            _ if has_failed && is_precise => 0,
-            true => count,
-            false => self.work.range(..count).rposition(is_request).unwrap_or(0),
-        }
+    /// The device is done with its oldest work: frees what it used, and returns what it was for.
+    pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Completed> {
+        self.posted = self.posted.checked_sub(1)?;
+        let Work { what, record } = self.work.pop_front()?;
+        self.first = (self.first + 1) & SEQUENCES;
+        release(sends, &what);
+        let (joined, is_told) = match what {
+            What::Frame(frame) => (frame.joined, frame.is_told),
+            What::Read(_) | What::Keepalive(_) => (Vec::new(), false),
+        };
+        Some(Completed { record, joined, is_told })
     }
 
-    /// The device is done with its oldest work: frees what it used, and returns what it was for.
-    pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Record> {
-        self.posted = self.posted.checked_sub(1)?;
-        let work = self.work.pop_front()?;
-        self.first = (self.first + 1) & SEQUENCES;
-        release(sends, &work.what);
-        Some(work.record)
+    /// Keeps the room of a list of joined messages, which have ended.
+    pub(super) fn rest(&mut self, mut joined: Vec<Joined>) {
+        if joined.capacity() > 0 && self.spare.len() < SPARE {
+            joined.clear();
+            self.spare.push(joined);
+        }
     }
 
     /// Gives up what was never posted; the messages among it end so.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
-        for work in self.work.drain(self.posted..) {
-            release(sends, &work.what);
-            if let Record::Message(receipt) = work.record {
+        for Work { what, record } in self.work.drain(self.posted..) {
+            release(sends, &what);
+            if let Record::Message(receipt) = record {
                 events.sent(receipt, outcome);
+            }
+            if let What::Frame(frame) = what {
+                frame.joined.iter().for_each(|joined| events.sent(joined.receipt, outcome));
             }
         }
         self.inline.clear();
@@ -484,36 +536,98 @@ pub(super) struct Late {
     pub(super) is_frame: bool,
 }
 
+impl Frame {
+    /// How many messages it was made of; a frame of another kind counts as one.
+    fn messages(&self) -> usize {
+        1 + self.joined.len()
+    }
+
+    /// The earliest deadline of its messages.
+    fn earliest(&self) -> Time {
+        self.joined.iter().map(|joined| joined.deadline).fold(self.deadline, Time::min)
+    }
+
+    /// Takes a message out whose deadline has passed; `record` is that of the first one. Returns where it begins.
+    fn take_late(&mut self, now: Time, record: &mut Record) -> Option<(usize, Record)> {
+        self.given_up += 1;
+        if self.deadline <= now {
+            (self.deadline, self.has_time_left) = (Time::MAX, false);
+            return Some((self.begin, mem::replace(record, Record::Nothing)));
+        }
+        let late = self.joined.iter_mut().find(|joined| joined.deadline <= now)?;
+        let receipt = late.receipt;
+        late.receipt.report = Report::Never;
+        (late.deadline, late.has_time_left) = (Time::MAX, false);
+        Some((late.begin, Record::Message(receipt)))
+    }
+
+    /// Where its messages with a time left begin, and their deadlines.
+    fn times_left(&self) -> impl Iterator<Item = (usize, Option<Time>)> {
+        let first = (self.begin, self.deadline, self.has_time_left);
+        let joined = self.joined.iter().map(|joined| (joined.begin, joined.deadline, joined.has_time_left));
+        std::iter::once(first)
+            .chain(joined)
+            .filter(|(.., has_time_left)| *has_time_left)
+            .map(|(begin, deadline, _)| (begin, Some(deadline).filter(|deadline| *deadline < Time::MAX)))
+    }
+}
+
+impl Joined {
+    /// By what, and whether, its sender is told of its outcome.
+    pub(super) fn receipt(&self) -> Receipt {
+        self.receipt
+    }
+}
+
 impl What {
-    fn deadline(&self) -> Option<Time> {
+    fn earliest(&self) -> Time {
         match self {
-            Self::Frame(frame) | Self::Joined(frame) => frame.deadline,
-            Self::Read(_) | Self::Keepalive(_) => None,
+            Self::Frame(frame) => frame.earliest(),
+            Self::Read(_) | Self::Keepalive(_) => Time::MAX,
         }
     }
 
-    /// The part of registered memory that its work request has, if it has one.
-    fn sge(&self, sends: &SendRoom) -> Option<Sge> {
+    /// The part of registered memory that its work request has.
+    fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
-            Self::Frame(Frame { place: Place::Slot(slot), begin, bytes, messages, .. }) => {
-                Some(if *messages > 1 {
-                    sends.sge(*slot, 0, begin + bytes)
-                } else {
+            Self::Frame(Frame { place: Place::Slot(slot), begin, bytes, joined, .. }) => {
+                if joined.is_empty() {
                     sends.sge(*slot, *begin, *bytes)
-                })
+                } else {
+                    sends.sge(*slot, 0, begin + bytes)
+                }
             }
-            Self::Read(read) => Some(read.sge),
-            Self::Frame(_) | Self::Keepalive(_) => Some(Sge::default()),
-            Self::Joined(_) => None,
+            Self::Read(read) => read.sge,
+            Self::Frame(_) | Self::Keepalive(_) => Sge::default(),
         }
     }
 }
 
+/// Whether a header has this time left.
+#[inline]
+fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
+    header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])
+}
+
+/// A second message is about to join a frame: the slot where both are from now on, if there is one.
+#[inline(never)]
+fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: Place, inline: &[u8]) -> Option<u32> {
+    let slot = match place {
+        Place::Slot(slot) => slot,
+        Place::Inline(start) => {
+            let slot = sends.take_slot()?;
+            sends.write(slot, HEADER, &inline[start + HEADER..start + HEADER + frame.bytes]);
+            frame.place = Place::Slot(slot);
+            slot
+        }
+    };
+    let length = u32::try_from(frame.bytes).unwrap_or(u32::MAX).to_le_bytes();
+    sends.write(slot, frame.begin + BUNDLED_LENGTH, &length);
+    Some(slot)
+}
+
 /// Work is over, or was given up: what it used is free.
 fn release(sends: &mut SendRoom, what: &What) {
-    if matches!(what, What::Joined(_)) {
-        return;
-    }
     sends.end();
     if let What::Frame(Frame { place: Place::Slot(slot), .. }) = what {
         sends.put_back_slot(*slot);

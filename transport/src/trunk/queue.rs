@@ -9,7 +9,7 @@ use super::copying::Copying;
 use crate::budget::Shares;
 use crate::upper::Receipt;
 use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
 
 /// An empty queue keeps room for so many messages.
@@ -72,6 +72,35 @@ impl Heads {
     }
 }
 
+/// Messages that are to be given up, wherever they wait.
+#[derive(Debug)]
+pub(crate) struct Cancelling<'a> {
+    tokens: &'a BTreeSet<Token>,
+    cancelled: BTreeSet<Token>,
+}
+
+impl<'a> Cancelling<'a> {
+    /// Those with these tokens.
+    pub(crate) fn new(tokens: &'a BTreeSet<Token>) -> Self {
+        Self { tokens, cancelled: BTreeSet::new() }
+    }
+
+    /// Those that were found.
+    pub(crate) fn cancelled(self) -> BTreeSet<Token> {
+        self.cancelled
+    }
+
+    /// Whether all were found.
+    fn is_done(&self) -> bool {
+        self.cancelled.len() == self.tokens.len()
+    }
+
+    /// Whether the message with this token is one of them, which is found now.
+    fn take(&mut self, token: Token) -> bool {
+        self.tokens.contains(&token) && self.cancelled.insert(token)
+    }
+}
+
 /// Messages in the order in which they leave.
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
@@ -120,13 +149,18 @@ impl MessageQueue {
         (self.messages.len(), self.messages.iter().map(Outbound::bytes).sum())
     }
 
-    /// Removes a message for the peer; returns whether it was there.
-    pub(crate) fn cancel(&mut self, peer: PeerKey, token: Token, shares: &mut Shares) -> bool {
-        let Some(at) = self.messages.iter().position(|message| message.receipt.token == token) else {
-            return false;
-        };
-        let removed = self.messages.remove(at);
-        removed.inspect(|message| shares.unqueue(peer, message.bytes())).is_some()
+    /// Removes the messages for the peer that are to be given up.
+    pub(crate) fn cancel(&mut self, peer: PeerKey, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
+        if self.messages.is_empty() || cancelling.is_done() {
+            return;
+        }
+        self.messages.retain(|message| {
+            let is_given_up = cancelling.take(message.receipt.token);
+            if is_given_up {
+                shares.unqueue(peer, message.bytes());
+            }
+            !is_given_up
+        });
     }
 
     /// Fails the messages for the peer whose deadline has passed.
@@ -191,7 +225,8 @@ impl MessageQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Report;
+    use crate::budget::{Counted, NodeBudgets, NodeLimits};
+    use crate::{Leaves, Report};
 
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
         Outbound {
@@ -206,6 +241,25 @@ mod tests {
             copying: None,
             connect: Connect::FailFast,
         }
+    }
+
+    #[test]
+    fn only_the_messages_that_are_given_up_leave_the_queue_and_are_discharged() {
+        let (peer, limits) = (PeerKey::numbered(1), NodeLimits::default());
+        let mut shares = Shares::new(&NodeBudgets::new(limits, 1), 0);
+        let mut queue = MessageQueue::default();
+        for token in 0..10 {
+            shares.queue(peer, 0, Leaves::Nothing).expect("there is room");
+            queue.push(message(token, None));
+        }
+        let tokens = [3, 7, 11].map(Token).into();
+        let mut cancelling = Cancelling::new(&tokens);
+        queue.cancel(peer, &mut cancelling, &mut shares);
+        assert_eq!(cancelling.cancelled(), [3, 7].map(Token).into(), "one has left before");
+        let left = std::iter::from_fn(|| queue.pop()).map(|message| message.receipt.token.0);
+        assert_eq!(left.collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6, 8, 9]);
+        let messages = &shares.ledger(Counted::default())[0];
+        assert_eq!(messages.used, [(peer, 8)].into());
     }
 
     /// Whatever is pushed, taken out and put back: messages fail at their deadlines, and none is looked for before.

@@ -5,7 +5,7 @@ use super::{Resources, Trunk};
 use crate::buffer::Received;
 use crate::frame::{FrameError, Header, Kind};
 use crate::settings::Settings;
-use crate::sizes::BUNDLE_BYTES;
+use crate::sizes::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
@@ -101,6 +101,8 @@ impl Trunk {
                 self.large_messages = settings.large_messages;
                 let most = BUNDLE_BYTES.min(self.max_frame);
                 self.max_bundle = usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(most);
+                let most = if self.max_bundle > 0 { BUNDLED_BYTES } else { 0 };
+                self.max_bundled = most.min(self.max_message);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
                 res.events.peer(self.peer, PeerEvent::Up { epoch: self.epoch, pollers });
             }
@@ -111,10 +113,10 @@ impl Trunk {
         Ok(())
     }
 
-    /// A message of the peer's poller `lane` was taken; returns where it comes from.
-    pub(crate) fn received(&self, lane: usize) -> Origin {
+    /// A message of the peer's poller `lane` was taken.
+    #[inline]
+    pub(crate) fn count_received(&self, lane: usize) {
         self.lanes.get(lane).inspect(|lane| lane.counters.count_received());
-        self.origin(lane)
     }
 
     /// Where messages of the peer's poller `lane` come from.

@@ -16,7 +16,6 @@ use crate::{
 };
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Waker;
@@ -88,9 +87,20 @@ impl TurnTime {
     }
 
     fn tick(&mut self, clock: &Clock) {
-        self.now = clock.now();
+        self.set(clock.now());
+    }
+
+    fn set(&mut self, now: Time) {
+        self.now = now;
         self.now_ms =
             u64::try_from(self.now.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// It is at least this late.
+    pub(crate) fn advance(&mut self, now: Time) {
+        if now > self.now {
+            self.set(now);
+        }
     }
 
     pub(crate) fn now(self) -> Time {
@@ -149,7 +159,14 @@ impl SendRoom {
         self.slots.put_back(slot);
     }
 
+    /// Writes two parts of a frame, one after the other.
+    #[inline]
+    pub(super) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
+        self.slots.write_both(slot, at, first, second);
+    }
+
     /// Writes a part of a frame; returns where it ends.
+    #[inline]
     pub(super) fn write(&self, slot: u32, at: usize, part: &[u8]) -> usize {
         self.slots.write(slot, at, part)
     }
@@ -231,9 +248,9 @@ impl ReceiveRoom {
         }
     }
 
-    /// A message of a bundle.
-    pub(crate) fn bundled(&mut self, bundle: &Received, message: Range<usize>) -> Message {
-        Message::from(self.slots.part(bundle, message))
+    /// A bundle, in memory that its messages share.
+    pub(crate) fn bundle(&mut self, bundle: Received) -> Bytes {
+        self.slots.shared(bundle)
     }
 
     /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,

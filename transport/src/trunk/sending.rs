@@ -4,15 +4,16 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::pipeline::{Late, Parts, Record};
+use super::pipeline::{Completed, Joining, Late, Parts, Record};
+use super::queue::Cancelling;
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
 use crate::frame::{self, FIN_ENTRIES, Fin};
 use crate::rendezvous::REQUESTS_PER_LANE;
 use crate::settings::Settings;
-use crate::sizes::{BUNDLE_BYTES, BUNDLED_BYTES, SLOT_BYTES};
+use crate::sizes::{BUNDLE_BYTES, SLOT_BYTES};
 use crate::upper::Receipt;
-use crate::{Outgoing, PeerDown, SendError, SendOutcome, Token, Toward, Turn};
+use crate::{Outgoing, PeerDown, SendError, SendOutcome, Toward, Turn};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{PostError, Time};
 
@@ -21,7 +22,25 @@ impl Trunk {
     ///
     /// # Errors
     /// When it is larger than the peer takes, or too much waits.
+    #[inline]
     pub(crate) fn send(
+        &mut self,
+        res: &mut Resources,
+        message: &Outgoing<'_>,
+        turn: Turn,
+    ) -> Result<bool, SendError> {
+        if let Some(lane) = self.lane_of(message.toward, turn)
+            && self.lanes[lane].is_clear(message.ordered)
+            && self.try_join(res, lane, (message.head, &message.body), (message.receipt(), message.deadline))
+        {
+            return Ok(true);
+        }
+        self.stage_or_queue(res, message, turn)
+    }
+
+    /// Takes a message that joins no other.
+    #[inline(never)]
+    fn stage_or_queue(
         &mut self,
         res: &mut Resources,
         message: &Outgoing<'_>,
@@ -69,10 +88,11 @@ impl Trunk {
         res.events.never_sent(message.receipt, cause);
     }
 
-    /// Removes a message that has not left; returns whether it was there.
-    pub(crate) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
-        let mut queues = self.lanes.iter_mut().flat_map(|lane| &mut lane.queues);
-        queues.any(|queue| queue.cancel(self.peer, token, shares))
+    /// Removes messages that have not left.
+    pub(crate) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
+        for queue in self.lanes.iter_mut().flat_map(|lane| &mut lane.queues) {
+            queue.cancel(self.peer, cancelling, shares);
+        }
     }
 
     /// Stages what can leave, and posts it; then copies what has its turn.
@@ -98,7 +118,7 @@ impl Trunk {
         if !self.can_stage_credit(res, lane) {
             return false;
         }
-        let (parts, record) = (&[&frame::credit()[..]], Record::Credit { lane });
+        let (parts, record) = (&[&frame::credit()[..]], (Record::Credit { lane }, res.time.now()));
         let is_staged =
             self.pipeline.stage(&mut res.sends, (lane, false), &Parts::own(parts), record).is_some();
         if is_staged {
@@ -119,10 +139,10 @@ impl Trunk {
         if count == 0 {
             return;
         }
-        let succeeded = self.pipeline.succeeded(count, success);
+        let succeeded = if success { count } else { count - 1 };
         for index in 0..count {
-            let Some(record) = self.pipeline.pop_completed(&mut res.sends) else { break };
-            self.finish(res, record, index < succeeded);
+            let Some(completed) = self.pipeline.pop_completed(&mut res.sends) else { break };
+            self.completed(res, completed, index < succeeded);
         }
         self.keepalive_out &= !self.pipeline.is_idle();
         if success {
@@ -131,7 +151,19 @@ impl Trunk {
         self.mark(res);
     }
 
-    pub(super) fn finish(&mut self, res: &mut Resources, record: Record, success: bool) {
+    /// The device is done with work, and with the messages that have joined its frame.
+    pub(super) fn completed(&mut self, res: &mut Resources, completed: Completed, success: bool) {
+        let Completed { record, joined, is_told } = completed;
+        self.finish(res, record, success);
+        if is_told || !success {
+            let has_arrived = success || mutant!(joined_messages_do_not_fail_with_their_frame);
+            let outcome = if has_arrived { SendOutcome::Delivered } else { self.failure(true) };
+            joined.iter().for_each(|joined| res.events.sent(joined.receipt(), outcome));
+        }
+        self.pipeline.rest(joined);
+    }
+
+    fn finish(&mut self, res: &mut Resources, record: Record, success: bool) {
         match record {
             Record::Message(receipt) => {
                 let outcome = if success { SendOutcome::Delivered } else { self.failure(true) };
@@ -218,17 +250,32 @@ impl Trunk {
         (head, body): (&[u8], &[u8]),
         (receipt, deadline): (Receipt, Option<Time>),
     ) -> bool {
-        let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
-        let may_join = parts.len() <= BUNDLED_BYTES && self.max_bundle > 0;
-        if may_join
-            && let Some(last) = self.lanes[lane].last
-            && self.pipeline.join(&mut res.sends, last, &parts, receipt, self.max_bundle)
-        {
+        if self.try_join(res, lane, (head, body), (receipt, deadline)) {
             return true;
         }
+        let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
+        let may_join = parts.len() <= self.max_bundled;
         let number = self.stage(res, (lane, may_join), &parts, Record::Message(receipt));
         self.lanes[lane].last = number.filter(|_| may_join);
         number.is_some()
+    }
+
+    /// Adds a small message to the last frame of its lane, if it can leave with that.
+    #[inline]
+    fn try_join(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        (head, body): (&[u8], &[u8]),
+        (receipt, deadline): (Receipt, Option<Time>),
+    ) -> bool {
+        let Some(last) = self.lanes[lane].last else { return false };
+        if head.len().saturating_add(body.len()) > self.max_bundled {
+            return false;
+        }
+        let has_time_left = frame::has_time_left(head);
+        let message = Joining { head, body, deadline, has_time_left, receipt };
+        self.pipeline.join(&mut res.sends, last, &message, (self.max_bundle, res.time.now()))
     }
 
     /// Stages what this node takes, before anything else in a lane. Uses no credit.
@@ -245,7 +292,8 @@ impl Trunk {
         let (header, body) = (frame::settings(), settings.emit());
         let parts: [&[u8]; 2] = [&header, &body];
         let parts = Parts::own(&parts);
-        let staged = self.pipeline.stage(&mut res.sends, (lane, false), &parts, Record::Settings);
+        let record = (Record::Settings, res.time.now());
+        let staged = self.pipeline.stage(&mut res.sends, (lane, false), &parts, record);
         self.lanes[lane].has_begun = staged.is_some();
     }
 
@@ -310,6 +358,7 @@ impl Trunk {
         if !known.is_open() || known.spender.available() == 0 {
             return None;
         }
+        let record = (record, res.time.now());
         let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
         known.spender.spend(res.time.now_ms());
         known.took(res.time.now_ms());

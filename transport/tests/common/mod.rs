@@ -120,7 +120,7 @@ impl Probe {
     fn perform(&mut self, carrier: &mut dyn Carrier, job: Job) {
         match job {
             Job::Connect(address) => {
-                let key = carrier.peer(address);
+                let key = carrier.peer(PeerKey::new(address));
                 self.tell(Happened::Connecting(address, key));
             }
             Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
@@ -179,8 +179,8 @@ impl Probe {
                 carrier.send(&message).unwrap();
             }
             Job::Cancel(token) => {
-                let had_not_left = carrier.cancel(Token(token));
-                self.tell(Happened::Cancelled(token, had_not_left));
+                let not_left = carrier.cancel(&[Token(token)].into());
+                self.tell(Happened::Cancelled(token, !not_left.is_empty()));
             }
             Job::LetGo => self.kept.clear(),
             Job::Wait(until) => drop(until.recv()),
@@ -263,12 +263,14 @@ impl TestNode {
         let jobs = (0..pollers).map(|_| Jobs::default()).collect::<Vec<_>>();
         let shared = Mutex::new(sender);
         let of_pollers = jobs.clone();
-        let node = Node::start(options.pollers(pollers), move |index| Probe {
-            index,
-            jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
-            events: shared.lock().unwrap().clone(),
-            kept: Vec::new(),
-            backlog: VecDeque::new(),
+        let node = Node::start(options.pollers(pollers), move |index| {
+            Ok(Probe {
+                index,
+                jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
+                events: shared.lock().unwrap().clone(),
+                kept: Vec::new(),
+                backlog: VecDeque::new(),
+            })
         })
         .unwrap();
         let (address, handles) = (node.local_address(), node.poller_handles());

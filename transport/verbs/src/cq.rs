@@ -14,6 +14,10 @@ pub struct CqInit {
     pub channel: Option<Arc<dyn CompletionChannel>>,
     /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
+    /// The group of CQs that this one belongs to: those that one thread polls. A software device may give each
+    /// group a part of its own, so that threads which poll different groups do not wait for each other. Any
+    /// thread may poll any CQ all the same. 0 is the group of programs that do not divide their CQs.
+    pub group: u32,
 }
 
 /// Which completions raise an event on the channel.

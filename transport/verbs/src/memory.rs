@@ -128,6 +128,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
+    #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, from.len())?;
         // SAFETY: `check` has verified that the destination range is inside the block. `from` can overlap it
@@ -195,6 +196,7 @@ impl Memory {
         range.start <= range.end && range.end <= self.length
     }
 
+    #[inline]
     fn check(&self, offset: usize, length: usize) -> Result<(), MemoryError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),

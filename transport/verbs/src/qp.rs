@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use crate::QpPath;
 use crate::{
     CompletionQueue, PostError, ProtectionDomain, QpAttributes, QpModify, QpNumber, QpType, ReceiveRequest,
     SendRequest, SharedReceiveQueue, VerbsError, XrcDomain,
@@ -43,6 +44,9 @@ pub struct QpInit {
     pub capacities: QueueCapacities,
     /// Every send generates a completion, not only signalled ones.
     pub signal_all: bool,
+    /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ. Other
+    /// QPs belong to the group of their send CQ.
+    pub group: u32,
 }
 
 impl QpInit {
@@ -58,6 +62,7 @@ impl QpInit {
             xrcd: None,
             capacities: QueueCapacities::default(),
             signal_all: false,
+            group: 0,
         }
     }
 }
@@ -84,6 +89,11 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
+
+    /// The way that its packets take now; `None` for a device that knows of one only, and when the QP is not here.
+    fn path(&self) -> Option<QpPath> {
+        None
+    }
 
     /// Posts send requests, with one doorbell for all of them.
     ///

@@ -31,7 +31,7 @@ struct Options {
 /// Largest accepted value in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Each poller has its own handler; the handlers share the map.
+/// The handler, which all pollers share.
 #[derive(Debug, Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .grace(Duration::from_secs(options.grace))
-        .serve(KvServer::new(move || store.clone()))
+        .serve(KvServer::new(store))
         .start()?;
     println!("listening {}", node.local_address());
     signals.forever().next();

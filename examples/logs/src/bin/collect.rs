@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .listen(options.listen)
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
-        .serve(LogsServer::new(move || collector.clone()))
+        .serve(LogsServer::new(collector))
         .start()?;
     println!("listening {}", node.local_address());
     let printer = std::thread::spawn(move || print(&blocks));

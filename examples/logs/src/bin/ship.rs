@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .start()?;
-    let client = LogsClient::connect(&node, options.collector)?
+    let client = LogsClient::new(node.channel(options.collector))
         .with_timeout(Duration::from_millis(options.timeout_ms));
     match options.request {
         Request::Send { source } => send(&client, &source)?,

@@ -1,7 +1,7 @@
 //! What decoded arguments are charged, and who is refused.
 
 use crate::budgets::Limits;
-use crate::codec::EncodeArguments as _;
+use crate::codec::{Bincode, Coding, EncodeArguments as _};
 use crate::fake::{ECHO, METHODS, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::name::MethodName;
@@ -36,7 +36,7 @@ fn rig() -> Rig {
 /// A request whose arguments are so many empty texts.
 fn request(call: u64, texts: usize, one_way: bool) -> Vec<u8> {
     let mut encoded = Vec::new();
-    (vec![""; texts],).encode(&mut encoded).unwrap();
+    (Coding::<Bincode, _>::of(&vec![String::new(); texts]),).encode(&mut encoded).unwrap();
     encode(call, &encoded, one_way)
 }
 

@@ -90,7 +90,7 @@ fn numbers_that_nobody_asked_for_are_not_kept() {
     assert_eq!(asked(&mut rig), by_hash());
     // The schema of another version was not checked by the server.
     let mut newer = number(ECHO).unwrap();
-    newer.version += 1;
+    newer.schema.version += 1;
     rig.message(server(), frame(Header::Number { call: 1, number: newer }, &[], &[]));
     assert_eq!(asked(&mut rig), by_hash());
     rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
@@ -122,8 +122,8 @@ fn a_server_takes_its_numbers_and_no_others() {
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     assert_eq!(header, Header::Reply { call: 1, code: 0, by: By::Handler, number: None });
     assert!(given.bytes.ends_with(b"body"), "it is the echo");
-    // The service has seven methods.
-    for number in [7, 8, 0xfffe] {
+    // The service has eight methods.
+    for number in [8, 9, 0xfffe] {
         rig.message(server(), frame(Header::Request(numbered(number, 2)), &[], b"body"));
         let [(_, header)] = sent(&mut rig).try_into().unwrap();
         let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
@@ -138,11 +138,11 @@ fn refusals_carry_the_number_of_a_method_that_there_is() {
     rig.inbox.lifecycle().begin_drain();
     let mut newer = request(HANG, 3);
     if let Asked::Method(method) = &mut newer.asked {
-        method.version += 1;
+        method.schema.version += 1;
     }
     // Of a one-way call a node that drains reports none.
     let one_way = RequestHeader { one_way: true, ..request(HANG_UNHEARD, 4) };
-    for header in [request(HANG, 1), one_way, request(&METHODS[7], 2), newer] {
+    for header in [request(HANG, 1), one_way, request(&METHODS[8], 2), newer] {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
     let numbers = sent(&mut rig).into_iter().map(|(_, header)| match header {

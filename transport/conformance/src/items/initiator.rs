@@ -137,7 +137,12 @@ fn fence(lab: &Lab, route: &Route) -> Verdict {
 fn solicited(lab: &Lab) -> Verdict {
     const CONTEXT: u64 = 0x736f;
     let channel = lab.far.device.create_completion_channel()?;
-    let init = CqInit { capacity_cqe: 16, channel: Some(Arc::clone(&channel)), context: CONTEXT };
+    let init = CqInit {
+        capacity_cqe: 16,
+        channel: Some(Arc::clone(&channel)),
+        context: CONTEXT,
+        ..CqInit::default()
+    };
     let cq = lab.far.device.create_cq(init)?;
     let route = lab.route(&Terms::default())?;
     let srq = lab.far.new_srq(&route.xrcd, &cq)?;

@@ -2,12 +2,13 @@
 
 use super::fields::{Id, PORT_SPACE, QP, QP_TYPE};
 use super::qp;
-use super::synchronous::{forget_event, wait_for_outcome};
+use super::synchronous::{begin, forget_event, wait_for_outcome};
 use crate::abi::*;
 use crate::border::{Errno, Handle, In, Out, field, value};
 use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::replace;
+use std::sync::Arc;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
 /// The most READs and atomics at once, in either direction: the device's limit, and the default.
@@ -41,9 +42,10 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
         // SAFETY: this function's contract, which the program keeps.
         let (id, param) = unsafe { (Handle::new(id)?, Param::new(param)?) };
         let parameters = parameters(id, param.as_ref())?;
-        id.endpoint.connect(&parameters)?;
-        lock(&id.facts).was_asked = true;
-        wait_for_outcome(id)?;
+        let before = replace(&mut lock(&id.facts).was_asked, true);
+        begin(id, |endpoint| {
+            endpoint.connect(&parameters).inspect_err(|_| lock(&id.facts).was_asked = before)
+        })?;
         Ok(0)
     })
 }
@@ -74,14 +76,16 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
             fit(asked.map(|asked| asked.1), RDMA_MAX_INIT_DEPTH, offered.1).min(offered.1).min(MAX_RD_ATOMIC);
         qp::bring_up(id, parameters.responder_resources, parameters.initiator_depth)?;
         let awaited = replace(&mut lock(&id.facts).awaits_accept, false);
-        if let Err(error) = id.endpoint.accept(&parameters) {
-            lock(&id.facts).awaits_accept = awaited;
-            let _no_qp = qp::to_error(id);
-            let _no_connection = id.endpoint.reject_for(RejectReason::CONSUMER, &[]);
-            return Err(error.into());
-        }
-        lock(&id.facts).was_connected = true;
-        wait_for_outcome(id)?;
+        let before = replace(&mut lock(&id.facts).was_connected, true);
+        begin(id, |endpoint| {
+            endpoint.accept(&parameters).inspect_err(|_| {
+                let mut facts = lock(&id.facts);
+                (facts.awaits_accept, facts.was_connected) = (awaited, before);
+                drop(facts);
+                let _no_qp = qp::to_error(id);
+                let _no_connection = endpoint.reject_for(RejectReason::CONSUMER, &[]);
+            })
+        })?;
         Ok(0)
     })
 }
@@ -254,17 +258,20 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             return if lock(&id.facts).was_asked { Ok(0) } else { Err(Errno::EINVAL) };
         }
         qp::to_error(id)?;
-        let result = id.endpoint.disconnect();
-        let (was_asked, is_told) = {
+        let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
+        let was_asked = lock(&id.facts).was_asked;
+        let result = endpoint.disconnect();
+        // Only a synchronous id is touched after this: the event may have been taken and the id destroyed.
+        let is_told = is_synchronous && {
             let facts = lock(&id.facts);
-            (facts.was_asked, facts.was_connected && facts.is_disconnected)
+            facts.was_connected && facts.is_disconnected
         };
         match result {
             // The peer was faster. No further event comes, so the call must not wait for one.
             _ if is_told => forget_event(id),
-            Ok(()) => wait_for_outcome(id)?,
+            Ok(()) if is_synchronous => wait_for_outcome(id)?,
             Err(error) if !was_asked => return Err(error.into()),
-            Err(_) => {}
+            Ok(()) | Err(_) => {}
         }
         Ok(0)
     })

@@ -2,7 +2,7 @@
 
 use super::fields::Id;
 use super::sockaddr;
-use super::synchronous::wait_for_outcome;
+use super::synchronous::begin;
 use crate::abi::*;
 use crate::border::{Errno, Handle, In, value};
 use libc::sockaddr as c_sockaddr;
@@ -51,8 +51,7 @@ pub(super) fn resolve_address(
     source: Option<std::net::SocketAddr>,
     destination: std::net::SocketAddr,
 ) -> Result<(), Errno> {
-    id.endpoint.resolve_address(source, destination)?;
-    wait_for_outcome(id)
+    begin(id, |endpoint| endpoint.resolve_address(source, destination))
 }
 
 /// `rdma_resolve_route(3)`: finds the route to the peer. A timeout of 0 is `EINVAL`, as in the kernel.
@@ -74,8 +73,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_i
 
 /// As [`rdma_resolve_route`].
 pub(super) fn resolve_route(id: Id<'_>) -> Result<(), Errno> {
-    id.endpoint.resolve_route()?;
-    wait_for_outcome(id)
+    begin(id, |endpoint| endpoint.resolve_route())
 }
 
 /// `rdma_set_option(3)`. Path records cannot be set, since the host's routing determines the paths.

@@ -6,12 +6,22 @@ use super::fields::{CHANNEL, EVENT, Id};
 use crate::abi::*;
 use crate::border::{Errno, Handle, field};
 use std::ptr::null_mut;
+use std::sync::Arc;
+use trunkline_verbs::{CmId, VerbsError};
 
-/// Waits for the outcome of a call on a synchronous id; returns at once for any other.
+/// Begins what an event completes, and on a synchronous id waits for that event. Any other id is not touched once this has begun: another
+/// thread may have taken the event and destroyed the id.
+pub(super) fn begin(
+    id: Id<'_>,
+    action: impl FnOnce(&dyn CmId) -> Result<(), VerbsError>,
+) -> Result<(), Errno> {
+    let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
+    action(&*endpoint)?;
+    if is_synchronous { wait_for_outcome(id) } else { Ok(()) }
+}
+
+/// Waits for the outcome of a call on a synchronous id.
 pub(super) fn wait_for_outcome(id: Id<'_>) -> Result<(), Errno> {
-    if !id.is_synchronous() {
-        return Ok(());
-    }
     forget_event(id);
     let event = next(own_channel(id)?)?;
     id.set(EVENT, event.as_ptr());

@@ -52,6 +52,7 @@ pub(super) fn create<'a>(
         capacity_cqe: cqe,
         channel: channel.map(|channel| Arc::clone(&channel.inner)),
         context: id,
+        ..CqInit::default()
     })?;
     let base = ibv_cq {
         context: owner.as_ptr(),

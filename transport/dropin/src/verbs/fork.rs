@@ -52,11 +52,12 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     crate::border::guarded((), || {
         let Some(mut forking) = FORKING.take() else { return };
-        let waker = forking.device.forked().as_raw_fd();
-        if let Ok(fresh) = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
+        for waker in forking.device.forked() {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let Ok(fresh) = EventFd::from_value_and_flags(0, flags) else { break };
             // SAFETY: both descriptors are open. `waker` stays open under its number, and from now on
             // wakes this process's device instead of the parent's.
-            unsafe { libc::dup3(fresh.as_raw_fd(), waker, libc::O_CLOEXEC) };
+            unsafe { libc::dup3(fresh.as_raw_fd(), waker.as_raw_fd(), libc::O_CLOEXEC) };
         }
         forking.held = None;
     });

@@ -141,6 +141,7 @@ unsafe fn create(
             max_inline_data: inline,
         },
         signal_all: init.sq_sig_all != 0,
+        ..QpInit::new(kind)
     })?;
     init.cap = capacities(inner.capacities());
     let fields = Fields {

@@ -40,7 +40,7 @@ impl Lab {
         };
         let device = RdmaCore.open(&first.name).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(CqInit { capacity_cqe: 64, channel: None, context: 0 }).unwrap();
+        let cq = device.create_cq(CqInit { capacity_cqe: 64, ..CqInit::default() }).unwrap();
         let has_xrc = device.attributes().capabilities.contains(DeviceCapabilities::XRC);
         let xrcd = has_xrc.then(|| device.open_xrcd(None, XrcdFlags::CREATE).unwrap());
         let gids = device.gid_table();

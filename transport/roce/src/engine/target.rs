@@ -114,11 +114,13 @@ pub enum Placement {
     Later,
 }
 
-/// One packet's worth of a READ.
+/// What one packet of a READ's answer brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPiece {
-    /// PSN of the response.
+    /// First PSN of the response.
     pub psn: Psn,
+    /// PSNs that it covers.
+    pub psns: u32,
     /// XRC: the SRQ the request named. RC: `None`.
     pub srq: Option<SrqNumber>,
     /// The request's range, to be checked again (contract rocev2 7.13).

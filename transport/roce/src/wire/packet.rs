@@ -84,7 +84,23 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// The first rule that the bytes violate.
     pub fn parse(udp_payload_without_icrc: &'a [u8]) -> Result<Self, WireError> {
-        let PacketView { bth, headers, mut fields, payload } = PacketView::new(udp_payload_without_icrc)?;
+        Self::of(PacketView::new(udp_payload_without_icrc)?)
+    }
+
+    /// Parses a packet that did not come over a network: its payload may be that of several successive
+    /// packets of a message, whose first header it has.
+    ///
+    /// # Errors
+    /// The first rule that the bytes violate.
+    pub fn parse_joined(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Self::of(PacketView::joined(bytes)?)
+    }
+
+    // Always, and never an error: a packet is large, and is written once where the caller wants it.
+    #[inline(always)]
+    #[allow(clippy::unnecessary_wraps, reason = "see above")]
+    fn of(view: PacketView<'a>) -> Result<Self, WireError> {
+        let PacketView { bth, headers, mut fields, payload } = view;
         // In the order on the wire.
         let xrceth = headers.contains(Headers::XRCETH).then(|| {
             let (reserved, srq) = fields.topped();

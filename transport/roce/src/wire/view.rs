@@ -22,6 +22,18 @@ impl<'a> PacketView<'a> {
     /// Checks the version, the opcode and each rule on lengths that does not depend on the path MTU.
     #[inline]
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Self::with(bytes, |rule| rule)
+    }
+
+    /// As [`PacketView::new`], for a packet that may have the payload of several.
+    #[inline]
+    pub(super) fn joined(bytes: &'a [u8]) -> Result<Self, WireError> {
+        // The connection checks that a part of a message is a whole number of path MTUs.
+        Self::with(bytes, |rule| if rule == PayloadRule::Full { PayloadRule::Some } else { rule })
+    }
+
+    #[inline(always)]
+    fn with(bytes: &'a [u8], rule_of: impl Fn(PayloadRule) -> PayloadRule) -> Result<Self, WireError> {
         let bth = Bth::parse(bytes)?;
         if bth.version != 0 {
             return Err(WireError::Version(bth.version));
@@ -40,7 +52,7 @@ impl<'a> PacketView<'a> {
             pad: bth.pad,
             length,
         })?;
-        check_payload(opcode, rule, length, payload)?;
+        check_payload(opcode, rule_of(rule), length, payload)?;
         Ok(Self { bth, headers, fields: Fields(&fields[BTH_LENGTH..]), payload: &padded[..payload] })
     }
 }

@@ -64,6 +64,7 @@ mod tests {
                 ("refusals", total.refusals),
                 ("atomics", total.atomics),
                 ("pieces of READs", total.split_reads),
+                ("joined packets", total.joined),
             ];
             for (what, count) in rare {
                 assert!(count > 100, "only {count} {what} in {runs} runs");

@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use trunkline_roce::engine::Tuning;
+use trunkline_roce::wire::Packet;
 use trunkline_verbs::Mtu;
 
 /// One microsecond in nanoseconds.
@@ -26,6 +27,9 @@ pub(crate) struct Plan {
     /// Number of receives that an SRQ starts with; `repost_ns` is the time until a used one is posted again.
     pub(crate) receives: usize,
     pub(crate) repost_ns: u64,
+    /// Probability in per mille that a packet may have the payload of several, as on the way between processes
+    /// of a host; 0: the network takes no such packets.
+    pub(crate) joined_per_mille: u64,
     /// Probability in per mille, each time a node is served, that it pauses.
     pub(crate) pause_per_mille: u64,
     /// The node that is restarted, and when, in nanoseconds.
@@ -44,6 +48,13 @@ pub(crate) struct Network {
 }
 
 impl Plan {
+    /// Reads a packet by the rules of the network.
+    pub(crate) fn parse<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
+        let parsed =
+            if self.joined_per_mille > 0 { Packet::parse_joined(bytes) } else { Packet::parse(bytes) };
+        parsed.expect("what was emitted parses")
+    }
+
     pub(crate) fn draw(random: &mut Random) -> Self {
         let nodes = random.pick(&[2, 2, 3]);
         let rough = random.chance(600);
@@ -85,6 +96,7 @@ impl Plan {
             late_per_mille: random.pick(&[0, 0, 50, 400]),
             receives: random.pick(&[1, 2, 8, 64]),
             repost_ns: random.between(US, 500 * US),
+            joined_per_mille: random.pick(&[0, 0, 500, 1000]),
             pause_per_mille: random.pick(&[0, 0, 5]),
             restart: (fate == 0).then(|| (random.index(nodes), random.between(0, 3 * MS))),
             refused: fate == 1,

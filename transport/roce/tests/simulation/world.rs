@@ -10,7 +10,6 @@ use std::collections::{BinaryHeap, VecDeque};
 use trunkline_roce::engine::{
     Handled, Requester, RequesterEvent, ResponderEvent, ResponderState, Time, is_request,
 };
-use trunkline_roce::wire::Packet;
 use trunkline_verbs::{Access, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities, SrqNumber};
 
 /// The time in nanoseconds by which all work must have ended.
@@ -43,6 +42,7 @@ pub(crate) struct Summary {
     pub(crate) refusals: u64,
     pub(crate) atomics: u64,
     pub(crate) split_reads: u64,
+    pub(crate) joined: u64,
     pub(crate) virtual_ms: u64,
 }
 
@@ -61,6 +61,7 @@ impl Summary {
         self.refusals += other.refusals;
         self.atomics += other.atomics;
         self.split_reads += other.split_reads;
+        self.joined += other.joined;
         self.virtual_ms += other.virtual_ms;
     }
 }
@@ -309,7 +310,7 @@ impl World {
 
     fn deliver(&mut self, to: QpNumber, bytes: Vec<u8>) {
         let Some(index) = self.endpoints.iter().position(|end| end.number == to && !end.gone) else { return };
-        let packet = Packet::parse(&bytes).expect("what was emitted parses");
+        let packet = self.plan.parse(&bytes);
         let request = is_request(packet.bth.opcode);
         let end = &mut self.endpoints[index];
         let inbox = if request { &mut end.requests } else { &mut end.responses };
@@ -422,9 +423,14 @@ impl World {
     fn take_requests(&mut self, index: usize) {
         while let Some(bytes) = self.endpoints[index].requests.pop_front() {
             let late = self.random.chance(self.plan.late_per_mille);
-            let packet = Packet::parse(&bytes).expect("parsed before");
+            let packet = self.plan.parse(&bytes);
+            let joined = self.plan.joined_per_mille > 0;
             let handled = self.with_target(index, late, false, |responder, target, _| {
-                responder.handle_request(&packet, target)
+                if joined {
+                    responder.handle_joined(&packet, target)
+                } else {
+                    responder.handle_request(&packet, target)
+                }
             });
             match handled {
                 Some(Handled::Waiting) => {
@@ -457,8 +463,12 @@ impl World {
         let now = Time(self.now);
         let mut memory = Local(&mut self.nodes[end.node].memory);
         for bytes in end.responses.drain(..) {
-            let packet = Packet::parse(&bytes).expect("parsed before");
-            requester.handle_response(now, &packet, &mut memory);
+            let packet = self.plan.parse(&bytes);
+            if self.plan.joined_per_mille > 0 {
+                requester.handle_joined(now, &packet, &mut memory);
+            } else {
+                requester.handle_response(now, &packet, &mut memory);
+            }
         }
         requester.handle_timeout(now);
     }
@@ -468,19 +478,26 @@ impl World {
         let burst = self.random.between(1, 40);
         for _ in 0..burst {
             let late_read = self.random.chance(self.plan.late_per_mille);
+            let joined = self.random.chance(self.plan.joined_per_mille);
             self.out.clear();
             let sent = self
                 .with_target(index, false, late_read, |responder, target, out| {
-                    responder.poll_transmit(target, out)
+                    if joined {
+                        responder.poll_joined(target, out)
+                    } else {
+                        responder.poll_transmit(target, out)
+                    }
                 })
                 .flatten();
-            if sent.is_none() && !self.emit_request(index) {
+            if sent.is_none() && !self.emit_request(index, joined) {
                 let waiting =
                     self.endpoints[index].responder.as_ref().is_some_and(ResponderState::has_output);
                 return waiting;
             }
             let bytes = std::mem::take(&mut self.out);
-            let to = Packet::parse(&bytes).expect("what was emitted parses").bth.destination;
+            let packet = self.plan.parse(&bytes);
+            self.summary.joined += u64::from(packet.payload.len() > self.plan.mtu.bytes() as usize);
+            let to = packet.bth.destination;
             for delay in self.plan.network.deliveries(&mut self.random) {
                 self.after(delay, Event::Deliver { to, bytes: bytes.clone() });
             }
@@ -488,11 +505,17 @@ impl World {
         true
     }
 
-    fn emit_request(&mut self, index: usize) -> bool {
+    fn emit_request(&mut self, index: usize, joined: bool) -> bool {
         let end = &mut self.endpoints[index];
         let Some(requester) = &mut end.requester else { return false };
         let memory = Local(&mut self.nodes[end.node].memory);
-        requester.poll_transmit(Time(self.now), &memory, &mut self.out).is_some()
+        let now = Time(self.now);
+        let sent = if joined {
+            requester.poll_joined(now, &memory, &mut self.out)
+        } else {
+            requester.poll_transmit(now, &memory, &mut self.out)
+        };
+        sent.is_some()
     }
 
     /// Polls completions and events, and schedules the reposting of used receives.

@@ -1,26 +1,26 @@
-//! The background machine, which does the card's work when nobody polls.
+//! The background machine of a shard, which does the shard's work when nobody polls.
 //!
-//! Owns its steps and what it sleeps on; outside of simulations it is a thread. Started by the core of
-//! a device. It holds the card's lock for one round of work, never while it sleeps.
+//! Owns its steps and what it sleeps on; outside of simulations it is a thread. Started with the shard. It
+//! has the shard's turn for one round of work, never while it sleeps. That of the first shard does
+//! control's work, too.
 //!
 //! | machine | it sleeps on | `watching` | `sleeps_until_ns` |
 //! |---|---|---|---|
 //! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than a tick |
-//! | does the work | waker and descriptors | true | the card's deadline when it fell asleep |
+//! | does the work | waker and descriptors | true | the shard's deadline when it fell asleep |
 //!
 //! In a simulation nothing waits on descriptors: the machine is woken by a bell, and asked whether
 //! datagrams have arrived.
 #![forbid(unsafe_code)]
 
 use super::card::Card;
-use super::card_lock::CardLock;
-use super::progress::Progress;
-use super::signal::lock;
+use super::shard::Shard;
+use super::shard_lock::ShardLock;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::{Machine, Running, Sleeper, Turn};
 use trunkline_rings::handover::Duty;
@@ -34,38 +34,62 @@ const LINK: Token = Token(1);
 /// The background machine, started.
 #[derive(Debug)]
 pub(super) struct Background {
+    lock: Arc<ShardLock>,
     machine: Running,
 }
 
 impl Background {
     /// Starts the machine; `sleeper` is what it sleeps on in a simulation.
-    pub(super) fn start(shared: Arc<CardLock>, sleeper: Option<Sleeper>) -> io::Result<Self> {
-        let runtime = shared.runtime.clone();
+    pub(super) fn start(
+        card: &Arc<Card>,
+        lock: &Arc<ShardLock>,
+        sleeper: Option<Sleeper>,
+    ) -> io::Result<Self> {
+        let runtime = card.runtime().clone();
+        let (card, of_shard) = (Arc::clone(card), Arc::clone(lock));
         let make = Box::new(move || {
             let rest = match sleeper {
                 Some(sleeper) => Rest::Bell(sleeper),
-                None => Rest::Descriptors(Descriptors::new(shared.progress.waker())?),
+                None => Rest::Descriptors(Descriptors::new(of_shard.progress.waker())?),
             };
-            Ok(Box::new(CardMachine { shared, rest, step: Step::Check, until: None }) as Box<dyn Machine>)
+            let (step, until) = (Step::Check, None);
+            Ok(Box::new(ShardMachine { card, lock: of_shard, rest, step, until, listens: false })
+                as Box<dyn Machine>)
         });
-        Ok(Self { machine: runtime.spawn("trunkline-card", make)? })
+        Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
 
-    /// Ends the machine.
-    pub(super) fn stop(self, progress: &Progress) {
-        progress.stop();
+    /// Whether it is that shard's.
+    pub(super) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
+        Arc::ptr_eq(&self.lock, lock)
+    }
+
+    /// Ends the machine. In the child of a fork there is none.
+    pub(super) fn stop(self) {
+        if self.lock.progress.is_orphan() {
+            return self.forget();
+        }
+        self.lock.progress.stop();
         // It panics only by a defect of ours, which has been printed then.
         let _panicked = self.machine.join();
+    }
+
+    /// Its thread is the parent's, in the child of a fork.
+    pub(super) fn forget(self) {
+        std::mem::forget(self.machine);
     }
 }
 
 /// The background machine.
-struct CardMachine {
-    shared: Arc<CardLock>,
+struct ShardMachine {
+    card: Arc<Card>,
+    lock: Arc<ShardLock>,
     rest: Rest,
     step: Step,
     /// When it wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
+    /// Other shards wake it when they hand something over.
+    listens: bool,
 }
 
 /// Where the machine is in its cycle.
@@ -88,10 +112,13 @@ enum Rest {
     Bell(Sleeper),
 }
 
-impl CardMachine {
+impl ShardMachine {
     /// Decides whose the work is.
     fn check(&mut self) -> Turn {
-        let progress = &self.shared.progress;
+        if std::mem::take(&mut self.listens) {
+            self.card.shards().neighbours().ignore(self.lock.index);
+        }
+        let progress = &self.lock.progress;
         if let Rest::Bell(sleeper) = &self.rest {
             // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
             sleeper.announce();
@@ -102,7 +129,7 @@ impl CardMachine {
         match progress.check() {
             Duty::Leave => {
                 self.step = Step::Tick;
-                Turn::Sleep(Some(self.shared.now() + TICK))
+                Turn::Sleep(Some(self.card.now() + TICK))
             }
             Duty::TakeOver => {
                 self.step = Step::Work;
@@ -111,24 +138,25 @@ impl CardMachine {
         }
     }
 
-    /// Does the card's work.
+    /// Does the shard's work.
     fn work(&mut self) -> Turn {
         self.step = Step::Check;
-        let progress = &self.shared.progress;
-        let mut card = lock(&self.shared.card);
-        if card.work(self.shared.now()) {
-            // Others wait for the lock, and std's mutex is not fair.
+        let (more, mut shard) = self.card.work_and_stay(&self.lock);
+        if more {
+            // Others wait for the shard, and its word is not fair.
             return Turn::Yield;
         }
+        let progress = &self.lock.progress;
         if let Rest::Descriptors(descriptors) = &mut self.rest {
-            descriptors.watch(&card);
+            descriptors.watch(&shard);
         }
-        progress.watches(card.descriptors_version());
-        if card.arm() {
+        progress.watches(shard.link().descriptors_version());
+        self.listens = true;
+        if shard.arm() || self.card.shards().neighbours().listen(self.lock.index) {
             return Turn::Again;
         }
-        let now = self.shared.now();
-        let deadline = card.deadline(now);
+        let now = self.card.now();
+        let deadline = self.card.deadline(&self.lock, &shard, now);
         if deadline.is_some_and(|when| when <= now) {
             return Turn::Again;
         }
@@ -139,7 +167,7 @@ impl CardMachine {
     }
 }
 
-impl Machine for CardMachine {
+impl Machine for ShardMachine {
     fn turn(&mut self) -> Turn {
         match self.step {
             Step::Work => self.work(),
@@ -150,32 +178,29 @@ impl Machine for CardMachine {
     fn sleep(&mut self, until: Option<Time>) {
         let Rest::Descriptors(descriptors) = &mut self.rest else { return };
         let woken = match self.step {
-            Step::Sleep => descriptors.sleep(until.map(|until| until - self.shared.now())),
+            Step::Sleep => descriptors.sleep(until.map(|until| until - self.card.now())),
             Step::Tick | Step::Check | Step::Work => descriptors.tick(),
         };
         if woken {
-            self.shared.progress.clear_waker();
+            self.lock.progress.clear_waker();
         }
     }
 
     fn is_woken(&self) -> bool {
         let Rest::Bell(sleeper) = &self.rest else { return true };
-        let arrived = || match self.shared.card.try_lock() {
-            Ok(card) => card.has_arrivals(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().has_arrivals(),
-            Err(TryLockError::WouldBlock) => true,
-        };
+        let arrived = || self.lock.shard.try_enter().is_none_or(|shard| shard.link().has_arrivals());
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Whether it was left asleep: in a tick although the duty is its own, or until a time later than
-    /// the card's next deadline.
+    /// Whether it was left asleep: in a tick although the duty is its own, until a time later than
+    /// the shard's next deadline, or although another shard has handed something over.
     fn is_due(&self) -> bool {
         match self.step {
-            Step::Tick => self.shared.progress.has_handed_over(),
-            Step::Sleep => self.shared.card.try_lock().is_ok_and(|card| {
-                let next = card.deadline(self.shared.now());
-                next.is_some_and(|next| self.until.is_none_or(|until| next < until))
+            Step::Tick => self.lock.progress.has_handed_over(),
+            Step::Sleep => self.lock.shard.try_enter().is_some_and(|shard| {
+                let next = self.card.deadline(&self.lock, &shard, self.card.now());
+                self.card.shards().neighbours().has_packets(self.lock.index)
+                    || next.is_some_and(|next| self.until.is_none_or(|until| next < until))
             }),
             Step::Check | Step::Work => false,
         }
@@ -213,12 +238,13 @@ impl Descriptors {
     }
 
     /// Follows the link when its descriptors have changed.
-    fn watch(&mut self, card: &Card) {
-        if card.descriptors_version() == self.version && !self.is_incomplete {
+    fn watch(&mut self, shard: &Shard) {
+        let version = shard.link().descriptors_version();
+        if version == self.version && !self.is_incomplete {
             return;
         }
         let was_incomplete = std::mem::take(&mut self.is_incomplete);
-        let (version, fds) = card.descriptors();
+        let fds = shard.link().descriptors();
         for fd in self.watched.drain(..) {
             // A closed descriptor has left the set by itself.
             let _closed = self.full.registry().deregister(&mut SourceFd(&fd));
@@ -228,7 +254,7 @@ impl Descriptors {
                 Ok(()) => self.watched.push(fd),
                 Err(error) => {
                     if !was_incomplete && !self.is_incomplete {
-                        tracing::error!(%error, "the card cannot watch a descriptor of its link; packets wait for a tick");
+                        tracing::error!(%error, "a shard cannot watch a descriptor of its link; packets wait for a tick");
                     }
                     self.is_incomplete = true;
                 }
@@ -254,8 +280,8 @@ fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> 
     if let Err(error) = poll.poll(events, timeout)
         && error.kind() != io::ErrorKind::Interrupted
     {
-        tracing::error!(%error, "the card's background thread cannot sleep");
-        #[expect(clippy::disallowed_methods, reason = "only a real card's own thread sleeps here")]
+        tracing::error!(%error, "a shard's background thread cannot sleep");
+        #[expect(clippy::disallowed_methods, reason = "only a shard's own real thread sleeps here")]
         std::thread::sleep(TICK);
     }
     events.iter().any(|event| event.token() == WAKER)

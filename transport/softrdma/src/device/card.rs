@@ -1,80 +1,185 @@
-//! The card: control and the shard of a device, together under one lock.
+//! The card: control and the shards of a device, and who works on which of them when.
 //!
-//! Owns the order in which the two work. A thread that polls, posts or connects works on it itself;
-//! the background machine does when nobody polls. It must never wait: every call does what can be done
-//! now and reports when it wants to be called again.
+//! Owns control under its lock, the shards each under its word, and the order in which they are taken: control
+//! first, then the first shard, then any other. Whoever works on a shard waits for nobody, and tries
+//! control's lock only, with no shard taken. A thread that polls, posts or connects does the work itself;
+//! background machines do when nobody polls.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
+use super::reach::Reach;
 use super::shard::Shard;
-use std::os::fd::RawFd;
-use trunkline_verbs::Time;
+use super::shard_lock::ShardLock;
+use super::shards::Shards;
+use super::signal::lock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use trunkline_machine::Runtime;
+use trunkline_rings::owned::Turn;
+use trunkline_verbs::{Time, VerbsError};
 
-/// Batches of packets handled before other work gets its turn.
-const BATCHES_IN_TURN: usize = 4;
+/// Control, and its way to the shards, for one operation.
+#[derive(Debug)]
+pub(super) struct Access<'a> {
+    pub(super) control: &'a mut Control,
+    pub(super) shards: Reach<'a>,
+}
 
-/// The card. It guards nothing between the two, so callers borrow both: control's operations on packets
-/// take the shard.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Card {
-    pub(super) control: Control,
-    pub(super) shard: Shard,
+    control: Mutex<Control>,
+    shards: Shards,
+    runtime: Runtime,
+    /// When control wants to be called, in nanoseconds; so that nobody takes its lock to ask.
+    control_due_ns: AtomicU64,
+    is_removed: Arc<AtomicBool>,
 }
 
 impl Card {
-    /// Does the work that is due; returns whether more is due at once.
-    pub(super) fn work(&mut self, now: Time) -> bool {
-        let Self { control, shard } = self;
-        if control.is_removed() {
-            return false;
-        }
-        shard.link_mut().poll(now);
-        let mut more = false;
-        for _ in 0..BATCHES_IN_TURN {
-            more = shard.receive(now);
-            control.serve_members(shard, now);
-            shard.flush(now);
-            if !more {
-                break;
-            }
-        }
-        shard.run_timers(now);
-        control.work(shard, now);
-        shard.flush(now);
-        more || shard.has_work()
+    pub(super) fn new(control: Control, shards: Shards, runtime: Runtime) -> Self {
+        let control_due_ns = AtomicU64::new(0);
+        let is_removed = Arc::clone(control.removed());
+        Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed }
     }
 
-    /// When [`Card::work`] wants to be called although nothing arrives; may have passed.
-    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
-        if self.control.is_removed() {
+    /// What runs the device's machines.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The time now, by the device's clock.
+    pub(super) fn now(&self) -> Time {
+        self.runtime.clock().now()
+    }
+
+    /// The shards.
+    pub(super) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// Refuses what is asked of a device that was removed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`].
+    pub(super) fn present(&self) -> Result<(), VerbsError> {
+        if self.is_removed.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
+    }
+
+    /// Control, for what concerns no shard and sets no timer.
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
+    }
+
+    /// Does something by control.
+    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
+        let mut control = self.control();
+        self.operate(&mut control, self.shards.first().shard.enter(), action)
+    }
+
+    /// The same if neither control nor the first shard is in use.
+    pub(super) fn try_act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> Option<R> {
+        let mut control = self.try_control()?;
+        let first = self.shards.first().shard.try_enter()?;
+        Some(self.operate(&mut control, first, action))
+    }
+
+    fn try_control(&self) -> Option<MutexGuard<'_, Control>> {
+        match self.control.try_lock() {
+            Ok(control) => Some(control),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn operate<R>(
+        &self,
+        control: &mut Control,
+        first: Turn<'_, Shard>,
+        action: impl FnOnce(&mut Access<'_>, Time) -> R,
+    ) -> R {
+        let now = self.now();
+        let mut access = Access { control, shards: Reach::new(&self.shards, first, now) };
+        let result = action(&mut access, now);
+        let Access { control, mut shards } = access;
+        let due = if control.is_removed() { None } else { control.next_timeout() };
+        self.control_due_ns.store(due.unwrap_or(Time::MAX).0, Ordering::Release);
+        let (lock, first) = (self.shards.first(), shards.first());
+        lock.progress.acted(first, |first| self.deadline(lock, first, now));
+        result
+    }
+
+    /// Does something to a shard that may send or set timers.
+    pub(super) fn act_on<R>(&self, lock: &ShardLock, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
+        let mut shard = lock.shard.enter();
+        let now = self.now();
+        let result = action(&mut shard, now);
+        lock.note_found(&shard);
+        lock.progress.acted(&mut shard, |shard| self.deadline(lock, shard, now));
+        result
+    }
+
+    /// Does a shard's pending work, unless another thread is at it.
+    pub(super) fn work(&self, lock: &ShardLock) {
+        let Some(mut shard) = lock.shard.try_enter() else { return };
+        let now = self.now();
+        shard.poll(now);
+        if self.wants_control(lock, &shard, now) {
+            drop(shard);
+            self.serve_control();
+            let Some(again) = lock.shard.try_enter() else { return };
+            shard = again;
+        }
+        lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
+    }
+
+    /// Does a shard's pending work when no other thread is at it; returns whether more is due at once, and
+    /// stays in the turn.
+    pub(super) fn work_and_stay<'a>(&self, lock: &'a ShardLock) -> (bool, Turn<'a, Shard>) {
+        let mut shard = lock.shard.enter();
+        let now = self.now();
+        let mut more = shard.work(now);
+        if self.wants_control(lock, &shard, now) {
+            drop(shard);
+            // Whoever has control's lock is not done with it, and what was found waits.
+            more |= !self.serve_control();
+            shard = lock.shard.enter();
+            more |= shard.has_work();
+        }
+        (more, shard)
+    }
+
+    /// When a shard's work wants to be done although nothing arrives; may have passed.
+    pub(super) fn deadline(&self, lock: &ShardLock, shard: &Shard, now: Time) -> Option<Time> {
+        if self.present().is_err() {
             return None;
         }
-        self.shard.deadline(now).into_iter().chain(self.control.next_timeout()).min()
+        let control = || Time(self.control_due_ns.load(Ordering::Acquire));
+        let control = self.is_first(lock).then(control).filter(|due| *due != Time::MAX);
+        shard.deadline(now).into_iter().chain(control).min()
     }
 
-    /// Notifies the link that a thread is about to sleep on its descriptors; `true` when something
-    /// waits already.
-    pub(super) fn arm(&mut self) -> bool {
-        self.shard.link_mut().arm()
+    fn is_first(&self, lock: &ShardLock) -> bool {
+        std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Whether datagrams wait at the link.
-    pub(super) fn has_arrivals(&self) -> bool {
-        self.shard.link().has_arrivals()
+    /// Whether a shard's turn has to be followed by control's work. That of other processes, and timers, are
+    /// left to the first shard.
+    fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
+        if lock.note_found(shard) {
+            return true;
+        }
+        self.is_first(lock) && (self.control_due_ns.load(Ordering::Acquire) <= now.0 || shard.has_messages())
     }
 
-    /// Whether receiving leaves the link armed.
-    pub(super) fn stays_armed(&self) -> bool {
-        self.shard.link().stays_armed()
-    }
-
-    /// The link's descriptors, and a number that changes when they do.
-    pub(super) fn descriptors(&self) -> (u64, Vec<RawFd>) {
-        (self.descriptors_version(), self.shard.link().descriptors())
-    }
-
-    /// The number of [`Card::descriptors`] alone.
-    pub(super) fn descriptors_version(&self) -> u64 {
-        self.shard.link().descriptors_version()
+    /// Does control's pending work, unless another thread is at it; returns whether it did.
+    fn serve_control(&self) -> bool {
+        let Some(mut control) = self.try_control() else { return false };
+        if control.is_removed() {
+            return true;
+        }
+        let first = self.shards.first().shard.enter();
+        self.operate(&mut control, first, |card, now| card.control.work(&mut card.shards, now));
+        true
     }
 }

@@ -56,7 +56,7 @@ impl CmChannel for SoftCmChannel {
         let kind = match kind {
             PendingCmEventKind::ConnectRequest { new, parameters } => {
                 let channel = self.this.upgrade()?;
-                self.core.card().control.connections().request_heard(new);
+                self.core.control().connections().request_heard(new);
                 let id = (self.make_id)(Arc::clone(&self.core), new, channel);
                 CmEventKind::ConnectRequest { id, parameters }
             }
@@ -87,7 +87,7 @@ impl Drop for SoftCmChannel {
         // Requests that nobody took are refused, or the peer would wait for an answer.
         while let Some(event) = self.queue.pop() {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
-                self.core.act(|card, now| card.control.drop_endpoint(&mut card.shard, new, now));
+                self.core.act(|card, now| card.control.drop_endpoint(&mut card.shards, new, now));
             }
         }
     }

@@ -56,11 +56,11 @@ impl CmId for SoftCmId {
 
     fn local_address(&self) -> SocketAddr {
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        self.core.card().control.connections().addresses(self.number).map_or(nowhere, |(local, _)| local)
+        self.core.control().connections().addresses(self.number).map_or(nowhere, |(local, _)| local)
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        self.core.card().control.connections().addresses(self.number).and_then(|(_, peer)| peer)
+        self.core.control().connections().addresses(self.number).and_then(|(_, peer)| peer)
     }
 
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
@@ -71,69 +71,69 @@ impl CmId for SoftCmId {
             .filter(|qp| Arc::ptr_eq(qp.core(), &self.core))
             .ok_or(VerbsError::Invalid("the QP belongs to another device"))?;
         let mut attached = lock(&self.qp);
-        self.core.act(|card, _| card.control.attach(&mut card.shard, self.number, qp.number()))?;
+        self.core.act(|card, _| card.control.attach(&mut card.shards, self.number, qp.number()))?;
         *attached = Some(qp);
         Ok(())
     }
 
     fn detach(&self) -> Option<Arc<dyn QueuePair>> {
         let mut attached = lock(&self.qp);
-        self.core.with(|card| card.control.detach(&mut card.shard, self.number));
+        self.core.act(|card, _| card.control.detach(&mut card.shards, self.number));
         attached.take().map(|qp| qp as Arc<dyn QueuePair>)
     }
 
     fn bind(&self, local: SocketAddr) -> Result<(), VerbsError> {
-        self.core.card().control.bind(self.number, local)
+        self.core.control().bind(self.number, local)
     }
 
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError> {
-        self.core.act(|card, _| card.control.resolve_address(&mut card.shard, self.number, source, remote))
+        self.core.act(|card, _| card.control.resolve_address(&mut card.shards, self.number, source, remote))
     }
 
     fn resolve_route(&self) -> Result<(), VerbsError> {
-        self.core.card().control.connections().resolve_route(self.number)
+        self.core.control().connections().resolve_route(self.number)
     }
 
     fn set_option(&self, option: CmOption) -> Result<(), VerbsError> {
-        self.core.card().control.connections().set_option(self.number, option)
+        self.core.control().connections().set_option(self.number, option)
     }
 
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError> {
-        self.core.card().control.qp_changes(self.number, state)
+        self.core.control().qp_changes(self.number, state)
     }
 
     fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
-        self.core.act(|card, _| card.control.listen(&mut card.shard, self.number, backlog))
+        self.core.act(|card, _| card.control.listen(&mut card.shards, self.number, backlog))
     }
 
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.connect(&mut card.shard, self.number, parameters, now))
+        self.core.act(|card, now| card.control.connect(&mut card.shards, self.number, parameters, now))
     }
 
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.accept(&mut card.shard, self.number, parameters, now))
+        self.core.act(|card, now| card.control.accept(&mut card.shards, self.number, parameters, now))
     }
 
     fn establish(&self) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.establish(&mut card.shard, self.number, now))
+        self.core.act(|card, now| card.control.establish(&mut card.shards, self.number, now))
     }
 
     fn communication_established(&self) {
-        self.core.act(|card, now| card.control.communication_established(&mut card.shard, self.number, now));
+        self.core.act(|card, now| card.control.communication_established(&mut card.shards, self.number, now));
     }
 
     fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError> {
         self.core
-            .act(|card, now| card.control.reject(&mut card.shard, self.number, reason, private_data, now))
+            .act(|card, now| card.control.reject(&mut card.shards, self.number, reason, private_data, now))
     }
 
     fn disconnect(&self) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.control.disconnect(&mut card.shard, self.number, now))
+        self.core.act(|card, now| card.control.disconnect(&mut card.shards, self.number, now))
     }
 
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
         let channel = own_channel(&self.core, channel)?;
-        self.core.card().control.connections().migrate(self.number, channel.queue())?;
+        self.core.control().connections().migrate(self.number, channel.queue())?;
         let old = std::mem::replace(&mut *lock(&self.channel), channel);
         drop(old);
         Ok(())
@@ -142,6 +142,6 @@ impl CmId for SoftCmId {
 
 impl Drop for SoftCmId {
     fn drop(&mut self) {
-        self.core.act(|card, now| card.control.drop_endpoint(&mut card.shard, self.number, now));
+        self.core.act(|card, now| card.control.drop_endpoint(&mut card.shards, self.number, now));
     }
 }

@@ -1,24 +1,28 @@
 //! What all objects of a device share.
 //!
-//! Owns the lock of the card, and the background thread's life. Each verbs object holds an
-//! `Arc` of it, so that objects may be dropped in any order; with the last one the thread ends
+//! Owns the card, and the background threads' lives. Each verbs object holds an
+//! `Arc` of it, so that objects may be dropped in any order; with the last one the threads end
 //! and the card goes.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
 use super::background::Background;
-use super::card::Card;
-use super::card_lock::CardLock;
+use super::card::{Access, Card};
+use super::control::Control;
+use super::directory::ShardIndex;
 use super::domain_table::DomainTable;
 use super::keys::PdNumber;
-use super::progress::Progress;
+use super::shard::Shard;
+use super::shard_lock::ShardLock;
+use super::shard_maker::ShardMaker;
 use super::signal::lock;
+use super::tables::Tables;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
-use trunkline_machine::Runtime;
+use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
 /// How long a thread that works on the card when the process ends may take to leave it.
@@ -31,117 +35,158 @@ pub(super) struct SlotGuard;
 /// The device's heart.
 #[derive(Debug)]
 pub(super) struct Core {
-    shared: Arc<CardLock>,
+    card: Arc<Card>,
+    maker: ShardMaker,
     /// Asynchronous events.
     pub(super) events: Arc<AsyncEvents>,
     /// XRC domains by file.
     pub(super) domains: DomainTable,
     next_pd: AtomicU32,
     /// Dropped first, see `Drop`.
-    background: Mutex<Option<Background>>,
+    backgrounds: Mutex<Vec<Background>>,
     /// In its slot, if it has one. The last field, so that it goes last.
     slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 
 impl Core {
-    /// Starts the background thread.
+    /// Starts the background thread of the first shard.
     pub(super) fn start(
         card: Card,
+        maker: ShardMaker,
+        sleeper: Option<Sleeper>,
         events: Arc<AsyncEvents>,
         host: Option<Arc<Host>>,
-        runtime: Runtime,
     ) -> std::io::Result<Arc<Self>> {
-        let (progress, sleeper) = Progress::new(&runtime)?;
-        let shared = Arc::new(CardLock { card: Mutex::new(card), progress, runtime });
-        let background = Background::start(Arc::clone(&shared), sleeper)?;
+        let card = Arc::new(card);
+        let background = Background::start(&card, card.shards().first(), sleeper)?;
         Ok(Arc::new(Self {
-            shared,
+            card,
+            maker,
             events,
             domains: DomainTable::new(host),
             // 0 is the PD of TGTs, which no region belongs to.
             next_pd: AtomicU32::new(1),
-            background: Mutex::new(Some(background)),
+            backgrounds: Mutex::new(vec![background]),
             slot_guard: OnceLock::new(),
         }))
     }
 
-    /// What runs the device's machine.
+    /// What runs the device's machines.
     pub(super) fn runtime(&self) -> &Runtime {
-        &self.shared.runtime
+        self.card.runtime()
     }
 
-    /// In the child of a fork: the background thread did not come along.
-    pub(super) fn forked(&self) -> BorrowedFd<'_> {
-        self.shared.progress.forked()
+    /// What all shards read without a lock.
+    pub(super) fn tables(&self) -> &Tables {
+        self.card.shards().tables()
     }
 
-    /// Starts the background thread again, in a child that uses the device.
+    /// A shard. An index that names none names the first.
+    pub(super) fn shard(&self, index: ShardIndex) -> &Arc<ShardLock> {
+        let shards = self.card.shards();
+        shards.get(index).unwrap_or_else(|| shards.first())
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_shards(&self, action: impl FnOnce(&super::shards::Shards)) {
+        action(self.card.shards());
+    }
+
+    /// All shards.
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
+        self.card.shards().all()
+    }
+
+    /// The shard of a group of CQs, which is made for the first of them.
+    pub(super) fn shard_of_group(&self, group: u32) -> Result<ShardIndex, VerbsError> {
+        self.card.shards().of_group(group, |index| {
+            let Some((shard, sleeper)) = self.maker.make(index)? else { return Ok(None) };
+            let shard = Arc::new(shard);
+            let started = Background::start(&self.card, &shard, sleeper)?;
+            lock(&self.backgrounds).push(started);
+            Ok(Some(shard))
+        })
+    }
+
+    /// The shard of a group that has CQs; else the first.
+    pub(super) fn known_group(&self, group: u32) -> ShardIndex {
+        self.card.shards().known_group(group)
+    }
+
+    /// In the child of a fork: the background threads did not come along.
+    pub(super) fn forked(&self) -> Vec<BorrowedFd<'_>> {
+        self.shards().map(|lock| lock.progress.forked()).collect()
+    }
+
+    /// Starts the background thread of a shard again, in a child that uses the device.
     #[cold]
-    fn revive(&self) {
-        let mut background = lock(&self.background);
-        if !self.shared.progress.is_orphan() {
+    fn revive(&self, of: &Arc<ShardLock>) {
+        let mut backgrounds = lock(&self.backgrounds);
+        if !of.progress.is_orphan() {
             return;
         }
-        // Its join handle is of the parent's thread.
-        std::mem::forget(background.take());
-        self.shared.progress.adopt();
+        if let Some(place) = backgrounds.iter().position(|background| background.is_of(of)) {
+            // Its join handle is of the parent's thread.
+            backgrounds.swap_remove(place).forget();
+        }
+        of.progress.adopt();
         // Only threads are lost by a fork, and they make what they sleep on themselves.
-        match Background::start(Arc::clone(&self.shared), None) {
-            Ok(started) => *background = Some(started),
-            Err(error) => tracing::error!(%error, "the card's background thread cannot start again"),
+        match Background::start(&self.card, of, None) {
+            Ok(started) => backgrounds.push(started),
+            Err(error) => tracing::error!(%error, "a shard's background thread cannot start again"),
         }
     }
 
-    fn ensure_background(&self) {
-        if self.shared.progress.is_orphan() {
-            self.revive();
+    fn ensure_background(&self, of: &Arc<ShardLock>) {
+        if of.progress.is_orphan() {
+            self.revive(of);
         }
     }
 
     /// Whether a simulation runs the device: then no caller may wait.
     pub(super) fn is_simulated(&self) -> bool {
-        self.shared.runtime.is_simulated()
+        self.runtime().is_simulated()
     }
 
-    /// The card, for what neither sends nor sets a timer.
-    pub(super) fn card(&self) -> MutexGuard<'_, Card> {
-        lock(&self.shared.card)
+    /// Refuses what is asked of a device that was removed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`].
+    pub(super) fn present(&self) -> Result<(), VerbsError> {
+        self.card.present()
     }
 
-    /// Does something to the card that neither sends nor sets a timer.
-    pub(super) fn with<R>(&self, action: impl FnOnce(&mut Card) -> R) -> R {
-        action(&mut self.card())
+    /// Control, for what concerns no shard and sets no timer.
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        self.card.control()
     }
 
-    /// Does something that may send or set timers: afterwards the background thread is woken if
-    /// it sleeps longer than the card now wants.
-    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Time) -> R) -> R {
-        self.ensure_background();
-        let mut card = self.card();
-        let now = self.shared.now();
-        let result = action(&mut card, now);
-        self.shared.progress.card_changed(&card, now);
-        drop(card);
-        result
+    /// Does something by control: afterwards the background threads are woken if they sleep longer than
+    /// the shards now want.
+    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
+        self.ensure_background(self.card.shards().first());
+        self.card.act(action)
+    }
+
+    /// Does something to one shard, with the same care.
+    pub(super) fn act_on<R>(&self, index: ShardIndex, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
+        let of = self.shard(index);
+        self.ensure_background(of);
+        self.card.act_on(of, action)
     }
 
     /// Disconnects all peers because the process ends, perhaps in the middle of an operation. Does so
-    /// only if the card's lock is free soon and the card is not a forked copy of one that another
-    /// process uses. The wait is bounded, since the lock's holder may never run again.
+    /// only if control and the first shard are free soon, and are not a forked copy of those that another
+    /// process uses. The wait is bounded, since whoever is at work may never run again.
     pub(super) fn disconnect_all(&self) {
-        let began = self.shared.now();
-        while !self.shared.progress.is_orphan() {
-            match self.shared.card.try_lock() {
-                Ok(mut card) => {
-                    let card = &mut *card;
-                    return card.control.disconnect_all(&mut card.shard, self.shared.now());
-                }
-                Err(TryLockError::WouldBlock) if self.shared.now() - began < PARTING => {
-                    #[expect(clippy::disallowed_methods, reason = "waits for another real thread")]
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(_) => return,
+        let began = self.card.now();
+        while !self.card.shards().first().progress.is_orphan() {
+            let done = self.card.try_act(|card, now| card.control.disconnect_all(&mut card.shards, now));
+            if done.is_some() || self.card.now() - began >= PARTING {
+                return;
             }
+            #[expect(clippy::disallowed_methods, reason = "waits for another real thread")]
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -152,36 +197,31 @@ impl Core {
 
     /// The device is taken out of its slot.
     pub(super) fn remove(&self) {
-        self.act(|card, now| card.control.remove(&mut card.shard, now));
+        self.act(|card, now| card.control.remove(&mut card.shards, now));
     }
 
-    /// Does the card's pending work, unless another thread is at it.
-    pub(super) fn work(&self) {
-        let mut card = match self.shared.card.try_lock() {
-            Ok(card) => card,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let now = self.shared.now();
-        card.work(now);
-        self.shared.progress.worked(&mut card, now);
+    /// Does a shard's pending work, unless another thread is at it.
+    pub(super) fn work(&self, index: ShardIndex) {
+        self.card.work(self.shard(index));
     }
 
-    /// Notes that the program polls, so that the background thread leaves the work to it.
-    pub(super) fn note_poll(&self) {
-        self.ensure_background();
-        self.shared.progress.note_poll();
+    /// Notes that the program polls, so that the shard's background thread leaves the work to it.
+    pub(super) fn note_poll(&self, index: ShardIndex) {
+        let of = self.shard(index);
+        self.ensure_background(of);
+        of.progress.note_poll();
     }
 
-    /// The program is about to sleep: the background thread takes over now.
-    pub(super) fn hand_over(&self) {
-        self.ensure_background();
-        self.shared.progress.hand_over();
+    /// The program is about to sleep: the shard's background thread takes over now.
+    pub(super) fn hand_over(&self, index: ShardIndex) {
+        let of = self.shard(index);
+        self.ensure_background(of);
+        of.progress.hand_over();
     }
 
     /// A number for a protection domain.
     pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
-        self.card().control.present()?;
+        self.present()?;
         let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
         // Far below the wrap, so that racing callers cannot pass it either.
         if number > u32::MAX / 2 {
@@ -193,11 +233,8 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let background = lock(&self.background).take();
-        if self.shared.progress.is_orphan() {
-            std::mem::forget(background);
-        } else if let Some(background) = background {
-            background.stop(&self.shared.progress);
+        for background in lock(&self.backgrounds).drain(..) {
+            background.stop();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a device counts.
 //!
-//! Owns the names, and the order in which programs see them. Everything is counted under the card's
-//! lock.
+//! Owns the names, and the order in which programs see them. Each shard counts for
+//! itself; the sums are made when a program asks.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{RequesterCounters, ResponderCounters};
@@ -23,6 +23,30 @@ pub(super) struct ShardCounters {
     pub(super) unknown_srq: u64,
     pub(super) cq_overflows: u64,
     pub(super) bad_mads: u64,
+    /// Packets for QPs of other shards, and those that found no room there.
+    pub(super) handed_over: u64,
+    pub(super) not_handed_over: u64,
+}
+
+impl ShardCounters {
+    /// Adds the counts of another shard.
+    pub(super) fn add(&mut self, from: &Self) {
+        self.packets_sent += from.packets_sent;
+        self.packets_received += from.packets_received;
+        self.bad_icrc += from.bad_icrc;
+        self.unproven += from.unproven;
+        self.malformed += from.malformed;
+        self.unknown_qp += from.unknown_qp;
+        self.wrong_address += from.wrong_address;
+        self.wrong_service += from.wrong_service;
+        self.wrong_half += from.wrong_half;
+        self.wrong_pkey += from.wrong_pkey;
+        self.unknown_srq += from.unknown_srq;
+        self.cq_overflows += from.cq_overflows;
+        self.bad_mads += from.bad_mads;
+        self.handed_over += from.handed_over;
+        self.not_handed_over += from.not_handed_over;
+    }
 }
 
 /// Counts of what processes of one host do for each other.
@@ -42,6 +66,11 @@ pub(super) struct QpCounters {
 }
 
 impl QpCounters {
+    /// Adds those of another shard's QPs.
+    pub(super) fn merge(&mut self, from: &Self) {
+        self.add(Some(&from.requester), Some(&from.responder));
+    }
+
     /// Adds the counts of a QP.
     pub(super) fn add(
         &mut self,
@@ -118,6 +147,8 @@ pub(super) fn list(
         ("drop_wrong_opcode", responder.dropped_opcode),
         ("drop_forgotten_duplicate", responder.dropped_duplicate),
         ("drop_unknown_srq", responder.dropped_policy),
+        ("handed_to_shards", shard.handed_over),
+        ("drop_not_handed_over", shard.not_handed_over),
         ("targets_taken_over", members.taken_over),
         ("drop_unknown_message", members.unknown_messages),
         ("drop_stale_psn", requester.stale),

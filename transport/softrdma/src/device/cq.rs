@@ -1,11 +1,12 @@
 //! Completion queues.
 //!
-//! Owns the program's side of a CQ: polling does the card's pending work in the calling thread.
+//! Owns the program's side of a CQ: polling does the pending work of its group's shard in the calling thread.
 #![forbid(unsafe_code)]
 
 use super::channel::SoftCompletionChannel;
 use super::core::Core;
 use super::cq_ring::CqRing;
+use super::directory::ShardIndex;
 use super::limits::MAX_CQE;
 use super::use_count::{Counted, UseCount};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
 #[derive(Debug)]
 pub(super) struct SoftCq {
     core: Arc<Core>,
+    /// The shard of its group.
+    home: ShardIndex,
     ring: Arc<CqRing>,
     /// Polls since it was armed last, up to `POLLS_BEFORE_DUTY`.
     polls: AtomicU32,
@@ -23,25 +26,31 @@ pub(super) struct SoftCq {
 }
 
 /// Polls after which a program counts as one that polls. One that sleeps between messages polls a
-/// few times and arms again: handing the card's work back and forth would wake the background
+/// few times and arms again: handing the shard's work back and forth would wake the background
 /// thread twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
     pub(super) fn new(
         core: Arc<Core>,
+        home: ShardIndex,
         capacity_cqe: u32,
         channel: Option<&SoftCompletionChannel>,
         context: u64,
     ) -> Self {
         let fired = channel.map(|channel| Arc::clone(&channel.fired));
-        let ring = Arc::new(CqRing::new(capacity_cqe as usize, fired, context));
-        Self { core, ring, polls: AtomicU32::new(0), use_count: UseCount::default() }
+        let ring = Arc::new(CqRing::new(home, capacity_cqe as usize, fired, context));
+        Self { core, home, ring, polls: AtomicU32::new(0), use_count: UseCount::default() }
     }
 
     /// Its entries.
     pub(super) fn ring(&self) -> &Arc<CqRing> {
         &self.ring
+    }
+
+    /// The shard of its group.
+    pub(super) fn home(&self) -> ShardIndex {
+        self.home
     }
 
     /// The device it belongs to.
@@ -60,7 +69,7 @@ impl SoftCq {
         if polls < POLLS_BEFORE_DUTY {
             self.polls.store(polls + 1, Ordering::Relaxed);
         } else {
-            self.core.note_poll();
+            self.core.note_poll(self.home);
         }
     }
 }
@@ -74,18 +83,20 @@ impl Counted for SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, completions: &mut [Completion]) -> usize {
         self.note_poll();
+        // Completions of other shards may come as fast as they are polled, and must not keep this one from its work.
+        let has_crossed = self.ring.has_crossed();
         let count = self.ring.take(completions);
-        if count > 0 || completions.is_empty() {
+        if (count > 0 && !has_crossed) || completions.is_empty() {
             return count;
         }
-        self.core.work();
-        self.ring.take(completions)
+        self.core.work(self.home);
+        count + self.ring.take(&mut completions[count..])
     }
 
     fn request_notify(&self, notify: Notify) -> Result<(), VerbsError> {
         self.ring.arm(notify)?;
         self.polls.store(0, Ordering::Relaxed);
-        self.core.hand_over();
+        self.core.hand_over(self.home);
         Ok(())
     }
 

@@ -1,15 +1,23 @@
 //! The entries of a completion queue.
 //!
-//! Owns the bounded queue between the card, which pushes, and the program, which takes. It has
-//! a lock of its own, so that a program reads its completions while another thread works in
-//! the card. It must never take the card's lock.
+//! Owns the bounded queue between the shards, which push, and the program, which takes. It has
+//! a lock of its own, so that a program reads its completions while another thread works on
+//! the shard. The shard of its group pushes under that lock; what completes into it at other shards crosses by a ring
+//! each ([`trunkline_rings::crossing`]), and is moved here when the program polls, or by the other shard if the
+//! program wants an event. It must never take a shard's word.
 #![forbid(unsafe_code)]
 
+use super::directory::ShardIndex;
 use super::signal::{Signal, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use trunkline_mutants::mutant;
+use trunkline_rings::crossing::{Crossing, Sent};
 use trunkline_verbs::{Completion, Notify, VerbsError};
+
+/// Completions of another shard that wait to be moved, at most.
+const MAX_CROSSING: usize = 64;
 
 /// Completions that wait to be taken.
 #[derive(Debug)]
@@ -18,6 +26,10 @@ pub(super) struct CqRing {
     /// Entries waiting, so that an empty poll takes no lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
+    /// The shard of its group.
+    home: ShardIndex,
+    /// Completions of other shards, and whether their sender asked for an event.
+    crossing: Crossing<(Completion, bool)>,
     /// A completion was lost for want of room.
     overflowed: AtomicBool,
     /// Where it fires, and with which context.
@@ -33,8 +45,15 @@ struct State {
 }
 
 impl CqRing {
-    pub(super) fn new(capacity: usize, channel: Option<Arc<Signal<u64>>>, context: u64) -> Self {
+    pub(super) fn new(
+        home: ShardIndex,
+        capacity: usize,
+        channel: Option<Arc<Signal<u64>>>,
+        context: u64,
+    ) -> Self {
         Self {
+            home,
+            crossing: Crossing::new(MAX_CROSSING),
             state: Mutex::new(State { entries: VecDeque::with_capacity(capacity), capacity, notify: None }),
             waiting: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
@@ -76,10 +95,35 @@ impl CqRing {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Adds a completion. `false` the first time there is no room: the completion is lost and
+    /// Adds a completion of a shard. `false` the first time there is no room: the completion is lost and
     /// the CQ is broken, which its owner learns by an asynchronous event.
-    pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
+    pub(super) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
+        if from == self.home {
+            return self.add(&mut lock(&self.state), completion, solicited);
+        }
+        let item = match self.crossing.send(from.place(), (completion, solicited)) {
+            Sent::Quietly => return true,
+            // The program may sleep until somebody fires the event.
+            Sent::Notify => {
+                if !mutant!(crossed_completion_fires_no_event) {
+                    self.move_crossed(&mut lock(&self.state));
+                }
+                return true;
+            }
+            Sent::Full(item) => item,
+        };
         let mut state = lock(&self.state);
+        self.move_crossed(&mut state);
+        match self.crossing.send(from.place(), item) {
+            Sent::Full((completion, solicited)) => self.add(&mut state, completion, solicited),
+            Sent::Quietly | Sent::Notify => {
+                self.move_crossed(&mut state);
+                true
+            }
+        }
+    }
+
+    fn add(&self, state: &mut State, completion: Completion, solicited: bool) -> bool {
         if state.entries.len() >= state.capacity {
             return self.overflowed.swap(true, Ordering::Relaxed);
         }
@@ -94,6 +138,7 @@ impl CqRing {
         if fires {
             state.notify = None;
             self.armed.store(false, Ordering::Relaxed);
+            self.crossing.ignore();
             if let Some(channel) = &self.channel {
                 // A full channel is readable already, and its reader polls every CQ it serves.
                 let _full = channel.push(self.context);
@@ -102,13 +147,32 @@ impl CqRing {
         true
     }
 
+    /// Moves what came from other shards here, as far as there is room: what stays in its ring is not lost.
+    fn move_crossed(&self, state: &mut State) {
+        let room = state.capacity - state.entries.len();
+        self.crossing.receive(room, |_, (completion, solicited)| {
+            self.add(state, completion, solicited);
+        });
+    }
+
+    /// Whether completions of other shards wait to be moved here.
+    #[inline]
+    pub(super) fn has_crossed(&self) -> bool {
+        self.crossing.has_items()
+    }
+
     /// Takes completions, oldest first; returns how many.
+    #[inline]
     pub(super) fn take(&self, completions: &mut [Completion]) -> usize {
+        let has_crossed = self.has_crossed();
         // SYNC: cq-waiting
-        if self.waiting.load(Ordering::Acquire) == 0 {
+        if self.waiting.load(Ordering::Acquire) == 0 && !has_crossed {
             return 0;
         }
         let mut state = lock(&self.state);
+        if has_crossed {
+            self.move_crossed(&mut state);
+        }
         let count = state.entries.len().min(completions.len());
         for (slot, entry) in completions.iter_mut().zip(state.entries.drain(..count)) {
             *slot = entry;
@@ -128,6 +192,8 @@ impl CqRing {
             state.notify = Some(notify);
         }
         self.armed.store(true, Ordering::Relaxed);
+        // What crossed before is found by the poll that follows.
+        self.crossing.listen();
         Ok(())
     }
 }
@@ -137,18 +203,20 @@ mod tests {
     use super::*;
     use trunkline_verbs::CompletionStatus;
 
+    const HERE: ShardIndex = ShardIndex::FIRST;
+
     fn completion(wr_id: u64) -> Completion {
         Completion { wr_id, ..Completion::default() }
     }
 
     #[test]
     fn entries_come_in_order_and_overflow_is_told_once() {
-        let ring = CqRing::new(2, None, 7);
-        assert!(ring.push(completion(1), false));
-        assert!(ring.push(completion(2), false));
+        let ring = CqRing::new(HERE, 2, None, 7);
+        assert!(ring.push(HERE, completion(1), false));
+        assert!(ring.push(HERE, completion(2), false));
         assert!(!ring.is_overflowed());
-        assert!(!ring.push(completion(3), false), "the first loss is told");
-        assert!(ring.push(completion(4), false), "and told once");
+        assert!(!ring.push(HERE, completion(3), false), "the first loss is told");
+        assert!(ring.push(HERE, completion(4), false), "and told once");
         assert!(ring.is_overflowed());
         let mut out = [Completion::default(); 4];
         assert_eq!(ring.take(&mut out), 2);
@@ -159,13 +227,13 @@ mod tests {
 
     #[test]
     fn a_resized_ring_keeps_what_waits() {
-        let ring = CqRing::new(2, None, 7);
-        ring.push(completion(1), false);
-        ring.push(completion(2), false);
+        let ring = CqRing::new(HERE, 2, None, 7);
+        ring.push(HERE, completion(1), false);
+        ring.push(HERE, completion(2), false);
         assert!(ring.resize(1).is_err());
         ring.resize(3).unwrap();
-        assert!(ring.push(completion(3), false));
-        assert!(!ring.push(completion(4), false), "full again");
+        assert!(ring.push(HERE, completion(3), false));
+        assert!(!ring.push(HERE, completion(4), false), "full again");
         let mut out = [Completion::default(); 4];
         assert_eq!(ring.take(&mut out), 3);
         assert_eq!(out[2].wr_id, 3);
@@ -174,24 +242,61 @@ mod tests {
     #[test]
     fn only_what_was_asked_for_fires() {
         let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
-        let ring = CqRing::new(8, Some(Arc::clone(&channel)), 7);
-        ring.push(completion(1), true);
+        let ring = CqRing::new(HERE, 8, Some(Arc::clone(&channel)), 7);
+        ring.push(HERE, completion(1), true);
         assert_eq!(channel.pop(), None, "not armed");
         ring.arm(Notify::Solicited).unwrap();
-        ring.push(completion(2), false);
+        ring.push(HERE, completion(2), false);
         assert_eq!(channel.pop(), None, "not solicited");
         assert!(ring.is_armed());
-        ring.push(completion(3), true);
+        ring.push(HERE, completion(3), true);
         assert_eq!(channel.pop(), Some(7));
         assert!(!ring.is_armed());
-        ring.push(completion(4), true);
+        ring.push(HERE, completion(4), true);
         assert_eq!(channel.pop(), None, "one event per arming");
         ring.arm(Notify::Solicited).unwrap();
-        ring.push(Completion { status: CompletionStatus::WorkRequestFlushed, ..completion(5) }, false);
+        ring.push(HERE, Completion { status: CompletionStatus::WorkRequestFlushed, ..completion(5) }, false);
         assert_eq!(channel.pop(), Some(7), "a failure counts as solicited");
         ring.arm(Notify::Any).unwrap();
         ring.arm(Notify::Solicited).unwrap();
-        ring.push(completion(6), false);
+        ring.push(HERE, completion(6), false);
         assert_eq!(channel.pop(), Some(7), "the wider wish stands");
+    }
+
+    #[test]
+    fn completions_of_other_shards_are_polled_in_their_order_and_fire_when_armed() {
+        let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
+        let ring = CqRing::new(HERE, 4, Some(Arc::clone(&channel)), 7);
+        let there = ShardIndex(3);
+        let mut out = [Completion::default(); 8];
+        ring.push(there, completion(1), false);
+        ring.push(there, completion(2), false);
+        ring.push(HERE, completion(3), false);
+        assert_eq!(channel.pop(), None);
+        assert_eq!(ring.take(&mut out), 3);
+        assert_eq!([out[0].wr_id, out[1].wr_id, out[2].wr_id], [3, 1, 2]);
+        ring.arm(Notify::Any).unwrap();
+        ring.push(there, completion(4), false);
+        assert_eq!(channel.pop(), Some(7), "nobody else would wake the program");
+        assert!(!ring.is_armed());
+        ring.push(there, completion(5), false);
+        assert_eq!((channel.pop(), ring.take(&mut out)), (None, 2));
+        assert_eq!([out[0].wr_id, out[1].wr_id], [4, 5]);
+    }
+
+    #[test]
+    fn completions_of_other_shards_overflow_when_neither_ring_nor_cq_has_room() {
+        let ring = CqRing::new(HERE, 2, None, 7);
+        let there = ShardIndex(1);
+        let fits = 2 + MAX_CROSSING as u64;
+        assert!((0..fits).all(|wr_id| ring.push(there, completion(wr_id), false)));
+        assert!(!ring.is_overflowed());
+        assert!(!ring.push(there, completion(fits), false), "lost");
+        let mut out = [Completion::default(); 128];
+        let mut all = Vec::new();
+        while let count @ 1.. = ring.take(&mut out) {
+            all.extend(out[..count].iter().map(|completion| completion.wr_id));
+        }
+        assert_eq!(all, (0..fits).collect::<Vec<_>>());
     }
 }

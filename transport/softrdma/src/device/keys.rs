@@ -1,16 +1,19 @@
 //! Registered memory by key.
 //!
 //! Owns the table of lkeys and rkeys and every check of an access: key, protection domain,
-//! rights, bounds. The card asks it for each SGE and each remote range. Nothing outside of a
-//! range that passed all checks is ever touched.
+//! rights, bounds. Shards ask it for each SGE and each remote range, without a lock; deregistration waits until
+//! no shard can still use the key. Nothing outside of a range that passed all checks is ever touched.
 #![forbid(unsafe_code)]
 
 use super::limits::MAX_REGIONS;
-use super::numbers::NumberMap;
 use super::random::Random;
+use super::signal::lock;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use trunkline_mutants::mutant;
+use trunkline_rings::keyed::Keyed;
+use trunkline_rings::readers::{Readers, Reading};
 use trunkline_roce::Permutation;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
 
@@ -53,7 +56,13 @@ const REST: usize = 64;
 /// nothing about others. The permutation is computed at registration only: accesses find their region by its key.
 #[derive(Debug)]
 pub(super) struct Keys {
-    regions: NumberMap<Region>,
+    table: Keyed<Region>,
+    slots: Mutex<Slots>,
+}
+
+/// Which keys come next.
+#[derive(Debug)]
+struct Slots {
     /// The generation of each slot.
     generations: Vec<u32>,
     /// Oldest first.
@@ -61,37 +70,83 @@ pub(super) struct Keys {
     permutation: Permutation,
     /// Slots that there may be.
     most: u32,
+    /// The device is removed.
+    is_closed: bool,
+}
+
+/// The regions, for as long as a reader reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyView<'a> {
+    table: &'a Keyed<Region>,
+    reading: &'a Reading<'a>,
 }
 
 impl Keys {
     /// A table of at most so many regions, and no more than [`MAX_REGIONS`].
-    pub(super) fn new(random: &mut Random, most: u32) -> Self {
-        Self {
-            regions: NumberMap::default(),
+    pub(super) fn new(readers: &Arc<Readers>, random: &mut Random, most: u32) -> Self {
+        let slots = Slots {
             generations: Vec::new(),
             free: VecDeque::new(),
             permutation: Permutation::new(32, random.keys()),
             most: most.min(MAX_REGIONS),
-        }
+            is_closed: false,
+        };
+        Self { table: Keyed::new(readers), slots: Mutex::new(slots) }
     }
 
     /// Registers a range of memory, which is inside it; returns its key.
     pub(super) fn insert(
-        &mut self,
+        &self,
         (memory, range): (Arc<Memory>, Range<usize>),
         start: IoAddress,
         pd: PdNumber,
         access: Access,
     ) -> Result<u32, VerbsError> {
-        let slot = self.take_slot()?;
-        let key = self.next_key(slot);
-        self.regions.insert(key, Region { memory, range, start, pd, access, slot });
+        let mut slots = lock(&self.slots);
+        if slots.is_closed {
+            return Err(VerbsError::Gone);
+        }
+        let slot = slots.take()?;
+        let key = slots.next_key(slot);
+        self.table.insert(key, Region { memory, range, start, pd, access, slot });
         Ok(key)
     }
 
+    /// Makes a key invalid. No shard uses it, or the memory that it led to, when this returns.
+    pub(super) fn remove(&self, key: u32) -> Result<(), VerbsError> {
+        if mutant!(deregistered_key_stays_valid) {
+            return Ok(());
+        }
+        let region = self.table.remove(key).ok_or(VerbsError::Gone)?;
+        lock(&self.slots).free.push_back(region.slot);
+        Ok(())
+    }
+
+    /// Makes all keys permanently invalid, and gives out no more.
+    pub(super) fn close(&self) {
+        lock(&self.slots).is_closed = true;
+        for key in self.table.keys() {
+            drop(self.table.remove(key));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_writers_locked(&self, action: impl FnOnce()) {
+        let _slots = lock(&self.slots);
+        action();
+    }
+
+    /// What a reader sees.
+    #[inline]
+    pub(super) fn view<'a>(&'a self, reading: &'a Reading<'_>) -> KeyView<'a> {
+        KeyView { table: &self.table, reading }
+    }
+}
+
+impl Slots {
     /// A freed slot rests until others were freed after it: with the generation that keeps a key from coming
     /// back soon.
-    fn take_slot(&mut self) -> Result<u32, VerbsError> {
+    fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
             self.generations.push(0);
@@ -111,19 +166,9 @@ impl Keys {
             }
         }
     }
+}
 
-    /// Makes a key invalid.
-    pub(super) fn remove(&mut self, key: u32) -> Result<(), VerbsError> {
-        let region = self.regions.remove(key).ok_or(VerbsError::Gone)?;
-        self.free.push_back(region.slot);
-        Ok(())
-    }
-
-    /// Makes all keys permanently invalid.
-    pub(super) fn clear(&mut self) {
-        self.regions = NumberMap::default();
-    }
-
+impl<'a> KeyView<'a> {
     /// Checks an access to `length` bytes.
     #[inline]
     pub(super) fn range(
@@ -133,8 +178,8 @@ impl Keys {
         address: IoAddress,
         length: usize,
         needs: Access,
-    ) -> Result<Found<'_>, Refused> {
-        let region = self.regions.get(key).ok_or(Refused)?;
+    ) -> Result<Found<'a>, Refused> {
+        let region = self.table.get(self.reading, key).ok_or(Refused)?;
         if region.pd != pd || !region.access.contains(needs) {
             return Err(Refused);
         }
@@ -179,6 +224,7 @@ pub(super) fn append(range: &Found<'_>, length: usize, out: &mut Vec<u8>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_rings::readers::Reader;
     use trunkline_verbs::Lkey;
 
     const PD: PdNumber = PdNumber(1);
@@ -187,15 +233,46 @@ mod tests {
         (Arc::clone(memory), 0..memory.len())
     }
 
-    fn table() -> Keys {
-        Keys::new(&mut Random::new(5), MAX_REGIONS)
+    /// A table with a reader.
+    struct Table {
+        keys: Keys,
+        reader: Mutex<Reader>,
+    }
+
+    impl Table {
+        fn of(most: u32) -> Self {
+            let readers = Readers::new();
+            let keys = Keys::new(&readers, &mut Random::new(5), most);
+            Self { keys, reader: Mutex::new(Reader::new(&readers)) }
+        }
+
+        fn read<R>(&self, action: impl FnOnce(KeyView<'_>) -> R) -> R {
+            let mut reader = lock(&self.reader);
+            action(self.keys.view(&reader.enter()))
+        }
+
+        /// Where an access starts in the memory.
+        fn range(
+            &self,
+            key: u32,
+            pd: PdNumber,
+            address: IoAddress,
+            length: usize,
+            needs: Access,
+        ) -> Result<usize, Refused> {
+            self.read(|view| view.range(key, pd, address, length, needs).map(|found| found.offset))
+        }
+    }
+
+    fn table() -> Table {
+        Table::of(MAX_REGIONS)
     }
 
     #[test]
     fn each_check_of_an_access_can_fail() {
-        let mut keys = table();
+        let keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
+        let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
         let at = |offset| memory.address(offset);
         assert!(keys.range(key, PD, at(0), 64, Access::REMOTE_READ).is_ok());
         assert!(keys.range(key, PD, at(1), 64, Access::REMOTE_READ).is_err(), "range");
@@ -204,19 +281,18 @@ mod tests {
         assert!(keys.range(key ^ 1, PD, at(0), 64, Access::REMOTE_READ).is_err(), "generation");
         assert!(keys.range(key ^ 0x100, PD, at(0), 64, Access::REMOTE_READ).is_err(), "index");
         let piece = Sge { address: at(0), length: 4, lkey: Lkey(key) };
-        assert!(keys.scatter(PD, piece, &[1; 4]).is_err(), "local write was not granted");
+        assert!(keys.read(|view| view.scatter(PD, piece, &[1; 4])).is_err(), "local write was not granted");
         let mut out = Vec::new();
-        assert!(keys.gather(PD, piece, &mut out).is_ok());
+        assert!(keys.read(|view| view.gather(PD, piece, &mut out)).is_ok());
         assert_eq!(out, [0; 4]);
     }
 
     #[test]
     fn a_region_is_reached_at_the_address_it_was_given() {
-        let mut keys = table();
+        let keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert(all(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
-        let offset =
-            |address, length| keys.range(key, PD, address, length, Access::empty()).map(|at| at.offset);
+        let key = keys.keys.insert(all(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
+        let offset = |address, length| keys.range(key, PD, address, length, Access::empty());
         assert_eq!(offset(IoAddress(4096), 64), Ok(0));
         assert_eq!(offset(IoAddress(4159), 1), Ok(63));
         assert_eq!(offset(IoAddress(4159), 2), Err(Refused));
@@ -226,12 +302,11 @@ mod tests {
 
     #[test]
     fn a_region_of_a_range_reaches_no_byte_next_to_it() {
-        let mut keys = table();
+        let keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert((Arc::clone(&memory), 16..48), IoAddress(4096), PD, Access::empty()).unwrap();
-        let offset = |address, length| {
-            keys.range(key, PD, IoAddress(address), length, Access::empty()).map(|at| at.offset)
-        };
+        let key =
+            keys.keys.insert((Arc::clone(&memory), 16..48), IoAddress(4096), PD, Access::empty()).unwrap();
+        let offset = |address, length| keys.range(key, PD, IoAddress(address), length, Access::empty());
         assert_eq!(offset(4096, 32), Ok(16));
         assert_eq!(offset(4127, 1), Ok(47));
         assert_eq!(offset(4128, 0), Ok(48));
@@ -242,42 +317,42 @@ mod tests {
 
     #[test]
     fn a_key_does_not_outlive_its_region() {
-        let mut keys = table();
+        let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
-            let key = keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
+            let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
             assert!(seen.insert(key), "a key came back");
-            keys.remove(key).unwrap();
+            keys.keys.remove(key).unwrap();
             assert!(keys.range(key, PD, memory.address(0), 1, Access::empty()).is_err());
-            assert!(keys.remove(key).is_err());
+            assert!(keys.keys.remove(key).is_err());
         }
-        assert!(keys.generations.len() < 100, "slots are used again");
+        assert!(lock(&keys.keys.slots).generations.len() < 100, "slots are used again");
     }
 
     #[test]
     fn a_full_table_refuses_and_has_room_again() {
-        let mut keys = Keys::new(&mut Random::new(5), 3);
+        let keys = Table::of(3);
         let memory = Memory::zeroed(64).unwrap();
-        let insert = |keys: &mut Keys| keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
-        let held = [(); 3].map(|()| insert(&mut keys).unwrap());
-        assert!(matches!(insert(&mut keys), Err(VerbsError::OutOfResources(_))));
-        keys.remove(held[1]).unwrap();
-        assert!(insert(&mut keys).is_ok_and(|key| !held.contains(&key)));
-        assert!(insert(&mut keys).is_err());
+        let insert = |keys: &Table| keys.keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
+        let held = [(); 3].map(|()| insert(&keys).unwrap());
+        assert!(matches!(insert(&keys), Err(VerbsError::OutOfResources(_))));
+        keys.keys.remove(held[1]).unwrap();
+        assert!(insert(&keys).is_ok_and(|key| !held.contains(&key)));
+        assert!(insert(&keys).is_err());
     }
 
     #[test]
     fn keys_that_were_seen_tell_nothing_of_the_next() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
-            let mut keys = table();
+            let keys = table();
             let memory = Memory::zeroed(64).unwrap();
             let mut seen = Vec::new();
             for _ in 0..COUNT {
-                let key = keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
+                let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
                 if reuses {
-                    keys.remove(key).unwrap();
+                    keys.keys.remove(key).unwrap();
                 }
                 seen.push(key);
             }

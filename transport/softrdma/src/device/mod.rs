@@ -8,22 +8,23 @@
 //! |---|---|
 //! | ways in | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | the card, under one lock | `card`, of `control` and one `shard` |
-//! | the data path | `shard`: QPs, SRQs, packets in and out, timers |
+//! | the card: control and shards | `card`, `shards`, `shard_lock` (a shard under its word), `shard_maker`, `reach` (control's way to them) |
+//! | the data path | `shard`: QPs, packets in and out, timers |
 //! | everything slow | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |
-//! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
-//! | who does the work | `core`, `card_lock`, `progress` (the words), `background` (the thread) |
+//! | what all shards read | `tables`: `keys` (memory by key), `srqs` |
+//! | other tables | `directory` (QPs by shard), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
+//! | who does the work | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
 //!
 //! # Locks
-//! The card's lock is taken first; CQs, channels and events have small locks of their own, which
-//! are taken last and never around a call into anything else. A poller only tries the card's
-//! lock, and reads its CQ in any case.
+//! Control's lock is taken first, then the word of the first shard, then that of any other. CQs, SRQs, channels,
+//! events, the directory and the writers of the tables have small locks of their own, which
+//! are taken last and never around a call into anything else. A poller only tries its shard's
+//! word, and reads its CQ in any case; it tries control's lock with no shard taken.
 
 mod async_events;
 mod background;
 mod card;
-mod card_lock;
 mod channel;
 mod cm_channel;
 mod cm_id;
@@ -32,6 +33,7 @@ mod core;
 mod counters;
 mod cq;
 mod cq_ring;
+mod directory;
 mod domain_table;
 mod fork;
 mod gid_table;
@@ -47,21 +49,27 @@ mod progress;
 mod provider;
 mod qp;
 mod random;
+mod reach;
 mod receive_queue;
 mod shard;
-
+mod shard_lock;
+mod shard_maker;
+mod shards;
 mod sharing;
 mod signal;
 mod slot;
 mod soft_device;
 mod srq;
+mod srqs;
+mod tables;
 mod unknown_srq;
 mod use_count;
+mod wake_up;
 mod xrcd;
 
 pub use crate::host::{HostError, put_back, take_away};
 pub use fork::Held;
-pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, SoftOptions};
+pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, PathChoice, SoftOptions};
 pub use provider::SoftProvider;
 pub use slot::Slot;
 pub use soft_device::SoftDevice;

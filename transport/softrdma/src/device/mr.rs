@@ -31,10 +31,7 @@ impl<U: Debug + Send + Sync + 'static> SoftMr<U> {
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let mut card = core.card();
-        card.control.present()?;
-        let key = card.shard.keys().insert((Arc::clone(&memory), range), start, pd, access)?;
-        drop(card);
+        let key = core.tables().keys.insert((Arc::clone(&memory), range), start, pd, access)?;
         Ok(Self { core, key, start, memory, access, domain_use: Mutex::new(Some(domain_use)) })
     }
 }
@@ -62,8 +59,8 @@ impl<U: Debug + Send + Sync + 'static> MemoryRegion for SoftMr<U> {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
-        // The card copies under its lock only, so once it is ours no copy is under way.
-        let removed = self.core.card().shard.keys().remove(self.key);
+        // Returns when no copy is under way.
+        let removed = self.core.tables().keys.remove(self.key);
         drop(domain_use);
         removed
     }

@@ -3,7 +3,8 @@
 //! Owns the order in which numbers are given out: that of their indices upwards from a random start, so that a
 //! number comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5). A number
 //! is the permutation of its index by a key, so that peers learn from theirs nothing about others.
-//! A member of a host takes indices in blocks from its registry, so that no two members have one.
+//! A member of a host takes indices in blocks from its registry, for each shard its own, so that no two members have one
+//! and each knows the shard of a number.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -27,13 +28,16 @@ pub(super) enum Numbers {
         permutation: Permutation,
     },
     /// They are shared with the other members of the host.
-    Shared(Blocks),
+    Shared {
+        host: Arc<Host>,
+        /// By shard.
+        blocks: BTreeMap<u8, Blocks>,
+    },
 }
 
-/// The blocks of a member.
-#[derive(Debug)]
+/// The blocks of a shard of a member.
+#[derive(Debug, Default)]
 pub(super) struct Blocks {
-    host: Arc<Host>,
     /// The indices that are left of the block that numbers come from.
     left: Range<u32>,
     /// Its start.
@@ -54,15 +58,12 @@ impl Numbers {
             None => {
                 Self::Own { next: random.next_u32() & MASK, permutation: Permutation::new(24, random.keys()) }
             }
-            Some(host) => {
-                let host = Arc::clone(host);
-                Self::Shared(Blocks { host, left: 0..0, start: 0, used: BTreeMap::new() })
-            }
+            Some(host) => Self::Shared { host: Arc::clone(host), blocks: BTreeMap::new() },
         }
     }
 
-    /// The next number that is not `taken`. 0 and 1 are the special QPs, all ones is multicast.
-    pub(super) fn take(&mut self, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
+    /// The next number for a shard that is not `taken`. 0 and 1 are the special QPs, all ones is multicast.
+    pub(super) fn take(&mut self, shard: u8, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
         match self {
             Self::Own { next, permutation } => {
                 for _ in 0..=MASK {
@@ -74,14 +75,15 @@ impl Numbers {
                 }
                 Err(VerbsError::OutOfResources("all numbers are in use"))
             }
-            Self::Shared(blocks) => blocks.take(),
+            Self::Shared { host, blocks } => blocks.entry(shard).or_default().take(host, shard),
         }
     }
 
     /// A number is out of use.
     pub(super) fn free(&mut self, number: u32) {
-        if let Self::Shared(blocks) = self {
-            blocks.free(number);
+        if let Self::Shared { host, blocks } = self {
+            let index = host.index_of(number);
+            blocks.iter_mut().for_each(|(shard, blocks)| blocks.free(host, *shard, index));
         }
     }
 }
@@ -91,10 +93,10 @@ fn is_plain(number: u32) -> bool {
 }
 
 impl Blocks {
-    fn take(&mut self) -> Result<u32, VerbsError> {
+    fn take(&mut self, host: &Host, shard: u8) -> Result<u32, VerbsError> {
         loop {
             for index in self.left.by_ref() {
-                let number = self.host.number_of(index);
+                let number = host.number_of(index);
                 if is_plain(number) {
                     if let Some(block) = self.used.get_mut(&self.start) {
                         block.used += 1;
@@ -102,27 +104,27 @@ impl Blocks {
                     return Ok(number);
                 }
             }
-            let range = self.host.take_block()?;
+            let range = host.take_block(shard)?;
             let past = std::mem::replace(&mut self.start, range.start);
             self.left = range.clone();
             self.used.insert(range.start, Block { range, used: 0 });
-            self.give_back(past);
+            self.give_back(host, shard, past);
         }
     }
 
-    fn free(&mut self, number: u32) {
-        let index = self.host.index_of(number);
+    /// Frees the number of an index, if that is of one of its blocks.
+    fn free(&mut self, host: &Host, shard: u8, index: u32) {
         let of = self.used.range_mut(..=index).next_back();
         let Some((&start, block)) = of.filter(|(_, block)| block.range.contains(&index)) else { return };
         block.used = block.used.saturating_sub(1);
-        self.give_back(start);
+        self.give_back(host, shard, start);
     }
 
     /// Gives a block back whose numbers were all used once and are no more.
-    fn give_back(&mut self, start: u32) {
+    fn give_back(&mut self, host: &Host, shard: u8, start: u32) {
         let is_over = start != self.start && self.used.get(&start).is_some_and(|block| block.used == 0);
         if is_over && let Some(block) = self.used.remove(&start) {
-            self.host.give_block_back(&block.range);
+            host.give_block_back(&block.range, shard);
         }
     }
 }
@@ -224,13 +226,13 @@ mod tests {
             let next = permutation.index_of(special);
             let mut numbers = Numbers::Own { next, permutation };
             let expected = |step| permutation.number_of((next + step) & MASK);
-            assert_eq!(numbers.take(|_| false), Ok(expected(1)));
-            assert_eq!(numbers.take(|number| number == expected(2)), Ok(expected(3)));
+            assert_eq!(numbers.take(0, |_| false), Ok(expected(1)));
+            assert_eq!(numbers.take(0, |number| number == expected(2)), Ok(expected(3)));
         }
         let permutation = Permutation::new(24, [1, 1]);
         let mut numbers = Numbers::Own { next: MASK, permutation };
-        assert_eq!(numbers.take(|_| false), Ok(permutation.number_of(MASK)));
-        assert_eq!(numbers.take(|_| false), Ok(permutation.number_of(0)));
+        assert_eq!(numbers.take(0, |_| false), Ok(permutation.number_of(MASK)));
+        assert_eq!(numbers.take(0, |_| false), Ok(permutation.number_of(0)));
     }
 
     #[test]
@@ -238,7 +240,7 @@ mod tests {
         let mut numbers = Numbers::new(&mut Random::new(1), None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100_000 {
-            let number = numbers.take(|_| false).unwrap();
+            let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);
             assert!(seen.insert(number), "{number}");
         }
@@ -249,7 +251,7 @@ mod tests {
         let folder = Folder::new("blocks");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
-        let mut take = || numbers.take(|_| false).unwrap();
+        let mut take = || numbers.take(0, |_| false).unwrap();
         let first: Vec<u32> = (0..64).map(|_| take()).collect();
         let second: Vec<u32> = (0..64).map(|_| take()).collect();
         let distinct: std::collections::HashSet<_> = first.iter().chain(&second).collect();
@@ -268,10 +270,13 @@ mod tests {
         }
         // 10,000 QPs, one after the other, do not use the host's numbers up.
         for _ in 0..10_000 {
-            let number = numbers.take(|_| false).unwrap();
+            let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);
         }
-        let Numbers::Shared(blocks) = &numbers else { panic!("{numbers:?}") };
-        assert!(blocks.used.len() <= 2, "{blocks:?}");
+        let Numbers::Shared { blocks, .. } = &numbers else { panic!("{numbers:?}") };
+        let of_first = &blocks[&0];
+        assert!(of_first.used.len() <= 2, "{blocks:?}");
+        let third = numbers.take(3, |_| false).unwrap();
+        assert_eq!(host.home_of(third), Some((host.me(), 3)), "members find the shard of a number");
     }
 }

@@ -1,28 +1,33 @@
 //! Opening a device.
 //!
-//! Owns the order in which membership of the host, link, addresses, shard, control and the background
-//! thread are made. Called once per device, by [`super::SoftDevice::open`].
+//! Owns the order in which membership of the host, link, addresses, first shard, control and the background
+//! thread are made, and how the links of further shards are. Called once per device, by [`super::SoftDevice::open`].
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
 use super::card::Card;
 use super::control::{Control, ControlInit};
 use super::core::Core;
+use super::directory::{MAX_SHARDS, QpDirectory};
 use super::gid_table::GidTable;
 use super::guid::{address_guid, node_guid};
 use super::limits::{
     DEVICE_NAME, MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS,
     MAX_WR,
 };
-use super::options::{LinkChoice, OpenError, SoftOptions};
+use super::numbers::Numbers;
+use super::options::{LinkChoice, OpenError, PathChoice, SoftOptions};
 use super::random::Random;
-use super::shard::{Shard, ShardInit};
+use super::shard::{LocalInit, Neighbours, PathPolicy, Refusal};
+use super::shard_maker::{MakeLink, ShardMaker};
+use super::shards::Shards;
 use super::slot::Slot;
+use super::tables::Tables;
 use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PortAttributes, PortState};
 
@@ -41,30 +46,38 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         return Err(OpenError::Removed);
     }
     let membership = Membership::join(&options)?;
+    let paths = paths(&options)?;
     let link = make_link(&options, &membership)?;
     let gids = gid_table(&options, &*link)?;
     let away = away_files(&options, &gids)?;
     let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
     let attributes = attributes(link.name().to_owned(), guid, &options);
-    let runtime = options.runtime;
+    let runtime = options.runtime.clone();
+    let most_shards = options.max_shards.unwrap_or(MAX_SHARDS);
     let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {
         doing: "make an eventfd",
         source: io::Error::from_raw_os_error(error.errno()),
     })?;
     let events = Arc::new(events);
-    let Membership { host, targets, members } = membership;
     let mut random = options.seed.map_or_else(|| Random::of(&runtime), Random::new);
-    let shard = Shard::new(ShardInit {
-        link,
+    let Membership { host, targets, members } = membership;
+    let tables = Tables::new(&mut random, attributes.max_mr, |random| Numbers::new(random, host.as_ref()));
+    let tables = Arc::new(tables);
+    let neighbours = Neighbours::new(QpDirectory::new(Numbers::new(&mut random, host.as_ref())));
+    let maker = ShardMaker {
         events: Arc::clone(&events),
         unknown_srq: options.unknown_srq,
-        max_regions: attributes.max_mr,
-        random: &mut random,
-        host: host.as_ref(),
-        members: members.clone(),
-    });
-    let active_mtu = shard.link().mtu_of(first);
+        tables: Arc::clone(&tables),
+        neighbours: Arc::clone(&neighbours),
+        runtime: runtime.clone(),
+        local: LocalInit::new(host.clone(), targets.clone(), paths, random.next()),
+        members: members.as_ref().map(Arc::downgrade),
+        make_link: link_maker(options, members.as_ref()),
+    };
+    let (shard, sleeper) =
+        maker.first(link, members.clone()).map_err(os("make what wakes the card's background thread"))?;
+    let active_mtu = shard.shard.enter().link().mtu_of(first);
     let control = Control::new(ControlInit {
         gids,
         events: Arc::clone(&events),
@@ -76,8 +89,10 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         targets,
         away,
     });
-    let core = Core::start(Card { control, shard }, events, host, runtime)
-        .map_err(os("start the card's background thread"))?;
+    let shards = Shards::new(shard, neighbours, tables, most_shards);
+    let card = Card::new(control, shards, runtime);
+    let core =
+        Core::start(card, maker, sleeper, events, host).map_err(os("start the card's background thread"))?;
     if slot.is_some_and(|slot| !slot.fill(&core)) {
         return Err(OpenError::Removed);
     }
@@ -116,16 +131,28 @@ impl Membership {
     }
 }
 
-/// The link, wrapped in what the options ask for.
+/// Which paths QPs may use. What is put around the link sees, or changes, their packets only there.
+fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
+    let reasons = [
+        (options.path == PathChoice::Udp, Refusal::AsksForUdp),
+        (options.capture.is_some(), Refusal::Captures),
+        (options.faults.is_some(), Refusal::Faults),
+        (options.wrapper.is_some(), Refusal::Wrapped),
+    ];
+    match reasons.into_iter().find(|(applies, _)| *applies) {
+        Some((_, reason)) if options.path == PathChoice::Shm => Err(OpenError::OnlyOnLink(reason.ours())),
+        Some((_, reason)) => Ok(PathPolicy::Network(reason)),
+        None if options.path == PathChoice::Shm => Ok(PathPolicy::Memory),
+        None => Ok(PathPolicy::Either),
+    }
+}
+
+/// The link of the first shard, wrapped in what the options ask for.
 fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn Link>, OpenError> {
     let (members, targets) = (membership.members.as_ref(), membership.targets.as_ref());
-    let mut link: Box<dyn Link> = match &options.link {
-        LinkChoice::Udp => {
-            let link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
-            Box::new(link.of_members(members, targets))
-        }
-        LinkChoice::Simulated(process) => {
-            Box::new(UdpLink::over(Box::new(process.sockets())).of_members(members, targets))
+    let link: Box<dyn Link> = match &options.link {
+        LinkChoice::Udp | LinkChoice::Simulated(_) => {
+            Box::new(udp_link(options).of_members(members, targets))
         }
         LinkChoice::InProcess(hub) => Box::new(
             hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
@@ -134,6 +161,33 @@ fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn L
             factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
         }
     };
+    wrapped(options, link)
+}
+
+/// What makes the links of further shards, which have ports of their own. A network in process has no ports, so
+/// its devices have one shard.
+fn link_maker(options: SoftOptions, members: Option<&Arc<Members>>) -> MakeLink {
+    // They end with the device's membership.
+    let members = members.map(Arc::downgrade);
+    Box::new(move || match &options.link {
+        LinkChoice::Udp | LinkChoice::Simulated(_) => {
+            let members = members.as_ref().and_then(Weak::upgrade);
+            let link = udp_link(&options).of_shard(members.as_ref());
+            Ok(Some(wrapped(&options, Box::new(link))?))
+        }
+        LinkChoice::InProcess(_) | LinkChoice::Custom(_) => Ok(None),
+    })
+}
+
+fn udp_link(options: &SoftOptions) -> UdpLink {
+    match &options.link {
+        LinkChoice::Simulated(process) => UdpLink::over(Box::new(process.sockets())),
+        _ => options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer),
+    }
+}
+
+/// A link with captures and faults around it.
+fn wrapped(options: &SoftOptions, mut link: Box<dyn Link>) -> Result<Box<dyn Link>, OpenError> {
     if let Some(wrapper) = &options.wrapper {
         link = wrapper.wrap(link);
     }

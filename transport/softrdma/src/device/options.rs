@@ -34,6 +34,18 @@ pub enum LinkChoice {
     Simulated(Arc<SimulatedProcess>),
 }
 
+/// How QPs reach those of other processes of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathChoice {
+    /// Through shared memory where both processes can, else by UDP.
+    #[default]
+    Auto,
+    /// By UDP.
+    Udp,
+    /// Through shared memory only: other peers are refused.
+    Shm,
+}
+
 /// Makes a link each time a device is opened with it.
 #[derive(Clone)]
 pub struct LinkFactory(MakeLink);
@@ -88,6 +100,9 @@ pub struct SoftOptions {
     pub addresses: Vec<IpAddr>,
     /// The link.
     pub link: LinkChoice,
+    /// How QPs reach those of other processes of the host. Captures, faults and a wrapper keep them on the link, and do
+    /// not go with [`PathChoice::Shm`].
+    pub path: PathChoice,
     /// What is put around the link, below captures and faults.
     pub wrapper: Option<LinkWrapper>,
     /// Faults to put on it.
@@ -104,6 +119,8 @@ pub struct SoftOptions {
     /// Memory regions that exist at once; `None`: 2^20, the most. Cards may have few, and a kernel may let a user pin
     /// little.
     pub max_regions: Option<u32>,
+    /// Shards at most, each for one group of CQs or more; `None`: 32, the most. At least one exists.
+    pub max_shards: Option<usize>,
     /// Where devices on UDP meet those of other processes: a directory of this user alone, mode
     /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
@@ -136,7 +153,7 @@ pub enum OpenError {
         value: OsString,
     },
     /// `TRUNKLINE_FAULTS` is wrong.
-    #[error(transparent)]
+    #[error("TRUNKLINE_FAULTS: {0}")]
     BadFaults(#[from] FaultPlanError),
     /// `TRUNKLINE_RECEIVE_BUFFER` is wrong.
     #[error("TRUNKLINE_RECEIVE_BUFFER: {0:?} is no number of bytes")]
@@ -144,6 +161,12 @@ pub enum OpenError {
     /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
     #[error("TRUNKLINE_UNKNOWN_SRQ: {0:?} is none of nak64, nak62, drop")]
     BadUnknownSrq(String),
+    /// `TRUNKLINE_LINK` is wrong.
+    #[error("TRUNKLINE_LINK: {0:?} is none of auto, udp, shm")]
+    BadLink(String),
+    /// `TRUNKLINE_LINK=shm`, with something that is done to packets of the link.
+    #[error("TRUNKLINE_LINK=shm: {0}, which keeps packets out of shared memory")]
+    OnlyOnLink(&'static str),
     /// `TRUNKLINE_XRC` is wrong.
     #[error("TRUNKLINE_XRC: {0:?} is neither on nor off")]
     BadXrc(String),
@@ -192,6 +215,10 @@ impl From<OpenError> for VerbsError {
             OpenError::BadUnknownSrq(_) => {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
+            OpenError::BadLink(_) => Self::Invalid("TRUNKLINE_LINK is none of auto, udp, shm"),
+            OpenError::OnlyOnLink(_) => Self::Invalid(
+                "TRUNKLINE_LINK=shm does not go with faults, captures or another link around the device's",
+            ),
             OpenError::BadXrc(_) => Self::Invalid("TRUNKLINE_XRC is neither on nor off"),
             OpenError::BadRemovable(_) => Self::Invalid("TRUNKLINE_REMOVABLE is none of on, off"),
             OpenError::Removed => Self::NoDevice,
@@ -207,7 +234,7 @@ impl SoftOptions {
     /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
     /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
     /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
-    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
+    /// `TRUNKLINE_LINK` (`auto`, `udp`, `shm`), `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
     /// `TRUNKLINE_RUNTIME_DIR` (a directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///
     /// # Errors
@@ -248,6 +275,13 @@ impl SoftOptions {
             Some("nak62") => UnknownSrq::Nak62,
             Some("drop") => UnknownSrq::Drop,
             Some(other) => return Err(OpenError::BadUnknownSrq(other.to_owned())),
+        };
+        options.path = match text("TRUNKLINE_LINK")?.as_deref() {
+            None => PathChoice::default(),
+            Some("auto") => PathChoice::Auto,
+            Some("udp") => PathChoice::Udp,
+            Some("shm") => PathChoice::Shm,
+            Some(other) => return Err(OpenError::BadLink(other.to_owned())),
         };
         options.without_xrc = match text("TRUNKLINE_XRC")?.as_deref() {
             None | Some("on") => false,
@@ -292,6 +326,7 @@ mod tests {
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
             ("TRUNKLINE_RUNTIME_DIR", "/tmp/meet"),
             ("TRUNKLINE_XRC", "off"),
+            ("TRUNKLINE_LINK", "shm"),
         ])
         .unwrap();
         assert_eq!(options.addresses, ["127.0.0.9".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
@@ -300,7 +335,7 @@ mod tests {
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
         assert_eq!(options.receive_buffer, Some(212_992));
         assert_eq!(options.runtime_directory, Some("/tmp/meet".into()));
-        assert!(options.without_xrc);
+        assert!(options.without_xrc && options.path == PathChoice::Shm);
         let unconfigured = read(&[]).unwrap();
         assert!(unconfigured.addresses.is_empty() && !unconfigured.without_xrc);
     }
@@ -314,6 +349,7 @@ mod tests {
         }
         assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
+        assert!(matches!(read(&[("TRUNKLINE_LINK", "tcp")]), Err(OpenError::BadLink(_))));
         assert!(matches!(read(&[("TRUNKLINE_XRC", "no")]), Err(OpenError::BadXrc(_))));
     }
 
@@ -326,6 +362,7 @@ mod tests {
         for name in [
             "TRUNKLINE_ADDRESS",
             "TRUNKLINE_FAULTS",
+            "TRUNKLINE_LINK",
             "TRUNKLINE_RECEIVE_BUFFER",
             "TRUNKLINE_REMOVABLE",
             "TRUNKLINE_UNKNOWN_SRQ",

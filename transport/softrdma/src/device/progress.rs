@@ -1,18 +1,16 @@
-//! Whose the card's work is: the words between the program's pollers and the background machine.
+//! Whose a shard's work is: the words between the program's pollers and the shard's background machine.
 //!
 //! Owns the words by which the work changes hands. While a program polls, the machine checks once per
 //! tick whether it still does, and packets do not wake it. When nobody has polled for a tick, or a
 //! program arms a CQ to go to sleep, the machine does the work ([`super::background`]). It must never
-//! take the card's lock: callers hold it.
+//! take the shard's word: callers are in a turn.
 #![forbid(unsafe_code)]
 
-use super::card::Card;
-use super::signal::event_fd;
-use nix::sys::eventfd::EventFd;
-use std::io;
+use super::shard::Shard;
+use super::wake_up::WakeUp;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trunkline_machine::{Runtime, Sleeper, Waker};
 use trunkline_mutants::mutant;
 use trunkline_rings::handover::{Duty, Handover};
 use trunkline_verbs::Time;
@@ -21,8 +19,8 @@ use trunkline_verbs::Time;
 #[derive(Debug)]
 pub(super) struct Progress {
     handover: Handover,
-    /// The machine sleeps, or is about to, on the descriptors of an armed link. Written under the
-    /// card's lock when it becomes true.
+    /// The machine sleeps, or is about to, on the descriptors of an armed link. Written in a turn of the
+    /// shard when it becomes true.
     watching: AtomicBool,
     /// When the sleeping machine wakes by itself.
     sleeps_until_ns: AtomicU64,
@@ -31,27 +29,13 @@ pub(super) struct Progress {
     stopping: AtomicBool,
     /// This process is a child that has no background thread yet.
     orphan: AtomicBool,
-    waker: WakeUp,
-}
-
-/// What wakes the machine.
-#[derive(Debug)]
-enum WakeUp {
-    Descriptor(EventFd),
-    /// In a simulation, which has no descriptors.
-    Bell(Waker),
+    waker: Arc<WakeUp>,
 }
 
 impl Progress {
-    /// The words, and what the machine sleeps on in a simulation.
-    pub(super) fn new(runtime: &Runtime) -> io::Result<(Self, Option<Sleeper>)> {
-        let (sleeper, waker) = if runtime.is_simulated() {
-            let (sleeper, bell) = runtime.sleeper()?;
-            (Some(sleeper), WakeUp::Bell(bell))
-        } else {
-            (None, WakeUp::Descriptor(event_fd()?))
-        };
-        let progress = Self {
+    /// The words of a machine that `waker` wakes.
+    pub(super) fn new(waker: Arc<WakeUp>) -> Self {
+        Self {
             handover: Handover::new(),
             watching: AtomicBool::new(false),
             sleeps_until_ns: AtomicU64::new(0),
@@ -59,14 +43,13 @@ impl Progress {
             stopping: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             waker,
-        };
-        Ok((progress, sleeper))
+        }
     }
 
     /// In the child of a fork: there is no thread any more. Returns the waker.
     pub(super) fn forked(&self) -> BorrowedFd<'_> {
         self.orphan.store(true, Ordering::Relaxed);
-        self.descriptor().as_fd()
+        self.waker.descriptor().as_fd()
     }
 
     /// Whether a background thread is missing since a fork.
@@ -86,44 +69,58 @@ impl Progress {
     /// A poller is at work.
     pub(super) fn note_poll(&self) {
         if self.handover.poller_entered() {
-            self.wake();
+            self.waker.wake();
         }
     }
 
     /// A poller goes to sleep.
     pub(super) fn hand_over(&self) {
         if self.handover.arm() {
-            self.wake();
+            self.waker.wake();
         }
     }
 
-    /// After a thread of the program has changed the card, under its lock.
-    pub(super) fn card_changed(&self, card: &Card, now: Time) {
+    /// After a thread of the program has changed the shard, in its turn. `version` is that of the link's descriptors,
+    /// `deadline` when the shard wants to be called.
+    pub(super) fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         let watched = self.watched_version.load(Ordering::Relaxed);
-        if self.watching.load(Ordering::Relaxed) && card.descriptors_version() != watched {
-            self.wake();
+        if self.watching.load(Ordering::Relaxed) && version != watched {
+            self.waker.wake();
             return;
         }
-        let Some(deadline) = card.deadline(now) else { return };
+        let Some(deadline) = deadline else { return };
         if deadline.0 < self.sleeps_until_ns.load(Ordering::Relaxed) {
             // Woken once is enough, however many calls follow before it runs.
             self.sleeps_until_ns.store(0, Ordering::Relaxed);
             if !mutant!(earlier_deadline_wakes_nobody) {
-                self.wake();
+                self.waker.wake();
             }
         }
     }
 
-    /// After a poller has done the card's work, under its lock. What it took off the link may have
-    /// ended the link's arming; a thread that sleeps on the descriptors relies on it.
-    pub(super) fn worked(&self, card: &mut Card, now: Time) {
+    /// After a thread of the program has done something to the shard other than its work, in its turn. Rings that it has begun
+    /// to look into are looked into by nobody while the machine sleeps.
+    pub(super) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if !self.watching.load(Ordering::Relaxed) {
             return;
         }
-        if !card.stays_armed() && card.arm() {
-            self.wake();
+        if shard.has_found_more_in_memory() {
+            self.waker.wake();
         } else {
-            self.card_changed(card, now);
+            self.shard_changed(shard.link().descriptors_version(), deadline(shard));
+        }
+    }
+
+    /// After a poller has done the shard's work, in its turn. What it took off the link may have
+    /// ended the link's arming; a thread that sleeps on the descriptors relies on it.
+    pub(super) fn worked(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
+        if !self.watching.load(Ordering::Relaxed) {
+            return;
+        }
+        if !shard.stays_armed() && shard.arm() {
+            self.waker.wake();
+        } else {
+            self.shard_changed(shard.link().descriptors_version(), deadline(shard));
         }
     }
 
@@ -144,7 +141,7 @@ impl Progress {
         self.watched_version.store(version, Ordering::Relaxed);
     }
 
-    /// The machine, which still has the card's lock, goes to sleep on an armed link.
+    /// The machine, which is still in its turn, goes to sleep on an armed link.
     pub(super) fn falls_asleep(&self, until: Option<Time>) {
         self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
         self.watching.store(true, Ordering::Relaxed);
@@ -153,7 +150,7 @@ impl Progress {
     /// Has the machine end.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.wake();
+        self.waker.wake();
     }
 
     /// Whether the machine is to end.
@@ -163,28 +160,11 @@ impl Progress {
 
     /// The descriptor that wakes the machine.
     pub(super) fn waker(&self) -> RawFd {
-        self.descriptor().as_raw_fd()
+        self.waker.descriptor().as_raw_fd()
     }
 
     /// The machine was woken by its descriptor, which can be written again.
     pub(super) fn clear_waker(&self) {
-        let _empty = self.descriptor().read();
-    }
-
-    fn descriptor(&self) -> &EventFd {
-        match &self.waker {
-            WakeUp::Descriptor(fd) => fd,
-            WakeUp::Bell(_) => panic!("nobody waits on a descriptor in a simulation"),
-        }
-    }
-
-    fn wake(&self) {
-        match &self.waker {
-            WakeUp::Bell(bell) => bell.wake(),
-            WakeUp::Descriptor(fd) => {
-                // Fails only when the counter is full, and then the thread wakes anyway.
-                let _full = fd.write(1);
-            }
-        }
+        let _empty = self.waker.descriptor().read();
     }
 }

@@ -7,6 +7,7 @@
 
 use super::core::Core;
 use super::cq::SoftCq;
+use super::directory::ShardIndex;
 use super::pd::SoftPd;
 use super::sharing::{ModifyProgress, ModifyTicket};
 use super::signal::lock;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trunkline_verbs::{
-    PostError, QpAttributes, QpModify, QpNumber, QpType, QueueCapacities, QueuePair, ReceiveRequest,
+    PostError, QpAttributes, QpModify, QpNumber, QpPath, QpType, QueueCapacities, QueuePair, ReceiveRequest,
     SendRequest, Time, VerbsError,
 };
 
@@ -58,6 +59,8 @@ pub(super) enum BegunModify {
 pub(super) struct SoftQp {
     core: Arc<Core>,
     number: QpNumber,
+    /// The shard that has it. One that another process executes now would come to the first.
+    home: ShardIndex,
     qp_type: QpType,
     capacities: QueueCapacities,
     is_open: AtomicBool,
@@ -68,12 +71,13 @@ impl SoftQp {
     /// A handle on a QP that the card has just made, or counted a handle for.
     pub(super) fn new(
         core: Arc<Core>,
-        number: QpNumber,
+        (number, home): (QpNumber, ShardIndex),
         qp_type: QpType,
         capacities: QueueCapacities,
         holds: QpHolds,
     ) -> Self {
-        Self { core, number, qp_type, capacities, is_open: AtomicBool::new(true), holds: Mutex::new(holds) }
+        let (is_open, holds) = (AtomicBool::new(true), Mutex::new(holds));
+        Self { core, number, home, qp_type, capacities, is_open, holds }
     }
 
     /// The device it belongs to.
@@ -92,8 +96,8 @@ impl SoftQp {
     /// Returns the outcome of a change; `None` when the process that executes the TGT has not answered
     /// yet. Asks again when another process has taken the TGT over.
     pub(super) fn poll_modify(&self, pending: &mut PendingModify) -> Option<Result<(), VerbsError>> {
-        self.core.work();
-        let progress = self.core.card().control.qps().modify_progress(self.number, pending.ticket);
+        self.core.work(ShardIndex::FIRST);
+        let progress = self.core.control().qps().modify_progress(self.number, pending.ticket);
         match progress {
             ModifyProgress::Done(result) => return Some(result),
             ModifyProgress::ExecutorGone => match self.ask_for(&pending.change, pending.until) {
@@ -105,22 +109,22 @@ impl SoftQp {
         if self.core.runtime().clock().now() < pending.until {
             return None;
         }
-        self.core.card().control.qps().forget_modify(pending.ticket);
+        self.core.control().qps().forget_modify(pending.ticket);
         Some(Err(VerbsError::Os(libc::ETIMEDOUT)))
     }
 
     fn ask_for(&self, change: &QpModify, until: Time) -> BegunModify {
         let asked = self.core.act(|card, now| {
-            let asked = card.control.qps().ask_executor(&mut card.shard, self.number, change);
-            card.shard.flush(now);
+            let asked = card.control.qps().ask_executor(&mut card.shards, self.number, change);
+            card.shards.flush(now);
             asked
         });
         match asked {
             Some(Ok(ticket)) => BegunModify::Pending(PendingModify { change: *change, ticket, until }),
             Some(Err(refused)) => BegunModify::Done(Err(refused)),
             None => BegunModify::Done(self.core.act(|card, now| {
-                let result = card.control.qps().modify(&mut card.shard, self.number, change);
-                card.shard.flush(now);
+                let result = card.control.qps().modify(&mut card.shards, self.number, change);
+                card.shards.flush(now);
                 result
             })),
         }
@@ -128,7 +132,7 @@ impl SoftQp {
 
     /// Forgets a change whose outcome nobody waits for.
     fn forget_modify(&self, pending: &PendingModify) {
-        self.core.card().control.qps().forget_modify(pending.ticket);
+        self.core.control().qps().forget_modify(pending.ticket);
     }
 
     /// A TGT lives on while other handles are open, but not for this one.
@@ -170,22 +174,26 @@ impl QueuePair for SoftQp {
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {
         self.check_open()?;
-        self.core.with(|card| card.control.qps().query(&card.shard, self.number))
+        self.core.act(|card, _| card.control.qps().query(&mut card.shards, self.number))
+    }
+
+    fn path(&self) -> Option<QpPath> {
+        self.core.shard(self.home).shard.enter().path(self.number.get())
     }
 
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.act(|card, now| card.shard.post_send(self.number.get(), requests, now))
+        self.core.act_on(self.home, |shard, now| shard.post_send(self.number.get(), requests, now))
     }
 
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.act(|card, now| card.shard.post_send_whole(self.number.get(), requests, now))
+        self.core.act_on(self.home, |shard, now| shard.post_send_whole(self.number.get(), requests, now))
     }
 
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.card().shard.post_receive(self.number.get(), requests)
+        self.core.act_on(self.home, |shard, _| shard.post_receive(self.number.get(), requests))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
@@ -193,9 +201,9 @@ impl QueuePair for SoftQp {
             return Err(VerbsError::Gone);
         }
         self.core.act(|card, now| {
-            card.control.qps().close(&mut card.shard, self.number);
+            card.control.qps().close(&mut card.shards, self.number);
             // Another process may have to be told.
-            card.shard.flush(now);
+            card.shards.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));
         Ok(())

@@ -1,16 +1,21 @@
 //! Posted receives.
 //!
 //! Owns the requests of one SRQ or of one RC receive queue, in a ring that was allocated when
-//! the queue was made. The card takes one for each message. It never allocates per request.
+//! the queue was made, or those of an SRQ that a shard was lent. A shard takes one for each message. It never
+//! allocates per request.
 #![forbid(unsafe_code)]
 
-use super::keys::{Keys, PdNumber, Refused};
-use trunkline_verbs::{ReceiveRequest, Sge, VerbsError};
+use super::keys::{KeyView, PdNumber, Refused};
+use trunkline_mutants::mutant;
+use trunkline_rings::lending::Stock;
+use trunkline_verbs::{PostError, ReceiveRequest, Sge, VerbsError};
 
 /// A ring of receives.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     requests: Vec<(u64, usize)>,
+    /// Requests that it takes. There is room for more once more were lent and came back.
+    capacity: usize,
     /// `stride` entries per request.
     sges: Vec<Sge>,
     stride: usize,
@@ -31,9 +36,13 @@ pub(super) struct Taken {
 
 impl ReceiveQueue {
     pub(super) fn new(max_wr: u32, max_sge: u32) -> Self {
-        let (slots, stride) = (max_wr as usize, max_sge as usize);
+        Self::with_room(max_wr as usize, max_sge as usize)
+    }
+
+    fn with_room(slots: usize, stride: usize) -> Self {
         Self {
             requests: vec![(0, 0); slots],
+            capacity: slots,
             sges: vec![Sge::default(); slots * stride],
             stride,
             head: 0,
@@ -59,7 +68,7 @@ impl ReceiveQueue {
 
     /// Requests it can hold.
     pub(super) fn capacity(&self) -> usize {
-        self.requests.len()
+        self.capacity
     }
 
     /// SGEs per request.
@@ -72,18 +81,30 @@ impl ReceiveQueue {
         if self.length > max_wr as usize {
             return false;
         }
-        let stride = u32::try_from(self.stride).unwrap_or(u32::MAX);
-        let mut resized = Self::new(max_wr, stride);
+        self.make_room(max_wr as usize);
+        self.capacity = max_wr as usize;
+        true
+    }
+
+    /// Moves the requests, which fit, to a ring of so many slots.
+    fn make_room(&mut self, slots: usize) {
+        let mut resized = Self::with_room(slots, self.stride);
         for index in 0..self.length {
             let from = (self.head + index) % self.requests.len();
             resized.requests[index] = self.requests[from];
             resized.sges[index * self.stride..][..self.stride]
                 .copy_from_slice(&self.sges[from * self.stride..][..self.stride]);
         }
+        resized.capacity = self.capacity;
         resized.length = self.length;
         resized.broken = self.broken;
         *self = resized;
-        true
+    }
+
+    /// The place after the last request; there has to be room.
+    fn free_slot(&self) -> usize {
+        let ahead = self.head + self.length;
+        if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() }
     }
 
     /// Adds a request.
@@ -91,11 +112,10 @@ impl ReceiveQueue {
         if request.scatter.len() > self.stride {
             return Err(VerbsError::Invalid("more SGEs than the receive queue was made for"));
         }
-        if self.length == self.requests.len() {
+        if self.length >= self.capacity {
             return Err(VerbsError::OutOfResources("the receive queue is full"));
         }
-        let ahead = self.head + self.length;
-        let slot = if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() };
+        let slot = self.free_slot();
         self.requests[slot] = (request.wr_id, request.scatter.len());
         for (room, sge) in self.sges[slot * self.stride..].iter_mut().zip(request.scatter) {
             *room = *sge;
@@ -129,6 +149,45 @@ impl ReceiveQueue {
     }
 }
 
+impl Stock for ReceiveQueue {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn shift(&mut self, into: &mut Self, most: usize) {
+        let count = self.length.min(most);
+        if into.length + count > into.requests.len() {
+            into.make_room(into.length + count);
+        }
+        for index in 0..count {
+            if index + 1 == count && mutant!(lent_receive_is_lost) {
+                self.head = if self.head + 1 == self.requests.len() { 0 } else { self.head + 1 };
+                self.length -= 1;
+                continue;
+            }
+            let to = into.free_slot();
+            into.requests[to] = self.requests[self.head];
+            into.sges[to * self.stride..][..self.stride]
+                .copy_from_slice(&self.sges[self.head * self.stride..][..self.stride]);
+            into.length += 1;
+            self.head = if self.head + 1 == self.requests.len() { 0 } else { self.head + 1 };
+            self.length -= 1;
+        }
+    }
+
+    fn small(&self, room: usize) -> Self {
+        Self::with_room(room, self.stride)
+    }
+}
+
+/// Posts until one is refused.
+pub(super) fn post_all(queue: &mut ReceiveQueue, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    for (index, request) in requests.iter().enumerate() {
+        queue.post(request).map_err(|cause| PostError { index, cause })?;
+    }
+    Ok(())
+}
+
 impl Taken {
     /// Bytes that fit.
     pub(super) fn bytes(&self) -> u64 {
@@ -139,7 +198,7 @@ impl Taken {
     #[inline]
     pub(super) fn scatter(
         &self,
-        keys: &Keys,
+        keys: KeyView<'_>,
         pd: PdNumber,
         offset: u32,
         mut payload: &[u8],
@@ -165,9 +224,11 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::Keys;
     use super::super::random::Random;
     use super::*;
     use std::sync::Arc;
+    use trunkline_rings::readers::{Reader, Readers};
     use trunkline_verbs::{Access, Lkey, Memory};
 
     #[test]
@@ -189,9 +250,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lent_comes_back_although_as_much_was_posted_meanwhile() {
+        let mut queue = ReceiveQueue::new(4, 1);
+        let post = |queue: &mut ReceiveQueue, wr_id| {
+            queue.post(&ReceiveRequest { wr_id, scatter: &[Sge::default()] })
+        };
+        (0..4).for_each(|wr_id| post(&mut queue, wr_id).unwrap());
+        let mut lent = queue.small(3);
+        queue.shift(&mut lent, 3);
+        (4..7).for_each(|wr_id| post(&mut queue, wr_id).unwrap());
+        assert!(post(&mut queue, 9).is_err());
+        lent.shift(&mut queue, usize::MAX);
+        assert_eq!((lent.len(), queue.len(), queue.capacity()), (0, 7, 4));
+        assert!(!queue.resize(6), "more are posted");
+        let mut taken = Taken::default();
+        let ids = [(); 7].map(|()| {
+            assert!(queue.take(&mut taken));
+            taken.wr_id
+        });
+        assert_eq!(ids, [3, 4, 5, 6, 0, 1, 2]);
+    }
+
+    #[test]
     fn a_message_is_spread_over_the_list() {
         let memory = Memory::zeroed(16).unwrap();
-        let mut keys = Keys::new(&mut Random::new(1), 64);
+        let readers = Readers::new();
+        let keys = Keys::new(&readers, &mut Random::new(1), 64);
         let key = keys
             .insert((Arc::clone(&memory), 0..16), memory.address(0), PdNumber(1), Access::LOCAL_WRITE)
             .unwrap();
@@ -202,9 +286,12 @@ mod tests {
         let mut taken = Taken::default();
         assert!(queue.take(&mut taken));
         assert_eq!(taken.bytes(), 7);
-        taken.scatter(&keys, PdNumber(1), 0, b"ab").unwrap();
-        taken.scatter(&keys, PdNumber(1), 2, b"cdefg").unwrap();
-        assert!(taken.scatter(&keys, PdNumber(1), 7, b"h").is_err());
+        let mut reader = Reader::new(&readers);
+        let reading = reader.enter();
+        let view = keys.view(&reading);
+        taken.scatter(view, PdNumber(1), 0, b"ab").unwrap();
+        taken.scatter(view, PdNumber(1), 2, b"cdefg").unwrap();
+        assert!(taken.scatter(view, PdNumber(1), 7, b"h").is_err());
         let mut out = [0; 16];
         memory.read(0, &mut out).unwrap();
         assert_eq!(&out, b"defg\0\0\0\0abc\0\0\0\0\0");

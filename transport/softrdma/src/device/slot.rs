@@ -52,6 +52,14 @@ impl Slot {
         lock(&self.0).opened.iter().filter(|(_, guard)| guard.strong_count() > 0).count()
     }
 
+    /// Receives that are posted in the SRQs of the devices that were opened and not removed, those included that shards
+    /// were lent. A simulation compares it with what programs have posted.
+    #[must_use]
+    pub fn posted_receives(&self) -> usize {
+        let opened = lock(&self.0).opened.clone();
+        opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
+    }
+
     /// Whether there is nothing to open.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty

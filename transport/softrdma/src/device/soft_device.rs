@@ -8,6 +8,7 @@ use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
 use super::core::Core;
 use super::cq::SoftCq;
+use super::directory::ShardIndex;
 use super::guid::node_guid;
 use super::limits::{MAX_CQE, MAX_INLINE, MAX_SGE, MAX_WR};
 use super::opening::{self, Opened};
@@ -20,12 +21,13 @@ use super::srq::SoftSrq;
 use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::{
     AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter,
-    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
+    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry, PeerPath,
     PortAttributes, PortSpace, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
@@ -55,7 +57,7 @@ impl SoftDevice {
 
     /// Hands every asynchronous event to `listener` from now on, in place of the queue of
     /// [`Device::next_async_event`]. For a caller that has to pass events on to several users of the
-    /// device. It is called with the card's lock held, so it must not call the device, nor wait. Only
+    /// device. It is called in a turn of a shard, so it must not call the device, nor wait. Only
     /// the first listener is kept.
     pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
         self.core.events.listen(Box::new(listener));
@@ -71,13 +73,13 @@ impl SoftDevice {
     /// Whether the user named this device's addresses, and this one is not among them. It may be a
     /// loopback address that was bound all the same.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
-        self.core.card().control.gids().is_named_without(address)
+        self.core.control().gids().is_named_without(address)
     }
 
     /// Whether it was taken away: then nothing of it works any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.core.card().control.present().is_err()
+        self.core.present().is_err()
     }
 
     /// What its objects share.
@@ -123,7 +125,7 @@ impl SoftDevice {
     }
 
     /// Sorts what a QP is made with by its type (contract C1, C11, C12).
-    fn qp_parts(&self, init: QpInit) -> Result<(QpHolds, QpParts), VerbsError> {
+    fn qp_parts(&self, init: QpInit) -> Result<(QpHolds, QpParts, ShardIndex), VerbsError> {
         let mut holds = QpHolds::default();
         let needs = VerbsError::Invalid;
         let mut parts = QpParts {
@@ -144,7 +146,7 @@ impl SoftDevice {
             let xrcd = self.own_xrcd(init.xrcd.ok_or(needs("a TGT needs an XRC domain"))?)?;
             parts.receive = ReceiveSide::Xrc { domain: xrcd.domain()? };
             holds.xrcd = Some(xrcd);
-            return Ok((holds, parts));
+            return Ok((holds, parts, self.core.known_group(init.group)));
         }
         if init.xrcd.is_some() {
             return Err(needs("only a TGT has an XRC domain"));
@@ -153,13 +155,14 @@ impl SoftDevice {
         let send_cq = self.own_cq(init.send_cq.ok_or(needs("the QP needs a send CQ"))?)?;
         parts.pd = Some(pd.number());
         parts.send_cq = Some(Arc::clone(send_cq.ring()));
+        let home = send_cq.home();
         holds.pd = Some(pd);
         holds.send_cq = Some(send_cq);
         if init.qp_type == QpType::XrcIni {
             if init.srq.is_some() {
                 return Err(needs("an INI has no SRQ"));
             }
-            return Ok((holds, parts));
+            return Ok((holds, parts, home));
         }
         let receive_cq = self.own_cq(init.receive_cq.ok_or(needs("an RC QP needs a receive CQ"))?)?;
         let cq = Arc::clone(receive_cq.ring());
@@ -180,7 +183,7 @@ impl SoftDevice {
                 ReceiveSide::Own { queue, cq }
             }
         };
-        Ok((holds, parts))
+        Ok((holds, parts, home))
     }
 }
 
@@ -211,12 +214,12 @@ impl Device for SoftDevice {
     }
 
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
-        self.core.card().control.present()?;
+        self.core.present()?;
         if port == 1 { Ok(self.port) } else { Err(VerbsError::Invalid("the device has port 1 only")) }
     }
 
     fn gid_table(&self) -> Vec<GidEntry> {
-        self.core.card().control.gids().entries()
+        self.core.control().gids().entries()
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
@@ -224,12 +227,12 @@ impl Device for SoftDevice {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        self.core.card().control.present()?;
+        self.core.present()?;
         Ok(Arc::new(SoftCompletionChannel::new(self.core.runtime())?))
     }
 
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-        self.core.card().control.present()?;
+        self.core.present()?;
         if init.capacity_cqe == 0 || init.capacity_cqe > MAX_CQE {
             return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
         }
@@ -242,7 +245,8 @@ impl Device for SoftDevice {
             None => None,
         };
         let core = Arc::clone(&self.core);
-        Ok(Arc::new(SoftCq::new(core, init.capacity_cqe, channel.as_deref(), init.context)))
+        let home = self.core.shard_of_group(init.group)?;
+        Ok(Arc::new(SoftCq::new(core, home, init.capacity_cqe, channel.as_deref(), init.context)))
     }
 
     fn open_xrcd(
@@ -250,7 +254,7 @@ impl Device for SoftDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
-        self.core.card().control.present()?;
+        self.core.present()?;
         self.needs_xrc()?;
         let domain = self.core.domains.open(file, flags)?;
         Ok(Arc::new(SoftXrcd::new(Arc::clone(&self.core), domain)))
@@ -277,23 +281,27 @@ impl Device for SoftDevice {
         if qp_type != QpType::Rc {
             self.needs_xrc()?;
         }
-        let (holds, parts) = self.qp_parts(init)?;
+        let (holds, parts, home) = self.qp_parts(init)?;
         let capacities = parts.capacities;
-        let number = self.core.with(|card| {
+        let made = self.core.act(|card, _| {
             card.control.present()?;
-            card.control.qps().create(&mut card.shard, parts)
+            card.control.qps().create(&mut card.shards, home, parts)
         })?;
-        Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), number, qp_type, capacities, holds)))
+        Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), made, qp_type, capacities, holds)))
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
         self.needs_xrc()?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         let domain = xrcd.domain()?;
-        self.core.act(|card, now| card.control.qps().open_tgt(&mut card.shard, number, &domain, now))?;
+        let home = self.core.act(|card, now| {
+            card.control.qps().open_tgt(&mut card.shards, number, &domain, now)?;
+            Ok::<_, VerbsError>(card.shards.directory().home(number.get()))
+        })?;
+        let home = home.unwrap_or(ShardIndex::FIRST);
         let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
         let core = Arc::clone(&self.core);
-        Ok(Arc::new(SoftQp::new(core, number, QpType::XrcTgt, QueueCapacities::default(), holds)))
+        Ok(Arc::new(SoftQp::new(core, (number, home), QpType::XrcTgt, QueueCapacities::default(), holds)))
     }
 
     fn connection_manager(&self) -> &dyn ConnectionManager {
@@ -317,14 +325,23 @@ impl Device for SoftDevice {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        let card = self.core.card();
-        card.control.counters(&card.shard)
+        self.core.act(|card, now| card.control.counters(&mut card.shards, now))
+    }
+
+    fn paths(&self) -> Vec<PeerPath> {
+        let mut qps = BTreeMap::<_, u32>::new();
+        for PeerPath { address, path, qps: of_shard } in
+            self.core.shards().flat_map(|lock| lock.shard.enter().paths())
+        {
+            *qps.entry((address, path)).or_default() += of_shard;
+        }
+        qps.into_iter().map(|((address, path), qps)| PeerPath { address, path, qps }).collect()
     }
 }
 
 impl ConnectionManager for SoftDevice {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
-        self.core.card().control.present()?;
+        self.core.present()?;
         Ok(SoftCmChannel::new(Arc::clone(&self.core), SoftCmId::make)?)
     }
 
@@ -337,10 +354,10 @@ impl ConnectionManager for SoftDevice {
         check_port_space(port_space, qp_type)?;
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
-        let number = self.core.with(|card| {
-            card.control.present()?;
-            Ok::<_, VerbsError>(card.control.connections().create(port_space, qp_type, queue))
-        })?;
+        let mut control = self.core.control();
+        control.present()?;
+        let number = control.connections().create(port_space, qp_type, queue);
+        drop(control);
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 
@@ -362,7 +379,7 @@ impl ConnectionManager for SoftDevice {
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
         let number =
-            self.core.act(|card, _| card.control.create_endpoint(&mut card.shard, request, queue))?;
+            self.core.act(|card, _| card.control.create_endpoint(&mut card.shards, request, queue))?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 }

@@ -6,8 +6,8 @@ use super::cq::SoftCq;
 use super::limits::MAX_WR;
 use super::pd::SoftPd;
 use super::receive_queue::ReceiveQueue;
-use super::shard::XrcSide;
 use super::signal::lock;
+use super::srqs::{Srq, XrcSide};
 use super::use_count::{Counted, UseCount, UseGuard};
 use super::xrcd::SoftXrcd;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ struct Parts {
 #[derive(Debug)]
 pub(super) struct SoftSrq {
     core: Arc<Core>,
-    number: u32,
+    queue: Arc<Srq>,
     is_xrc: bool,
     use_count: UseCount,
     /// `None` once destroyed.
@@ -45,17 +45,14 @@ impl SoftSrq {
             None => None,
         };
         let is_xrc = side.is_some();
-        let mut card = core.card();
-        card.control.present()?;
-        let number = card.shard.srqs().create(queue, pd.number(), side, context)?;
-        drop(card);
+        let queue = core.tables().srqs.create(queue, pd.number(), side, context)?;
         let parts = Mutex::new(Some(Parts { _pd: pd, _xrc: xrc }));
-        Ok(Self { core, number, is_xrc, use_count: UseCount::default(), parts })
+        Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
     /// Its number on the card; a basic one has one too.
     pub(super) fn card_number(&self) -> u32 {
-        self.number
+        self.queue.number()
     }
 
     /// Whether it is reached through TGTs.
@@ -70,7 +67,7 @@ impl SoftSrq {
 
     fn remove(&self) {
         let parts = lock(&self.parts).take();
-        self.core.card().shard.srqs().destroy(self.number);
+        self.core.tables().srqs.destroy(self.queue.number());
         drop(parts);
     }
 }
@@ -84,29 +81,29 @@ impl Counted for SoftSrq {
 impl SharedReceiveQueue for SoftSrq {
     fn number(&self) -> Result<SrqNumber, VerbsError> {
         if self.is_xrc {
-            Ok(SrqNumber::new(self.number))
+            Ok(SrqNumber::new(self.queue.number()))
         } else {
             Err(VerbsError::Invalid("a basic SRQ has no number that a peer could name"))
         }
     }
 
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.core.card().shard.srqs().post(self.number, requests)
+        self.queue.post(requests)
     }
 
     fn query(&self) -> Result<SrqAttributes, VerbsError> {
-        self.core.card().shard.srqs().query(self.number)
+        self.queue.query()
     }
 
     fn arm_limit(&self, limit: u32) -> Result<(), VerbsError> {
-        self.core.card().shard.srqs().arm(self.number, limit)
+        self.queue.arm(limit)
     }
 
     fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         if max_wr == 0 || max_wr > MAX_WR {
             return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
         }
-        self.core.card().shard.srqs().resize(self.number, max_wr)
+        self.queue.resize(max_wr)
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

@@ -6,12 +6,14 @@
 use super::segment::HEADER;
 
 /// Identifies the format.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x04");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x05");
 
 /// The largest number of members. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
 /// Number of QP or SRQ numbers in a block.
 pub(super) const BLOCK: u32 = 64;
+/// Shards of a member that blocks may belong to, numbered from 0.
+pub(super) const SHARDS: u8 = 32;
 /// Blocks in the space of 24 bits.
 pub(super) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
@@ -31,7 +33,7 @@ pub(super) const NUMBER_KEY: usize = COUNTERS + 64;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.
 const SLOT_TABLE: usize = COUNTERS + 128;
-/// One word of 64 bits per block: its owner, packed, 0 for none.
+/// One word of 64 bits per block: its owner, packed, and the owner's shard in the bits above; 0 for none.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
 /// The tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;

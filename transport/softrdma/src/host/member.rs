@@ -137,6 +137,14 @@ impl Host {
         }
     }
 
+    /// The life of this process, in a simulation.
+    pub(super) fn life(&self) -> Option<&Arc<Life>> {
+        match &self.place {
+            Place::Folder { .. } => None,
+            Place::Memory { life, .. } => Some(life),
+        }
+    }
+
     /// Opens a segment of the host by its name; `reserved` bytes of its start may be touched at once.
     pub(super) fn segment(
         &self,

@@ -15,8 +15,9 @@ use super::{HostError, MemberId};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Runtime;
+use trunkline_verbs::Memory;
 
 /// Capacity of a member's inbox in bytes, like that of a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
@@ -81,6 +82,8 @@ pub(super) enum Entry {
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
+        /// An area that is handed over.
+        area: Option<Arc<Memory>>,
     },
 }
 
@@ -95,6 +98,8 @@ struct State {
     segments: BTreeMap<&'static str, Arc<HeapWords>>,
     lives: BTreeMap<MemberId, Arc<Life>>,
     inboxes: BTreeMap<MemberId, Inbox>,
+    /// Areas that were handed over, with their makers.
+    areas: Vec<(MemberId, Weak<Memory>)>,
 }
 
 /// The shared state of a simulated host.
@@ -170,6 +175,11 @@ impl HostMemory {
             return Err(NotTaken::Gone);
         }
         let mut state = self.lock();
+        if let Entry::Message { from, area: Some(area), .. } = &entry {
+            let handed_over = (*from, Arc::downgrade(area));
+            state.areas.retain(|(_, area)| area.strong_count() > 0);
+            state.areas.push(handed_over);
+        }
         let inbox = state.inboxes.get_mut(&to).ok_or(NotTaken::Gone)?;
         let bytes = entry.bytes();
         if inbox.bytes + bytes > INBOX_BYTES {
@@ -178,6 +188,14 @@ impl HostMemory {
         inbox.bytes += bytes;
         inbox.entries.push_back(entry);
         Ok(())
+    }
+
+    /// The areas of the process with this life that others may have mapped.
+    pub(crate) fn areas_of(&self, life: &Arc<Life>) -> Vec<Arc<Memory>> {
+        let state = self.lock();
+        let is_its = |member: &MemberId| state.lives.get(member).is_some_and(|of| Arc::ptr_eq(of, life));
+        let its = state.areas.iter().filter(|(maker, _)| is_its(maker));
+        its.filter_map(|(_, area)| area.upgrade()).collect()
     }
 
     /// Takes the oldest entry out of a member's inbox.

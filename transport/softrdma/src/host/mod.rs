@@ -18,6 +18,7 @@
 //! | `layout` | offset and size of each of the registry's tables |
 //! | `member` | joining, leaving, which members live, cleaning up after the dead |
 //! | `members` | messages between members |
+//! | `area` | memory that one member writes and another reads |
 //! | `memory` | the replacement of the files in a simulation |
 //! | `tidy` | folders of network namespaces that are gone |
 //! | `numbering` | the host's key, by which places in tables become numbers on the wire |
@@ -37,6 +38,8 @@
 //! `lock`. Everything in the registry may be garbage, written by a faulty member: it is checked when
 //! it is read, and leads to wrong results at worst.
 
+mod area;
+mod area_ffi;
 mod away;
 mod domains;
 mod error;
@@ -59,6 +62,7 @@ pub(crate) use members::MAX_QUEUED;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use area::{AreaHandle, Areas, OwnArea, PeerArea};
 pub(crate) use away::AwayFiles;
 pub use away::{put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};

@@ -3,18 +3,33 @@
 //! Owns the blocks that the indices of 24 bits are cut into. Members take whole blocks, upwards from
 //! a random start, so that an index is used again only after all others, far longer than TIMEWAIT
 //! (contract rocev2 12.5). A number is the permutation of an index by the host's key (`numbering`), so that
-//! one's own numbers do not betray those of others. The owner of a number is found by reading one word.
+//! one's own numbers do not betray those of others. The owner of a number, and which of its shards has the QP, are
+//! found by reading one word.
 #![forbid(unsafe_code)]
 
-use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK};
+use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};
 use super::{Host, HostError, MemberId};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use trunkline_roce::cm::CommIds;
 
+/// Where the shard is in the word of a block.
+const SHARD_SHIFT: u32 = 48;
+
+/// The word of a block of this member's shard.
+fn pack(owner: MemberId, shard: u8) -> u64 {
+    owner.pack() | u64::from(shard) << SHARD_SHIFT
+}
+
+/// The inverse; `None` for a word that it cannot have returned.
+fn unpack(word: u64) -> Option<(MemberId, u8)> {
+    let shard = u8::try_from(word >> SHARD_SHIFT).ok().filter(|shard| *shard < SHARDS)?;
+    Some((MemberId::unpack(word & ((1 << SHARD_SHIFT) - 1))?, shard))
+}
+
 impl Host {
-    /// Takes a block of indices, each of which has a number.
-    pub(crate) fn take_block(&self) -> Result<Range<u32>, HostError> {
+    /// Takes a block of indices, each of which has a number, for one of this member's shards.
+    pub(crate) fn take_block(&self, shard: u8) -> Result<Range<u32>, HostError> {
         let _locked = self.lock()?;
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
@@ -24,11 +39,11 @@ impl Host {
         for _ in 0..BLOCKS {
             let word = self.registry.word64(layout::block(candidate));
             let following = (candidate + 1) % BLOCKS;
-            let taken = MemberId::unpack(word.load(Ordering::Relaxed));
-            if taken.is_none_or(|owner| !self.is_member(owner)) {
+            let taken = unpack(word.load(Ordering::Relaxed));
+            if taken.is_none_or(|(owner, _)| !self.is_member(owner)) {
                 // Never 0, which means that no start was chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
-                word.store(self.me().pack(), Ordering::Release);
+                word.store(pack(self.me(), shard), Ordering::Release);
                 let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
                 return Ok(first..first + BLOCK);
             }
@@ -39,9 +54,14 @@ impl Host {
 
     /// The member that a QP or SRQ number belongs to, without a system call.
     pub(crate) fn owner_of(&self, number: u32) -> Option<MemberId> {
+        self.home_of(number).map(|(owner, _)| owner)
+    }
+
+    /// The same, and its shard that has, or would have, the QP of this number.
+    pub(crate) fn home_of(&self, number: u32) -> Option<(MemberId, u8)> {
         let block = (self.index_of(number) / BLOCK) as usize;
         let word = self.registry.word64(layout::block(block)).load(Ordering::Acquire);
-        MemberId::unpack(word).filter(|owner| self.is_member(*owner))
+        unpack(word).filter(|(owner, _)| self.is_member(*owner))
     }
 
     /// The number of an index.
@@ -64,10 +84,11 @@ impl Host {
         self.current(self.numbering.comm_ids().slot_of(comm_id))
     }
 
-    /// Releases a block of which no number is in use.
-    pub(crate) fn give_block_back(&self, block: &Range<u32>) {
+    /// Releases a block of a shard of which no number is in use.
+    pub(crate) fn give_block_back(&self, block: &Range<u32>, shard: u8) {
         let word = self.registry.word64(layout::block((block.start / BLOCK) as usize));
-        let _other = word.compare_exchange(self.me().pack(), 0, Ordering::AcqRel, Ordering::Relaxed);
+        let own = pack(self.me(), shard);
+        let _other = word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -85,11 +106,12 @@ mod tests {
         let mut seen = HashSet::new();
         for round in 0..30 {
             let member = &members[round % 3];
-            for index in member.take_block().unwrap() {
+            let shard = u8::try_from(round).unwrap();
+            for index in member.take_block(shard).unwrap() {
                 let number = member.number_of(index);
                 assert!(members.iter().all(|other| other.index_of(number) == index));
                 assert!(seen.insert(number), "{number} was assigned twice");
-                assert!(members.iter().all(|other| other.owner_of(number) == Some(member.me())));
+                assert!(members.iter().all(|other| other.home_of(number) == Some((member.me(), shard))));
             }
         }
     }
@@ -100,15 +122,15 @@ mod tests {
         let root = folder.path().join("run");
         let stays = Host::join(Some(&root)).unwrap();
         let leaves = Host::join(Some(&root)).unwrap();
-        let block = leaves.take_block().unwrap();
+        let block = leaves.take_block(0).unwrap();
         drop(leaves);
         let first = stays.number_of(block.start);
         assert_eq!(stays.owner_of(first), None);
-        assert_ne!(stays.take_block().unwrap(), block);
+        assert_ne!(stays.take_block(0).unwrap(), block);
         stays.registry.word64(NEXT_BLOCK).store(u64::from(block.start / BLOCK).max(1), Ordering::Relaxed);
-        assert_eq!(stays.take_block().unwrap(), block, "after a whole round");
+        assert_eq!(stays.take_block(0).unwrap(), block, "after a whole round");
         assert_eq!(stays.owner_of(first), Some(stays.me()));
-        stays.give_block_back(&block);
+        stays.give_block_back(&block, 0);
         assert_eq!(stays.owner_of(first), None);
     }
 
@@ -118,7 +140,7 @@ mod tests {
         let root = folder.path().join("run");
         let [one, two] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
         let numbers = |member: &Host| -> BTreeSet<u32> {
-            member.take_block().unwrap().map(|index| member.number_of(index)).collect()
+            member.take_block(0).unwrap().map(|index| member.number_of(index)).collect()
         };
         let (first, second, later) = (numbers(&one), numbers(&two), numbers(&one));
         assert!(first.is_disjoint(&later) && first.is_disjoint(&second) && second.is_disjoint(&later));
@@ -131,7 +153,7 @@ mod tests {
     fn garbage_in_the_block_table_names_no_owner() {
         let folder = Folder::new("garbage");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-        for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16)] {
+        for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);
             assert_eq!(host.owner_of(host.number_of(3 * BLOCK)), None, "{word:#x}");
         }

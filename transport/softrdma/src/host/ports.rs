@@ -85,14 +85,17 @@ impl Host {
         Ok(())
     }
 
-    /// Closes this member's sockets at an address by `close`, and removes the records of their ports: one
-    /// step for all members.
-    pub(crate) fn release_port(&self, address: IpAddr, close: impl FnOnce()) {
+    /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or of the one
+    /// `port` that is closed: one step for all members.
+    pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
         // Without the lock, a member that opens the address at this moment may find the port in use.
         let _locked = self.lock();
         close();
         let words = record_of(address, ROCE_PORT);
-        let own = |record: &Record| record.words[..2] == words[..2] && record.owner == self.me();
+        let is_closed = |word: u64| port.is_none_or(|port| word & !IS_ENDING == u64::from(port));
+        let own = |record: &Record| {
+            record.words[..2] == words[..2] && record.owner == self.me() && is_closed(record.words[2])
+        };
         for record in self.records(&PORTS).filter(own) {
             self.remove(&PORTS, &record);
         }
@@ -117,6 +120,18 @@ impl Host {
             None if self.was_left(&PORTS, |record| is_same(record, &words)) => PortHolder::Dead,
             None => PortHolder::Nobody,
         }
+    }
+
+    /// Whether a member has a port at an address, without a system call.
+    pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
+        let [high, low] = Place::new(address, false).words();
+        self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
+    }
+
+    /// Whether any member has a port at an address.
+    pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
+        let [high, low] = Place::new(address, false).words();
+        self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
     fn ports_changed(&self) {
@@ -345,14 +360,14 @@ mod tests {
         hold(&two, v6);
         assert_eq!(refused(&one, v6), PortHolder::Alive(two.me()));
         assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()));
-        two.release_port(v4, || {});
+        two.release_port(v4, None, || {});
         assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()), "not its own");
-        one.release_port(v4, || {});
+        one.release_port(v4, None, || {});
         assert_eq!(refused(&two, v4), PortHolder::Nobody, "released");
         drop(two);
         assert_eq!(refused(&one, v6), PortHolder::Dead, "it left without releasing it");
         hold(&one, v6);
-        one.release_port(v6, || {});
+        one.release_port(v6, None, || {});
         assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
     }
 
@@ -375,7 +390,7 @@ mod tests {
         two.record_port("127.0.0.2:50000".parse().unwrap()).unwrap();
         assert_eq!([ROCE_PORT, 40_000].map(|port| source(port, 1)), [Source::Member; 2]);
         assert_eq!([50_000, 1, 4790].map(|port| source(port, 1)), [Source::Forged; 3]);
-        two.release_port(ip("127.0.0.1"), || {});
+        two.release_port(ip("127.0.0.1"), None, || {});
         assert_eq!(source(40_000, 2), Source::Member, "what it sent before it left");
         assert_eq!(source(40_000, 3), Source::Stranger, "the sockets have been read empty since");
     }
@@ -431,7 +446,7 @@ mod tests {
         two.record_port(from).unwrap();
         let mut view = MemberPorts::new(one);
         view.follow(at(0));
-        two.release_port(from.ip(), || {});
+        two.release_port(from.ip(), None, || {});
         let believed = (0..200).take_while(|millis| {
             view.follow(at(*millis));
             view.source(from, at(*millis)) == Source::Member
@@ -470,7 +485,7 @@ mod tests {
             }
             let _any = host.port_holder(ip("::1"));
             let _any = host.hold_port(ip("::1"), || Ok::<(), ()>(()));
-            host.release_port(ip("::1"), || {});
+            host.release_port(ip("::1"), None, || {});
             view.follow(at(0));
             let _any = view.source("[::1]:7".parse().unwrap(), at(0));
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The format of the files in such a folder. It changes with that of any of them, and is in the folder's name, so
 /// that programs of two versions never read each other's tables: at a shared address one of them finds port 4791
 /// in use.
-pub(super) const FORMAT: u32 = 6;
+pub(super) const FORMAT: u32 = 7;
 
 /// The name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

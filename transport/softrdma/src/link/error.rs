@@ -46,15 +46,16 @@ pub enum LinkError {
     },
 }
 
+/// What [`VerbsError::AddressInUse`] has for [`LinkError::AddressInUse`]. Who has the port is found by [`PortOwner`](super::PortOwner).
+pub const ROCE_PORT_TAKEN: &str = "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
+     user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
+     use another address, such as another one of 127.0.0.0/8: that which the \
+     program listens on, or if it names none TRUNKLINE_ADDRESS";
+
 impl From<LinkError> for VerbsError {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::AddressInUse { .. } => Self::AddressInUse(
-                "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
-                 user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
-                 use another address, such as another one of 127.0.0.0/8: that which the \
-                 program listens on, or if it names none TRUNKLINE_ADDRESS",
-            ),
+            LinkError::AddressInUse { .. } => Self::AddressInUse(ROCE_PORT_TAKEN),
             LinkError::NoSuchAddress { .. } => {
                 Self::AddressNotAvailable("no interface of this host has it; `ip address` shows those it has")
             }

@@ -10,6 +10,7 @@
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between it and the operating system or a simulated host |
+//! | `port_owner` | which process has port 4791, for texts |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
@@ -23,6 +24,7 @@ mod error;
 mod faults;
 mod in_process;
 mod interface;
+mod port_owner;
 mod relay;
 mod sockets;
 mod udp;
@@ -32,10 +34,11 @@ pub(crate) use batch::MAX_DATAGRAM_BYTES;
 pub(crate) use batch::Origin;
 pub use batch::{Datagram, ReceiveBatch, SendBatch};
 pub(crate) use capture::CapturedLink;
-pub use error::LinkError;
+pub use error::{LinkError, ROCE_PORT_TAKEN};
 pub(crate) use faults::FaultyLink;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
+pub use port_owner::{Owner, PortOwner};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub(crate) use udp::UdpLink;
 

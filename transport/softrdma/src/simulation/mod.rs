@@ -98,6 +98,18 @@ impl SimulatedProcess {
         self.life.kill_after_stores(stores);
     }
 
+    /// Overwrites a word of each area that it shares with others, as a process that has gone mad may; `choose` gives the
+    /// place, of so many, and the value. Returns the number of areas.
+    pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
+        let areas = self.host.memory.areas_of(&self.life);
+        for area in &areas {
+            let (place, value) = choose(area.len() / 8);
+            // A place outside is nobody's.
+            let _outside = area.write(place * 8, &value.to_ne_bytes());
+        }
+        areas.len()
+    }
+
     pub(crate) fn life(&self) -> &Arc<Life> {
         &self.life
     }

@@ -9,7 +9,7 @@ pub(crate) mod suite;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 
 /// A loopback address that no other test uses.
@@ -19,7 +19,12 @@ pub(crate) fn address() -> IpAddr {
 
 /// Options of a device at a fresh address, on UDP.
 pub(crate) fn udp() -> SoftOptions {
-    SoftOptions { addresses: vec![address()], ..SoftOptions::default() }
+    SoftOptions { addresses: vec![address()], path: PathChoice::Udp, ..SoftOptions::default() }
+}
+
+/// Options of a device at a fresh address that reaches others through shared memory only.
+pub(crate) fn memory() -> SoftOptions {
+    SoftOptions { path: PathChoice::Shm, ..udp() }
 }
 
 /// Options for two devices on a network of their own inside the process.

@@ -3,6 +3,7 @@
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -44,7 +45,12 @@ impl Node {
     pub(crate) fn with_device(device: Arc<SoftDevice>, address: IpAddr, memory_bytes: usize) -> Self {
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_completion_channel().unwrap();
-        let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+        let init = CqInit {
+            capacity_cqe: 4096,
+            channel: Some(Arc::clone(&channel)),
+            context: 7,
+            ..CqInit::default()
+        };
         let cq = device.create_cq(init).unwrap();
         let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
         let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
@@ -117,7 +123,8 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     let raw = fd.as_fd().as_raw_fd();
     poll.registry().register(&mut SourceFd(&raw), Token(0), Interest::READABLE).unwrap();
     let mut events = Events::with_capacity(1);
-    poll.poll(&mut events, Some(BOUND)).unwrap();
+    // A process that was stopped is interrupted when it goes on.
+    while poll.poll(&mut events, Some(BOUND)).is_err_and(|error| error.kind() == ErrorKind::Interrupted) {}
     assert!(!events.is_empty(), "the descriptor never became readable");
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use trunkline_conformance::{Port, ProcessBench, serve_puppet};
-use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{same_program, same_test};
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
@@ -15,6 +15,8 @@ pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
 /// The variable for the runtime directory that the processes of one item share.
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
+/// The variable for the path of puppets' packets.
+const LINK: &str = "TRUNKLINE_LINK";
 /// The variable for the faults that puppets inject.
 const FAULTS: &str = "TRUNKLINE_FAULTS";
 
@@ -25,6 +27,7 @@ pub(crate) struct Soft {
     test: Option<[&'static str; 2]>,
     host: Host,
     faults: Option<&'static str>,
+    path: PathChoice,
 }
 
 impl Soft {
@@ -39,12 +42,17 @@ impl Soft {
     }
 
     fn new(test: Option<[&'static str; 2]>) -> Self {
-        Self { test, host: Host::new(), faults: None }
+        Self { test, host: Host::new(), faults: None, path: PathChoice::Udp }
     }
 
     /// The same with packet loss by this plan in all processes.
     pub(crate) fn with_faults(self, plan: &'static str) -> Self {
         Self { faults: Some(plan), ..self }
+    }
+
+    /// The same through shared memory in all processes.
+    pub(crate) fn by_memory(self) -> Self {
+        Self { path: PathChoice::Shm, ..self }
     }
 }
 
@@ -53,7 +61,8 @@ pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
     let faults = std::env::var(FAULTS).ok();
-    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from), faults.as_deref());
+    let path = if std::env::var(LINK).as_deref() == Ok("shm") { PathChoice::Shm } else { PathChoice::Udp };
+    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from), faults.as_deref(), path);
     let port = port.map_err(io::Error::other)?;
     serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
 }
@@ -62,10 +71,11 @@ fn open(
     address: IpAddr,
     runtime_directory: Option<PathBuf>,
     faults: Option<&str>,
+    path: PathChoice,
 ) -> Result<Port, VerbsError> {
     let faults = faults.map(|plan| plan.parse().expect("a plan of faults"));
     let addresses = vec![address];
-    super::suite::open(SoftOptions { addresses, runtime_directory, faults, ..SoftOptions::default() })
+    super::suite::open(SoftOptions { addresses, runtime_directory, faults, path, ..SoftOptions::default() })
 }
 
 impl ProcessBench for Soft {
@@ -74,7 +84,7 @@ impl ProcessBench for Soft {
     }
 
     fn open_near(&self) -> Result<Port, VerbsError> {
-        open(super::address(), Some(self.host.runtime()), self.faults)
+        open(super::address(), Some(self.host.runtime()), self.faults, self.path)
     }
 
     fn far_address(&self) -> IpAddr {
@@ -88,6 +98,9 @@ impl ProcessBench for Soft {
         };
         if let Some(plan) = self.faults {
             command.env(FAULTS, plan);
+        }
+        if self.path == PathChoice::Shm {
+            command.env(LINK, "shm");
         }
         command
             .env(PUPPET, address.to_string())

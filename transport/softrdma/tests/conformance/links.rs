@@ -105,6 +105,15 @@ mod udp {
     });
 }
 
+/// Two processes' worth of devices that may reach each other through shared memory only.
+#[cfg(test)]
+mod memory {
+    trunkline_conformance::conformance_tests!(super::Soft {
+        link: "udp, shared memory",
+        options: || [crate::common::memory(), crate::common::memory()]
+    });
+}
+
 #[cfg(test)]
 mod lossy_udp {
     trunkline_conformance::conformance_tests!(super::Soft { link: "udp, lossy", options: super::lossy });

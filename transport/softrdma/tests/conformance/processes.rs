@@ -1,4 +1,4 @@
-//! The items of the conformance suite that need processes, over UDP on one address.
+//! The items of the conformance suite that need processes, over UDP on one address and through shared memory.
 //!
 //! The tests start this program again as puppets.
 
@@ -29,6 +29,15 @@ macro_rules! items {
                 assert_process_item(&bench(), stringify!($id));
             }
         )*
+
+        mod memory {
+            $(
+                #[test]
+                fn $id() {
+                    super::assert_process_item(&super::bench().by_memory(), stringify!($id));
+                }
+            )*
+        }
 
         mod lossy {
             $(

@@ -21,5 +21,6 @@ mod hostile;
 mod legacy;
 mod removal;
 mod service_questions;
+mod shards;
 mod two_devices;
 mod wire_of_xrc;

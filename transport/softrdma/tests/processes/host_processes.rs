@@ -104,7 +104,7 @@ type Objects = Vec<(Arc<dyn QueuePair>, Arc<dyn SharedReceiveQueue>)>;
 
 fn make_objects(device: &dyn Device) -> Objects {
     let pd = device.alloc_pd().unwrap();
-    let cq = device.create_cq(CqInit { capacity_cqe: 16, channel: None, context: 0 }).unwrap();
+    let cq = device.create_cq(CqInit { capacity_cqe: 16, ..CqInit::default() }).unwrap();
     let xrcd = device.open_xrcd(None, XrcdFlags::empty()).unwrap();
     let make = |_| {
         let init = QpInit {

@@ -11,6 +11,8 @@ mod common;
 
 mod host_processes;
 mod limits;
+mod memory;
+mod memory_deaths;
 mod one_address;
 mod shared_targets;
 mod two_processes;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_roce::pcap::{Datagram, PcapReader};
 use trunkline_roce::wire::icrc;
-use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{Process, same_test};
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest,
@@ -234,6 +234,7 @@ fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
     let options = SoftOptions {
         addresses: addresses.to_vec(),
         runtime_directory: Some(host.runtime()),
+        path: PathChoice::Udp,
         ..SoftOptions::default()
     };
     (0..count).map(|_| Node::open(options.clone(), 1 << 16)).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
-use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftDevice, SoftOptions};
 use trunkline_softrdma::link::{Datagram, SendBatch};
 use trunkline_softrdma::simulation::{Network, SimulatedHost, SimulatedProcess};
 use trunkline_verbs::{Clock, Completion, Notify, Time, VirtualClock};
@@ -135,6 +135,11 @@ impl World {
 
     /// Starts a process with a node on a host.
     pub(crate) fn process(&mut self, host: &Arc<SimulatedHost>) -> Process {
+        self.process_with(host, PathChoice::Udp)
+    }
+
+    /// Starts a process with a node on a host, whose QPs reach others of the host so.
+    pub(crate) fn process_with(&mut self, host: &Arc<SimulatedHost>, path: PathChoice) -> Process {
         let process = host.process();
         let number = {
             let mut starting = self.scheduler.starting.lock().unwrap();
@@ -143,6 +148,7 @@ impl World {
         };
         let options = SoftOptions {
             link: LinkChoice::Simulated(Arc::clone(&process)),
+            path,
             runtime: self.runtime.clone(),
             ..SoftOptions::default()
         };
@@ -156,6 +162,16 @@ impl World {
         process.process.kill();
         self.tasks.retain(|task| task.owner != process.number);
         self.note("killed".to_owned());
+    }
+
+    /// A random number below `bound`.
+    pub(crate) fn below(&self, bound: usize) -> usize {
+        self.scheduler.below(bound)
+    }
+
+    /// A random number.
+    pub(crate) fn random(&self) -> u64 {
+        Simulator::random(&*self.scheduler)
     }
 
     /// Logs an event with the present time.
@@ -192,6 +208,11 @@ impl World {
             Turn::Done => drop(self.tasks.swap_remove(chosen)),
             Turn::Again | Turn::Spin | Turn::Yield => self.tasks[chosen].sleeps = None,
         }
+    }
+
+    /// Nothing happens for so long.
+    pub(crate) fn pass(&mut self, nanoseconds: u64) {
+        self.clock.set(self.clock.now().plus_ns(nanoseconds));
     }
 
     /// Wakes machines some time after that was requested.

@@ -26,7 +26,7 @@ impl Endpoint {
     pub(super) fn open(own: IpAddr) -> Outcome<Self> {
         let device = SoftDevice::open(SoftOptions { addresses: vec![own], ..SoftOptions::from_env()? })?;
         let channel = device.create_completion_channel()?;
-        let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 0 };
+        let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), ..CqInit::default() };
         let (cq, pd) = (device.create_cq(init)?, device.alloc_pd()?);
         Ok(Self { device, pd, cq, channel })
     }

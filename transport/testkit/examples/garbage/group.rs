@@ -74,7 +74,7 @@ impl Group {
         let cq = device.create_cq(CqInit {
             capacity_cqe: 8192,
             channel: Some(Arc::clone(channel)),
-            context: 0,
+            ..CqInit::default()
         })?;
         let xrcd = device.open_xrcd(None, XrcdFlags::CREATE)?;
         let max_wr = u32::try_from(SLOTS)?;

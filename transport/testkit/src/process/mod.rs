@@ -256,6 +256,24 @@ impl Process {
         kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
     }
 
+    /// Stops it by SIGSTOP and waits until it has stopped: its threads run on for a moment after the signal was sent.
+    ///
+    /// # Panics
+    /// When it does not stop within its bound.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let end = Instant::now() + self.bound;
+        // "T (stopped)", in /proc/PID/status as proc(5) describes it.
+        while !self.status().lines().any(|line| line.starts_with("State:\tT")) {
+            assert!(Instant::now() < end, "{} does not stop", self.name);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn status(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default()
+    }
+
     /// Ends it by SIGKILL and waits until it is gone.
     ///
     /// # Errors
@@ -297,7 +315,7 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn resident_kib(&self) -> Result<[u64; 2], ProcessError> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let status = self.status();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse().ok()

@@ -103,13 +103,7 @@ struct Worker<'a> {
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `workers` concurrently for `length`, and prints progress twice a second.
-pub(crate) fn run(
-    node: &Node,
-    client: &(impl Fn() -> Result<KvClient, Status> + Sync),
-    workers: u64,
-    length: Duration,
-    json: bool,
-) -> Result<Totals, Status> {
+pub(crate) fn run(node: &Node, client: &KvClient, workers: u64, length: Duration, json: bool) -> Totals {
     let start = Instant::now();
     let shared = Mutex::new(Totals::default());
     let run = unique();
@@ -117,12 +111,11 @@ pub(crate) fn run(
         let started: Vec<_> = (0..workers)
             .map(|number| {
                 let (shared, name) = (&shared, format!("load/{run:016x}/{number}"));
+                let client = client.clone();
                 scope.spawn(move || {
-                    let client = client()?;
                     let mut worker =
                         Worker { client, name, keys: HashMap::new(), totals: Totals::default(), shared };
                     trunkline::block_on(worker.work(start + length));
-                    Ok(())
                 })
             })
             .collect();
@@ -130,9 +123,8 @@ pub(crate) fn run(
             std::thread::sleep(PRINT_EVERY);
             totals(&shared).print(json, start, node);
         }
-        started.into_iter().try_for_each(|worker| worker.join().unwrap_or(Ok(())))
-    })?;
-    Ok(totals(&shared))
+    });
+    totals(&shared)
 }
 
 fn totals(shared: &Mutex<Totals>) -> Totals {
@@ -213,6 +205,6 @@ fn unique() -> u64 {
 }
 
 /// A client of the server, with this time limit for each call.
-pub(crate) fn connect(node: &Node, server: SocketAddr, timeout: Duration) -> Result<KvClient, Status> {
-    Ok(KvClient::connect(node, server)?.with_timeout(timeout))
+pub(crate) fn client(node: &Node, server: SocketAddr, timeout: Duration) -> KvClient {
+    KvClient::new(node.channel(server)).with_timeout(timeout)
 }

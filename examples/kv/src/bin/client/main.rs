@@ -94,15 +94,13 @@ fn run(options: Options) -> Outcome {
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .start()?;
-    let connect = || load::connect(&node, options.server, Duration::from_millis(options.timeout_ms));
+    let client = load::client(&node, options.server, Duration::from_millis(options.timeout_ms));
     let found = match options.request {
         Request::Load { seconds, workers, json } => {
             let length = Duration::from_secs(seconds);
-            load::run(&node, &connect, workers, length, json)
-                .map(|totals| totals.is_sound())
-                .map_err(Into::into)
+            Ok(load::run(&node, &client, workers, length, json).is_sound())
         }
-        Request::Once(request) => trunkline::block_on(execute(&connect()?, request)),
+        Request::Once(request) => trunkline::block_on(execute(&client, request)),
     };
     node.shutdown();
     found

@@ -1,7 +1,7 @@
 //! The effect of responses on the send queue.
 
 use super::{Requester, RequesterEvent, Response};
-use crate::engine::segment::Kind;
+use crate::engine::segment::{JOINED_BYTES, Kind, packets};
 use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionStatus, Psn, QpState};
@@ -32,6 +32,30 @@ impl Requester {
         packet: &Packet<'_>,
         memory: &mut impl LocalMemory,
     ) -> Response {
+        self.respond(now, packet, self.geometry.mtu, memory)
+    }
+
+    /// As [`Requester::handle_response`], for one of [`ResponderState::poll_joined`].
+    ///
+    /// [`ResponderState::poll_joined`]: crate::engine::ResponderState::poll_joined
+    pub fn handle_joined(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut impl LocalMemory,
+    ) -> Response {
+        self.respond(now, packet, JOINED_BYTES, memory)
+    }
+
+    /// Takes a response of at most so many bytes of payload.
+    #[inline]
+    fn respond(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        most: u32,
+        memory: &mut impl LocalMemory,
+    ) -> Response {
         let outcome = if self.is_sending() && packet.bth.opcode.service() == self.geometry.service {
             match (packet.bth.opcode.operation(), packet.aeth) {
                 (Operation::ACKNOWLEDGE, Some(aeth)) => self.acknowledge(now, packet.bth.psn, aeth),
@@ -42,7 +66,7 @@ impl Requester {
                     | Operation::READ_RESPONSE_LAST
                     | Operation::READ_RESPONSE_ONLY,
                     Some(_),
-                ) => self.answer_read(now, packet, memory),
+                ) => self.answer_read(now, packet, most, memory),
                 _ => Response::Unexpected,
             }
         } else {
@@ -118,7 +142,13 @@ impl Requester {
         }
     }
 
-    fn answer_read(&mut self, now: Time, packet: &Packet<'_>, memory: &mut impl LocalMemory) -> Response {
+    fn answer_read(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        most: u32,
+        memory: &mut impl LocalMemory,
+    ) -> Response {
         let psn = packet.bth.psn;
         if let Err(response) = self.reach(now, psn, Kind::Read) {
             return response;
@@ -129,15 +159,19 @@ impl Requester {
         let mtu = self.geometry.mtu;
         let Some(wqe) = self.queue.front() else { return Response::Unexpected };
         let offset = wqe.received * mtu;
-        let expected = mtu.min(wqe.length - offset);
-        let last = wqe.received + 1 == wqe.psns;
+        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let span = packets(length, mtu);
+        let end = wqe.received.saturating_add(span);
+        let expected = span.saturating_mul(mtu).min(wqe.length - offset);
+        let last = end == wqe.psns;
         // Each piece of a READ is a request of its own to the peer.
-        let ends_piece = wqe.received + 1 == self.pace.piece_end(wqe.received, wqe.psns);
+        let piece_end = self.pace.piece_end(wqe.received, wqe.psns);
+        let ends_piece = end == piece_end;
         let ends = matches!(
             packet.bth.opcode.operation(),
             Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY
         );
-        if ends != ends_piece || u32::try_from(packet.payload.len()) != Ok(expected) {
+        if ends != ends_piece || end > piece_end || length != expected || length > most {
             return self.bad_response();
         }
         if wqe.scatter(memory, offset, packet.payload).is_err() {
@@ -145,14 +179,14 @@ impl Requester {
             return Response::Progress;
         }
         // Both are 0 when the piece was about to be requested again.
-        let count = if ends_piece { &mut self.cursor.reads } else { &mut self.cursor.read_span };
-        *count = count.saturating_sub(1);
+        self.cursor.reads = self.cursor.reads.saturating_sub(u32::from(ends_piece));
+        self.cursor.read_span = self.cursor.read_span.saturating_sub(span - u32::from(ends_piece));
         if last {
             self.retire_front();
         } else if let Some(wqe) = self.queue.front_mut() {
-            wqe.received += 1;
+            wqe.received = end;
         }
-        self.moved(now, psn.plus(1));
+        self.moved(now, psn.plus(span));
         // Unlike an acknowledgement, a response indicates nothing about later ones: they are on their
         // way, or the next probe finds them missing. Requesting all of them again would fill the
         // buffer that the window protects.

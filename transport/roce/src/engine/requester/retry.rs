@@ -216,6 +216,14 @@ impl Requester {
         self.rewind();
     }
 
+    /// What was sent and not answered may not arrive, or answers to it may not: it is sent again, without charge. For
+    /// a change of the way that packets take.
+    pub fn resend(&mut self) {
+        if self.is_sending() {
+            self.rewind();
+        }
+    }
+
     /// Makes the oldest packet that is not acknowledged the next to send.
     pub(super) fn rewind(&mut self) {
         self.round_trip.cancel();

@@ -2,7 +2,7 @@
 
 use super::queue::Wqe;
 use super::{Requester, RequesterEvent};
-use crate::engine::segment::{Kind, PSN_SPAN_MAX};
+use crate::engine::segment::{JOINED_BYTES, Kind, PSN_SPAN_MAX};
 use crate::engine::{LocalFault, LocalMemory, Time, Transmit};
 use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
 use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
@@ -33,6 +33,40 @@ impl Requester {
         memory: &impl LocalMemory,
         out: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.transmit(now, memory, 1, out)
+    }
+
+    /// As [`Requester::poll_transmit`], for a way that carries longer packets than a network: one may have
+    /// the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the same
+    /// PSNs as they would, so packets of both kinds may follow each other in any order.
+    pub fn poll_joined(
+        &mut self,
+        now: Time,
+        memory: &impl LocalMemory,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        self.transmit(now, memory, JOINED_BYTES / self.geometry.mtu, out)
+    }
+
+    /// Whether [`Requester::poll_transmit`] may have something; `false` only if it has not.
+    #[inline]
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.cursor.index < self.queue.len()
+            || self.retry.probe_due
+            // To report that it is drained.
+            || self.state == QpState::SendQueueDrained
+    }
+
+    /// The next packet, with the payload of `most` packets at most.
+    #[inline]
+    fn transmit(
+        &mut self,
+        now: Time,
+        memory: &impl LocalMemory,
+        most: u32,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
         if !self.is_sending() || self.retry.is_pausing(now) {
             return None;
         }
@@ -48,20 +82,23 @@ impl Requester {
         }
         let Cursor { packet, psn, .. } = self.cursor;
         let answered = wqe.is_read_or_atomic();
-        let next = self.next_packet(wqe, packet);
+        let unacknowledged = self.unacknowledged_packets();
+        let room = self.pace.window.saturating_sub(unacknowledged);
+        let span = if answered { 1 } else { most.min(wqe.psns - packet).min(room).max(1) };
+        let next = if wqe.kind == Kind::Read { self.next_packet(wqe, packet) } else { packet + span };
         let ends = next == wqe.psns;
         let ack_request = ends
             || answered
-            || self.cursor.since_ack_request + 1 >= self.pace.ack_every
-            || self.unacknowledged_packets() + 1 >= self.pace.window;
+            || self.cursor.since_ack_request + span >= self.pace.ack_every
+            || unacknowledged + span >= self.pace.window;
         let start = out.len();
-        if self.write_packet(wqe, packet, ack_request, memory, out).is_err() {
+        if self.write_packet(wqe, packet, span, ack_request, memory, out).is_err() {
             out.truncate(start);
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
         let retransmission = psn.after(self.sent_end) < 0;
-        self.cursor.read_span += next - packet - 1;
+        self.cursor.read_span += next - packet - span;
         self.cursor.reads += u32::from(answered);
         self.cursor.psn = psn.plus(next - packet);
         if ends {
@@ -70,7 +107,7 @@ impl Requester {
         } else {
             self.cursor.packet = next;
         }
-        self.cursor.since_ack_request = if ack_request { 0 } else { self.cursor.since_ack_request + 1 };
+        self.cursor.since_ack_request = if ack_request { 0 } else { self.cursor.since_ack_request + span };
         if self.cursor.psn.after(self.sent_end) > 0 {
             self.sent_end = self.cursor.psn;
         }
@@ -99,7 +136,7 @@ impl Requester {
         let wqe = self.queue.front()?;
         let packet = u32::try_from(self.una.after(wqe.first_psn)).ok()?;
         let start = out.len();
-        if self.write_packet(wqe, packet, true, memory, out).is_err() {
+        if self.write_packet(wqe, packet, 1, true, memory, out).is_err() {
             out.truncate(start);
             self.fail(0, CompletionStatus::LocalProtectionError);
             return None;
@@ -189,20 +226,21 @@ impl Requester {
 
     /// Appends packet number `packet` of a request: the same bytes whenever it is sent (contract
     /// rocev2 7.25), except that a READ asks for what is missing of the piece only
-    /// (contract rocev2 7.24).
+    /// (contract rocev2 7.24). It has the payload of `span` packets.
     fn write_packet(
         &self,
         wqe: &Wqe,
         packet: u32,
+        span: u32,
         ack_request: bool,
         memory: &impl LocalMemory,
         out: &mut Vec<u8>,
     ) -> Result<(), LocalFault> {
         let mtu = self.geometry.mtu;
         let first = packet == 0;
-        let last = packet + 1 == wqe.psns;
+        let last = packet + span == wqe.psns;
         let offset = packet * mtu;
-        let length = if wqe.is_read_or_atomic() { 0 } else { mtu.min(wqe.length - offset) };
+        let length = if wqe.is_read_or_atomic() { 0 } else { (span * mtu).min(wqe.length - offset) };
         let mut header =
             self.geometry.packet(operation(&wqe.operation, first, last), wqe.first_psn.plus(packet));
         header.bth.ack_request = ack_request;

@@ -5,7 +5,7 @@ use super::{
     count,
 };
 use crate::engine::Target;
-use crate::engine::segment::{Class, Kind, PSN_SPAN_MAX, classify, packets};
+use crate::engine::segment::{Class, JOINED_BYTES, Kind, PSN_SPAN_MAX, classify, packets};
 use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{Access, Psn};
 
@@ -20,12 +20,26 @@ enum Position {
 impl ResponderState {
     /// Takes a request packet addressed to this QP, whose source and P_Key were checked.
     pub fn handle_request(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
+        self.handle(packet, self.mtu(), target)
+    }
+
+    /// As [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. One of which a part
+    /// was taken before counts as a duplicate: the requester goes on after that part when it has its answer.
+    ///
+    /// [`Requester::poll_joined`]: crate::engine::Requester::poll_joined
+    pub fn handle_joined(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
+        self.handle(packet, JOINED_BYTES, target)
+    }
+
+    /// Takes a request of at most so many bytes of payload.
+    #[inline]
+    fn handle(&mut self, packet: &Packet<'_>, most: u32, target: &mut impl Target) -> Handled {
         match self.admit(&packet.bth) {
             Position::Done(handled) => return handled,
             Position::Before => return self.duplicate(packet),
             Position::Expected => {}
         }
-        match self.check(packet) {
+        match self.check(packet, most) {
             Ok((pending, class)) => self.execute(pending, class, packet, target),
             Err(code) => {
                 self.fail(code, packet.bth.psn);
@@ -128,7 +142,7 @@ impl ResponderState {
 
     /// Opcode sequence, rights of the QP, lengths, resources.
     #[inline]
-    fn check(&self, packet: &Packet<'_>) -> Result<(Pending, Class), NakCode> {
+    fn check(&self, packet: &Packet<'_>, most: u32) -> Result<(Pending, Class), NakCode> {
         let operation = packet.bth.opcode.operation();
         // SENDs with invalidation are not offered by this device, so they are invalid requests.
         let class = classify(operation).ok_or(NakCode::INVALID_REQUEST)?;
@@ -149,9 +163,9 @@ impl ResponderState {
             ..Pending::default()
         };
         match class.kind {
-            Kind::Send => self.check_payload(class, payload)?,
+            Kind::Send => self.check_payload(class, payload, most)?,
             Kind::Write => {
-                self.check_payload(class, payload)?;
+                self.check_payload(class, payload, most)?;
                 let (address, rkey, length) = match packet.reth {
                     Some(reth) if class.first => (reth.address.0, reth.rkey.0, reth.length),
                     None if !class.first => (self.message.address, self.message.rkey, self.message.length),
@@ -213,12 +227,12 @@ impl ResponderState {
 
     /// contract rocev2 3.1
     #[inline]
-    fn check_payload(&self, class: Class, payload: u32) -> Result<(), NakCode> {
+    fn check_payload(&self, class: Class, payload: u32, most: u32) -> Result<(), NakCode> {
         let mtu = self.mtu();
         let fits = match (class.first, class.last) {
-            (true, true) => payload <= mtu,
-            (_, true) => payload > 0 && payload <= mtu,
-            (_, false) => payload == mtu,
+            (true, true) => payload <= most,
+            (_, true) => payload > 0 && payload <= most,
+            (_, false) => payload == mtu || (payload > 0 && payload <= most && payload.is_multiple_of(mtu)),
         };
         let end = self.received(class).checked_add(payload);
         if fits && end.is_some_and(|end| end <= self.max_message) {

@@ -100,7 +100,11 @@ impl ResponderState {
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         count(&mut self.counters.packets);
         count(&mut self.serial);
-        let psns = if class.kind == Kind::Read { packets(pending.length, self.mtu()) } else { 1 };
+        let psns = match class.kind {
+            Kind::Send | Kind::Write => packets(pending.payload, self.mtu()),
+            Kind::Read => packets(pending.length, self.mtu()),
+            Kind::Atomic => 1,
+        };
         self.expected = Psn::new(self.expected).plus(psns).get();
         if class.last {
             self.msn = Psn::new(self.msn).plus(1).get();

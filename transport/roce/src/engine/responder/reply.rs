@@ -1,6 +1,7 @@
 //! Responses, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
 
 use super::{PHASE_RECEIVING, PHASE_RTR, ResponderState, count};
+use crate::engine::segment::{JOINED_BYTES, packets};
 use crate::engine::{ReadOutcome, ReadPiece, RemoteRange, Target, Transmit};
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, emit_pad, pad_for};
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
@@ -8,8 +9,20 @@ use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
 impl ResponderState {
     /// Appends the next answer (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
     pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(1, target, out)
+    }
+
+    /// As [`ResponderState::poll_transmit`], for a way that carries longer packets than a network: one may
+    /// have the payload of as many successive packets of a READ's answer as [`JOINED_BYTES`] hold.
+    pub fn poll_joined(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(JOINED_BYTES / self.mtu(), target, out)
+    }
+
+    /// The next answer, with the payload of `most` packets at most.
+    #[inline]
+    fn transmit(&mut self, most: u32, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         if let Some(index) = self.saved.active() {
-            return self.answer_saved(index, target, out);
+            return self.answer_saved(index, most, target, out);
         }
         if self.refusal.due != 0 {
             self.refusal.due = 0;
@@ -49,6 +62,7 @@ impl ResponderState {
     fn answer_saved(
         &mut self,
         index: usize,
+        most: u32,
         target: &mut impl Target,
         out: &mut Vec<u8>,
     ) -> Option<Transmit> {
@@ -65,21 +79,28 @@ impl ResponderState {
             packet.aeth = Some(Aeth::new(Syndrome::ACK, saved.msn));
             packet.atomic_ack = Some(saved.old);
             packet.emit_headers(out);
-            self.saved.sent(index, true);
+            self.saved.sent(index, 1, true);
             self.covered(first_psn.plus(1));
             return Some(Transmit { psn: first_psn, retransmission: saved.is_replay });
         }
-        self.answer_read(index, target, out)
+        self.answer_read(index, most, target, out)
     }
 
     /// One packet of a READ's answer (contract rocev2 7.13).
-    fn answer_read(&mut self, index: usize, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+    fn answer_read(
+        &mut self,
+        index: usize,
+        most: u32,
+        target: &mut impl Target,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
         let saved = self.saved.get(index);
         let mtu = self.mtu();
         let offset = saved.next.saturating_mul(mtu);
         let left = saved.end.saturating_sub(offset);
-        let length = left.min(mtu);
-        let (first, last) = (saved.next == saved.start, left <= mtu);
+        let length = left.min(most.saturating_mul(mtu));
+        let psns = packets(length, mtu);
+        let (first, last) = (saved.next == saved.start, length == left);
         let operation = match (first, last) {
             (true, true) => Operation::READ_RESPONSE_ONLY,
             (true, false) => Operation::READ_RESPONSE_FIRST,
@@ -95,7 +116,7 @@ impl ResponderState {
         let body = out.len();
         let remote = RemoteAddress { address: IoAddress(saved.address), rkey: Rkey(saved.rkey) };
         let range = RemoteRange { start: remote, length: saved.length };
-        let piece = ReadPiece { psn, srq: self.srq(saved.srq), range, offset, length };
+        let piece = ReadPiece { psn, psns, srq: self.srq(saved.srq), range, offset, length };
         match target.read(&piece, out) {
             ReadOutcome::Read if u32::try_from(out.len().saturating_sub(body)) == Ok(length) => {}
             ReadOutcome::Later => {
@@ -107,8 +128,8 @@ impl ResponderState {
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
-                self.saved.sent(index, true);
-                return self.poll_transmit(target, out);
+                self.saved.sent(index, psns, true);
+                return self.transmit(most, target, out);
             }
             outcome => {
                 out.truncate(start);
@@ -116,13 +137,13 @@ impl ResponderState {
                     if let ReadOutcome::Nak(code) = outcome { code } else { NakCode::REMOTE_OPERATIONAL };
                 self.forget();
                 self.fail(code, psn);
-                return self.poll_transmit(target, out);
+                return self.transmit(most, target, out);
             }
         }
         emit_pad(packet.bth.pad, out);
         count(&mut self.counters.read_responses);
-        self.covered(psn.plus(1));
-        self.saved.sent(index, last);
+        self.covered(psn.plus(psns));
+        self.saved.sent(index, psns, last);
         Some(Transmit { psn, retransmission: saved.is_replay })
     }
 

@@ -3,7 +3,7 @@
 use super::Control;
 use super::endpoint::{Role, refusal};
 use crate::device::limits::MAX_RD_ATOMIC;
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use trunkline_roce::cm::Accept;
 use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time, VerbsError};
 
@@ -11,13 +11,13 @@ impl Control {
     /// Brings the QP up and answers a request.
     pub(in crate::device) fn accept(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         parameters: &ConnectParameters,
         now: Time,
     ) -> Result<(), VerbsError> {
         if self.connections.is_service(id) {
-            return self.answer(shard, id, parameters, now);
+            return self.answer(shards, id, parameters, now);
         }
         let endpoint = self.connections.endpoint(id)?;
         let not_asked = VerbsError::Invalid("the endpoint has no request to answer");
@@ -34,7 +34,7 @@ impl Control {
         let resources = parameters.responder_resources.min(MAX_RD_ATOMIC);
         let depth = parameters.initiator_depth.min(peer.initiator_depth);
         if attached.is_some() {
-            self.bring_up(shard, id, qpn, resources, depth)?;
+            self.bring_up(shards, id, qpn, resources, depth)?;
         }
         let accept = Accept {
             qpn,
@@ -45,58 +45,58 @@ impl Control {
             srq: parameters.srq,
             private: &parameters.private_data,
         };
-        self.set_awaits_rtu(shard, id, true);
+        self.set_awaits_rtu(shards, id, true);
         if let Err(error) = self.connections.machine().accept(now.0, connection, &accept) {
-            self.fail_attached(shard, id);
+            self.fail_attached(shards, id);
             return Err(refusal(error));
         }
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// Refuses a request.
     pub(in crate::device) fn reject(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         reason: RejectReason,
         private: &[u8],
         now: Time,
     ) -> Result<(), VerbsError> {
         if self.connections.is_service(id) {
-            return self.decline(shard, id, private, now);
+            return self.decline(shards, id, private, now);
         }
         let none = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
         self.connections.machine().reject(now.0, connection, reason, private).map_err(refusal)?;
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// The program has brought its QP up after the peer's answer.
     pub(in crate::device) fn establish(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         now: Time,
     ) -> Result<(), VerbsError> {
         let none = VerbsError::Invalid("no peer has answered this endpoint");
         let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
         self.connections.machine().confirm(connection).map_err(refusal)?;
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// The program has seen a packet at the QP of an endpoint that it accepted for.
     pub(in crate::device) fn communication_established(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         now: Time,
     ) {
         if let Some(qp) = self.connections.carrier(id) {
             self.connections.machine().communication_established(qp);
-            self.finish(shard, now);
+            self.finish(shards, now);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The device's own addresses: which one an endpoint gets.
 //!
 //! Owns the GID table and the claims on services among the devices that share the addresses. Opening an
-//! address is the shard's, which has the link.
+//! address is the shards', which have the links.
 
 use crate::device::gid_table::GidTable;
 use crate::device::random::Random;
-use crate::device::shard::{Route, Shard};
+use crate::device::reach::Reach;
+use crate::device::shard::Route;
 use crate::host::{Host, ServiceClaim};
+use crate::link::PortOwner;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::wire::cm::ServiceId;
-use trunkline_verbs::{PortSpace, QpAttributes, VerbsError};
+use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
 
 /// Loopback addresses tried for a client whose natural one is served by another process.
 const OTHER_LOOPBACKS: usize = 16;
@@ -86,18 +88,28 @@ impl Addresses {
     /// Opens the address, or all of a wildcard's that are free.
     pub(super) fn open_for_listener(
         &self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         address: IpAddr,
         is_family_only: bool,
     ) -> Result<(), VerbsError> {
         if !address.is_unspecified() {
-            return shard.link_mut().open(address);
+            return shards.first().link_mut().open(address);
         }
         let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
         for own in self.covered(address, is_family_only) {
-            let opened = shard.link_mut().open(own);
+            let opened = shards.first().link_mut().open(own);
             if let Err(error) = opened {
-                tracing::warn!(%own, %error, "a wildcard listener goes without an address");
+                let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
+                match is_taken.then(|| PortOwner::find(own)).flatten() {
+                    Some(owner) => tracing::warn!(
+                        %own,
+                        %owner,
+                        "nobody is reached at this address of a wildcard listener, because another program has UDP port \
+                         4791 there: {}",
+                        owner.remedy()
+                    ),
+                    None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
+                }
             }
             if result.is_err() {
                 result = opened;
@@ -109,20 +121,25 @@ impl Addresses {
     /// Opens the local address of a QP's address vector, and returns the route of its packets.
     pub(super) fn open_route(
         &self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
+        number: QpNumber,
         attributes: &QpAttributes,
     ) -> Result<Route, VerbsError> {
         let vector = attributes.address_vector.ok_or(VerbsError::Invalid("no address vector"))?;
         let source = self.gids.at(vector.source_gid_index);
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
-        shard.open_route(source, vector.destination.ip())
+        let destination = vector.destination.ip();
+        // What a peer sends to port 4791 arrives at the first shard.
+        shards.first().link_mut().open(source)?;
+        let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
+        route.ok_or(VerbsError::Gone)?
     }
 
     /// Both ends of the way to a peer, from the address that an endpoint is bound to, if it is. A peer at
     /// an unspecified address is this host, as for sockets.
     pub(super) fn resolve(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         bound: Option<IpAddr>,
         remote: SocketAddr,
         routed: Option<IpAddr>,
@@ -131,14 +148,14 @@ impl Addresses {
         let is_here = remote.ip().is_unspecified();
         let own = match chosen {
             Some(own) => {
-                shard.link_mut().open(own)?;
+                shards.first().link_mut().open(own)?;
                 own
             }
             None if is_here => {
                 let here = SocketAddr::new(loopback(remote.ip()), remote.port());
-                self.choose_source(shard, here, routed)?
+                self.choose_source(shards, here, routed)?
             }
-            None => self.choose_source(shard, remote, routed)?,
+            None => self.choose_source(shards, remote, routed)?,
         };
         let remote = if is_here { SocketAddr::new(own, remote.port()) } else { remote };
         Ok((own, remote))
@@ -174,7 +191,7 @@ impl Addresses {
     /// first of the family. It is open afterwards.
     pub(super) fn choose_source(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         remote: SocketAddr,
         routed: Option<IpAddr>,
     ) -> Result<IpAddr, VerbsError> {
@@ -192,10 +209,10 @@ impl Addresses {
             })
             .copied()
             .ok_or(VerbsError::AddressNotAvailable("the device has no address of the peer's family"))?;
-        match shard.link_mut().open(chosen) {
+        match shards.first().link_mut().open(chosen) {
             Ok(()) => Ok(chosen),
             Err(VerbsError::AddressInUse(why)) if self.may_be_replaced(chosen, remote) => {
-                self.open_some_loopback(shard).ok_or(VerbsError::AddressInUse(why))
+                self.open_some_loopback(shards).ok_or(VerbsError::AddressInUse(why))
             }
             Err(error) => Err(error),
         }
@@ -208,11 +225,11 @@ impl Addresses {
         !self.gids.is_named() && remote.is_ipv4() && on_this_host
     }
 
-    fn open_some_loopback(&mut self, shard: &mut Shard) -> Option<IpAddr> {
+    fn open_some_loopback(&mut self, shards: &mut Reach<'_>) -> Option<IpAddr> {
         for _ in 0..OTHER_LOOPBACKS {
             let [_, b, c, d] = self.random.next_u32().to_be_bytes();
             let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
-            if shard.link_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
+            if shards.first().link_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
                 return Some(address);
             }
         }

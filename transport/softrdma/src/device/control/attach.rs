@@ -5,18 +5,18 @@
 use super::Control;
 use super::endpoint::to_init;
 use crate::device::limits::MAX_RD_ATOMIC;
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use trunkline_verbs::{CmIdNumber, PortSpace, QpModify, QpNumber, QpState, VerbsError};
 
 impl Control {
     /// Gives an endpoint its QP, and moves that to INIT.
     pub(in crate::device) fn attach(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         qp: QpNumber,
     ) -> Result<(), VerbsError> {
-        let qp_type = shard.attributes(qp.get()).ok_or(VerbsError::Gone)?.qp_type;
+        let qp_type = shards.attributes(qp).ok_or(VerbsError::Gone)?.qp_type;
         let endpoint = self.connections.endpoint(id)?;
         if endpoint.qp.is_some() {
             return Err(VerbsError::Invalid("the endpoint has a QP"));
@@ -28,15 +28,15 @@ impl Control {
             return Err(VerbsError::Invalid("the QP's type is not the endpoint's"));
         }
         endpoint.qp = Some(qp);
-        if self.qps.query(shard, qp)?.state == QpState::Reset {
-            self.qps.modify(shard, qp, &to_init())?;
+        if self.qps.query(shards, qp)?.state == QpState::Reset {
+            self.qps.modify(shards, qp, &to_init())?;
         }
         Ok(())
     }
 
     /// Detaches the QP.
-    pub(in crate::device) fn detach(&mut self, shard: &mut Shard, id: CmIdNumber) {
-        self.set_awaits_rtu(shard, id, false);
+    pub(in crate::device) fn detach(&mut self, shards: &mut Reach<'_>, id: CmIdNumber) {
+        self.set_awaits_rtu(shards, id, false);
         if let Ok(endpoint) = self.connections.endpoint(id) {
             endpoint.qp = None;
         }
@@ -66,7 +66,7 @@ impl Control {
     /// Moves the QP of an endpoint to RTR and RTS with what both sides agreed on.
     pub(super) fn bring_up(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         qp: QpNumber,
         max_dest_rd_atomic: u8,
@@ -81,25 +81,25 @@ impl Control {
             max_dest_rd_atomic.min(MAX_RD_ATOMIC),
             max_rd_atomic.min(MAX_RD_ATOMIC),
         )?;
-        self.qps.modify(shard, qp, &rtr)?;
-        self.qps.modify(shard, qp, &rts)
+        self.qps.modify(shards, qp, &rtr)?;
+        self.qps.modify(shards, qp, &rts)
     }
 
     /// The attached QP goes to ERR (contract rocev2 12.6).
-    pub(super) fn fail_attached(&mut self, shard: &mut Shard, id: CmIdNumber) {
-        self.set_awaits_rtu(shard, id, false);
+    pub(super) fn fail_attached(&mut self, shards: &mut Reach<'_>, id: CmIdNumber) {
+        self.set_awaits_rtu(shards, id, false);
         let Some(qp) = self.connections.get(id).and_then(|endpoint| endpoint.qp) else { return };
-        let in_reset = self.qps.query(shard, qp).is_ok_and(|attributes| attributes.state == QpState::Reset);
+        let in_reset = self.qps.query(shards, qp).is_ok_and(|attributes| attributes.state == QpState::Reset);
         if !in_reset {
             let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
-            let _gone = self.qps.modify(shard, qp, &error);
+            let _gone = self.qps.modify(shards, qp, &error);
         }
     }
 
     /// Whether the first packet at the endpoint's QP stands in for the RTU.
-    pub(super) fn set_awaits_rtu(&mut self, shard: &mut Shard, id: CmIdNumber, awaits: bool) {
+    pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
-            shard.await_rtu(qp.get(), awaits);
+            shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));
         }
     }
 }

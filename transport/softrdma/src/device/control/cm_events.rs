@@ -6,7 +6,7 @@ use super::Control;
 use super::connections::Connections;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
 use super::service::named;
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
@@ -25,13 +25,13 @@ struct Requested {
 
 impl Control {
     /// Management datagrams, timers, events and messages of the connection machine.
-    pub(super) fn serve_cm(&mut self, shard: &mut Shard, now: Time) {
-        self.take_found(shard, now);
+    pub(super) fn serve_cm(&mut self, shards: &mut Reach<'_>, now: Time) {
+        self.take_found(shards, now);
         if self.connections.next_timeout().is_some_and(|when| when <= now) {
             self.connections.machine().handle_timeout(now.0);
         }
         while let Some(event) = self.connections.machine().poll_event() {
-            self.handle_cm_event(shard, event, now);
+            self.handle_cm_event(shards, event, now);
         }
         while let Some(OtherKind { peer, asked, listening }) = self.connections.machine().poll_other_kind() {
             tracing::warn!(
@@ -42,18 +42,18 @@ impl Control {
                  sides need the same"
             );
         }
-        self.gather_cm(shard);
+        self.gather_cm(shards);
     }
 
     /// Passes the machine's messages to the shard, which sends them.
-    pub(super) fn gather_cm(&mut self, shard: &mut Shard) {
+    pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>) {
         while let Some(transmit) = self.connections.machine().poll_transmit() {
             let psn = self.connections.take_psn();
-            shard.push_mad(transmit.from, transmit.to, psn, &transmit.mad);
+            shards.first().push_mad(transmit.from, transmit.to, psn, &transmit.mad);
         }
     }
 
-    fn handle_cm_event(&mut self, shard: &mut Shard, event: Event, now: Time) {
+    fn handle_cm_event(&mut self, shards: &mut Reach<'_>, event: Event, now: Time) {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
@@ -64,12 +64,18 @@ impl Control {
                 let (listener, local, remote) = (request.listener, request.local, request.remote);
                 Requested { listener, local, remote, offered: None, private: request.private }
             }
-            event => return self.connection_event(shard, connection, event, now),
+            event => return self.connection_event(shards, connection, event, now),
         };
         self.connections.requested(connection, requested, now);
     }
 
-    fn connection_event(&mut self, shard: &mut Shard, connection: ConnectionId, event: Event, now: Time) {
+    fn connection_event(
+        &mut self,
+        shards: &mut Reach<'_>,
+        connection: ConnectionId,
+        event: Event,
+        now: Time,
+    ) {
         let Some(id) = self.connections.of_connection(connection) else { return };
         match event {
             Event::ConnectRequest(..) | Event::ServiceRequest(..) => {}
@@ -86,9 +92,9 @@ impl Control {
                 self.connections.end(id, connection);
                 self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
             }
-            Event::Reply(_, peer) => self.connect_reply(shard, id, connection, peer, now),
+            Event::Reply(_, peer) => self.connect_reply(shards, id, connection, peer, now),
             Event::Established(_, private) => {
-                self.set_awaits_rtu(shard, id, false);
+                self.set_awaits_rtu(shards, id, false);
                 let established = self.connections.get(id).is_some_and(|endpoint| {
                     matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
                 });
@@ -98,15 +104,15 @@ impl Control {
                 }
             }
             Event::Rejected(_, reason, private) => {
-                self.end_connection(shard, id, connection);
+                self.end_connection(shards, id, connection);
                 self.connections.push_event(id, PendingCmEventKind::Rejected(reason), private);
             }
             Event::Unreachable(_) => {
-                self.end_connection(shard, id, connection);
+                self.end_connection(shards, id, connection);
                 self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
             }
             Event::Disconnected { is_answered, .. } => {
-                self.fail_attached(shard, id);
+                self.fail_attached(shards, id);
                 self.connections.push_event(id, PendingCmEventKind::Disconnected { is_answered }, Vec::new());
             }
             Event::TimewaitExit(..) => {
@@ -119,7 +125,7 @@ impl Control {
     /// The peer accepted: the QP goes to RTS, then the RTU is sent.
     fn connect_reply(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         connection: ConnectionId,
         peer: Peer,
@@ -133,12 +139,12 @@ impl Control {
             self.connections.push_event(id, PendingCmEventKind::ConnectResponse { parameters }, private);
             return;
         };
-        let ready = self.bring_up(shard, id, qp, peer.responder_resources, peer.initiator_depth);
+        let ready = self.bring_up(shards, id, qp, peer.responder_resources, peer.initiator_depth);
         if let Err(error) = ready {
             tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
             let _ended =
                 self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
-            self.fail_attached(shard, id);
+            self.fail_attached(shards, id);
             self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
         } else if self.connections.machine().confirm(connection).is_err() {
             self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
@@ -146,9 +152,9 @@ impl Control {
     }
 
     /// A connection that was never made, or is over at once.
-    fn end_connection(&mut self, shard: &mut Shard, id: CmIdNumber, connection: ConnectionId) {
+    fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
-        self.fail_attached(shard, id);
+        self.fail_attached(shards, id);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::endpoint::{Role, refusal, transport};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use trunkline_roce::cm::Connect;
 use trunkline_verbs::{CmIdNumber, ConnectParameters, QpType, Time, VerbsError};
 
@@ -10,13 +10,13 @@ impl Control {
     /// Sends the request of an active endpoint.
     pub(in crate::device) fn connect(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         parameters: &ConnectParameters,
         now: Time,
     ) -> Result<(), VerbsError> {
         if self.connections.is_service(id) {
-            return self.ask(shard, id, parameters, now);
+            return self.ask(shards, id, parameters, now);
         }
         let endpoint = self.connections.endpoint(id)?;
         let Role::Active { remote } = endpoint.role else {
@@ -39,7 +39,7 @@ impl Control {
         let starting_psn = endpoint.announced;
         let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
-        let mtu = shard.link().mtu_of(local.ip());
+        let mtu = shards.first().link().mtu_of(local.ip());
         let connect = Connect {
             local,
             remote,
@@ -58,7 +58,7 @@ impl Control {
         };
         let connection = self.connections.machine().connect(now.0, &connect).map_err(refusal)?;
         self.connections.asks(id, connection);
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 }

@@ -2,42 +2,42 @@
 
 use super::Control;
 use super::endpoint::{PendingCmEventKind, refusal};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use trunkline_verbs::{CmIdNumber, Time, VerbsError};
 
 impl Control {
     /// Ends a connection.
     pub(in crate::device) fn disconnect(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         now: Time,
     ) -> Result<(), VerbsError> {
         let none = VerbsError::Invalid("the endpoint has no connection");
         let connection = self.connections.endpoint(id)?.connection.ok_or(none)?;
         self.connections.machine().disconnect(now.0, connection).map_err(refusal)?;
-        self.fail_attached(shard, id);
-        self.finish(shard, now);
+        self.fail_attached(shards, id);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// The process ends. The program gets no event, and no lock but the card's is taken: the program
     /// may have been interrupted anywhere.
-    pub(in crate::device) fn disconnect_all(&mut self, shard: &mut Shard, now: Time) {
+    pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);
-        self.gather_cm(shard);
-        shard.send(now);
+        self.gather_cm(shards);
+        shards.first().send(now);
         self.qps.addresses().ports_end();
     }
 
     /// The program has dropped an endpoint. Its QP is left alone.
-    pub(in crate::device) fn drop_endpoint(&mut self, shard: &mut Shard, id: CmIdNumber, now: Time) {
+    pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
         // Connection requests that the program has not seen are refused along with their listener: nobody
         // is left to accept them.
         for event in endpoint.channel.extract(|event| event.id == id) {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
-                self.drop_endpoint(shard, new, now);
+                self.drop_endpoint(shards, new, now);
             }
         }
         if let Some(listener) = endpoint.listener {
@@ -46,12 +46,12 @@ impl Control {
         if let Some(connection) = endpoint.connection {
             self.connections.machine().release(now.0, connection);
         }
-        self.finish(shard, now);
+        self.finish(shards, now);
     }
 
     /// What the operation has caused leaves.
-    pub(super) fn finish(&mut self, shard: &mut Shard, now: Time) {
-        self.serve_cm(shard, now);
-        shard.flush(now);
+    pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
+        self.serve_cm(shards, now);
+        shards.flush(now);
     }
 }

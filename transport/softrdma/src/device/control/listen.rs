@@ -3,7 +3,7 @@
 use super::Control;
 use super::connections::PORTS_TRIED;
 use super::endpoint::{Role, refusal, transport};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use crate::host::ServiceClaim;
 use std::net::SocketAddr;
 use trunkline_roce::cm::{Listen, ListenerId};
@@ -13,7 +13,7 @@ impl Control {
     /// Starts to listen.
     pub(in crate::device) fn listen(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         backlog: u32,
     ) -> Result<(), VerbsError> {
@@ -27,7 +27,7 @@ impl Control {
         let (local, only) = (endpoint.local, endpoint.is_family_only);
         let (port_space, qp_type) = (endpoint.port_space, endpoint.qp_type);
         let is_claimed = !endpoint.claims.is_empty();
-        self.qps.addresses().open_for_listener(shard, local.ip(), only)?;
+        self.qps.addresses().open_for_listener(shards, local.ip(), only)?;
         let listen = Listen {
             address: local.ip(),
             is_family_only: only,

@@ -1,8 +1,9 @@
 //! Control: everything of a device that is slow.
 //!
 //! Owns connections, addresses, handles and attributes of QPs, removal, and what other processes of the
-//! host have to do with the device. Called under the card's lock; every operation that touches packets
-//! gets the shard, and what the shard has found comes as plain values ([`Found`]). It must never wait.
+//! host have to do with the device. Called under a lock of its own, off the data path; every operation that
+//! touches packets gets a way to the shards ([`Reach`]), and what those have found comes as plain values
+//! ([`Found`]). It must never wait for the network.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -38,7 +39,8 @@ use super::async_events::AsyncEvents;
 use super::counters;
 use super::gid_table::GidTable;
 use super::random::Random;
-use super::shard::{Found, Shard};
+use super::reach::Reach;
+use super::shard::Found;
 use super::sharing::Sharing;
 use crate::host::{AwayFiles, Host, MemberMessage, Members, Targets};
 use addresses::Addresses;
@@ -91,28 +93,38 @@ impl Control {
     }
 
     /// Takes what other processes of the host have sent.
-    pub(super) fn serve_members(&mut self, shard: &mut Shard, now: Time) {
-        while let Some(message) = self.members.as_ref().and_then(|members| members.next_message()) {
+    fn serve_members(&mut self, shards: &mut Reach<'_>, now: Time) {
+        let Some(members) = self.members.clone() else { return };
+        while let Some(message) = members.next_message() {
             match message {
                 // The link replaces a process that held port 4791.
                 MemberMessage::Lost(member) => {
                     tracing::debug!(?member, "the connection with a member ended");
+                    shards.each(|shard| shard.member_gone(member, now));
                     self.qps.member_gone(member, now);
                 }
                 MemberMessage::Message { from, kind, bytes } => {
-                    self.qps.handle_message(shard, from, (kind, &bytes), now);
+                    if !shards.handle_memory_message(from, (kind, &bytes), None) {
+                        self.qps.handle_message(shards, from, (kind, &bytes), now);
+                    }
+                    members.reuse(bytes);
+                }
+                MemberMessage::Handover { from, kind, bytes, area } => {
+                    shards.handle_memory_message(from, (kind, &bytes), Some(area));
                 }
             }
         }
     }
 
-    /// Does what is due.
-    pub(super) fn work(&mut self, shard: &mut Shard, now: Time) {
-        self.serve_cm(shard, now);
-        self.qps.work(shard, now);
+    /// Does what is due, and lets it leave.
+    pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
+        self.serve_members(shards, now);
+        self.serve_cm(shards, now);
+        self.qps.work(shards, now);
         if self.removal.is_due(now) {
-            self.remove(shard, now);
+            self.remove(shards, now);
         }
+        shards.flush(now);
     }
 
     /// When [`Control::work`] wants to be called.
@@ -123,15 +135,21 @@ impl Control {
             .min()
     }
 
-    /// Takes what the shard has found.
-    fn take_found(&mut self, shard: &mut Shard, now: Time) {
-        for found in shard.take_found() {
+    /// Takes what the shards have found.
+    fn take_found(&mut self, shards: &mut Reach<'_>, now: Time) {
+        for found in shards.take_found() {
             match found {
                 Found::Mad { from, to, mad } => {
                     self.connections.machine().handle_mad(now.0, from, to, &mad);
                 }
                 Found::FirstPacket(qp) => self.connections.machine().communication_established(qp),
-                Found::MemberGone(member) => self.qps.member_gone(member, now),
+                Found::OwnMessage { me, kind, bytes, area } => {
+                    shards.handle_memory_message(me, (kind, &bytes), area);
+                }
+                Found::MemberGone(member) => {
+                    shards.each(|shard| shard.member_gone(member, now));
+                    self.qps.member_gone(member, now);
+                }
             }
         }
     }
@@ -151,12 +169,16 @@ impl Control {
         &mut self.connections
     }
 
-    /// All counters of the device.
-    pub(super) fn counters(&self, shard: &Shard) -> Vec<Counter> {
-        let (counted, qps) = shard.counters();
-        let mut list = counters::list(counted, &qps, self.qps.counters(), self.events.lost());
+    /// All counters of the device. What the shards have counted as received and found for control is done
+    /// first, so that its effects are counted, too.
+    pub(super) fn counters(&mut self, shards: &mut Reach<'_>, now: Time) -> Vec<Counter> {
+        if !self.is_removed() {
+            self.work(shards, now);
+        }
+        let (counted, qps, link) = shards.counters();
+        let mut list = counters::list(&counted, &qps, self.qps.counters(), self.events.lost());
         self.connections.counters(counted.bad_mads, &mut list);
-        shard.link().counters(&mut list);
+        list.extend(link);
         list
     }
 }

@@ -5,9 +5,11 @@
 
 use super::addresses::Addresses;
 use crate::device::counters::MemberCounters;
+use crate::device::directory::ShardIndex;
 use crate::device::domain_table::Domain;
 use crate::device::gid_table::GidTable;
 use crate::device::limits::MAX_RD_ATOMIC;
+use crate::device::reach::Reach;
 use crate::device::shard::{QpParts, ReceiveSide, Shard};
 use crate::device::sharing::{ModifyProgress, ModifyRequest, ModifyTicket, Sharing};
 use crate::host::MemberId;
@@ -39,27 +41,35 @@ impl Qps {
         self.addresses.gids()
     }
 
-    /// Makes a QP in RESET; returns its number.
+    /// Makes a QP in RESET, in the shard `home` unless other processes share it; returns its number and its
+    /// shard.
     pub(in crate::device) fn create(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
+        home: ShardIndex,
         parts: QpParts,
-    ) -> Result<QpNumber, VerbsError> {
+    ) -> Result<(QpNumber, ShardIndex), VerbsError> {
         let sharing = &mut self.sharing;
         let is_taken = |number| sharing.as_ref().is_some_and(|sharing| sharing.is_taken(number));
-        let number = shard.qps().take_number(is_taken)?;
+        let is_shared = |side: &ReceiveSide| match side {
+            ReceiveSide::Xrc { domain } => sharing.is_some() && domain.shared().is_some(),
+            _ => false,
+        };
+        // Other processes know that it is the first shard which has a TGT that they share.
+        let home = if is_shared(&parts.receive) { ShardIndex::FIRST } else { home };
+        let number = shards.directory().take_number(home, is_taken)?;
         let shared = match (sharing, &parts.receive) {
             (Some(sharing), ReceiveSide::Xrc { domain }) => sharing.create(number, domain)?,
             _ => None,
         };
-        shard.create_qp(number, parts, shared);
-        Ok(QpNumber::new(number))
+        shards.at(home, |shard| shard.create_qp(number, parts, shared));
+        Ok((QpNumber::new(number), home))
     }
 
     /// Counts one more handle on a TGT (contract C4).
     pub(in crate::device) fn open_tgt(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         number: QpNumber,
         domain: &Arc<Domain>,
         now: Time,
@@ -69,27 +79,28 @@ impl Qps {
         {
             return Ok(());
         }
-        match shard.open_handle(number.get(), domain.number()) {
-            true => Ok(()),
-            false => Err(VerbsError::Invalid("no TGT of this number is in the XRC domain")),
+        match shards.of_qp(number.get(), |shard| shard.open_handle(number.get(), domain.number())) {
+            Some(true) => Ok(()),
+            _ => Err(VerbsError::Invalid("no TGT of this number is in the XRC domain")),
         }
     }
 
     /// Drops a handle, and with the last one the QP (contract C6).
-    pub(in crate::device) fn close(&mut self, shard: &mut Shard, number: QpNumber) {
-        let is_shared = self.sharing.as_mut().is_some_and(|sharing| sharing.close(shard, number.get()));
+    pub(in crate::device) fn close(&mut self, shards: &mut Reach<'_>, number: QpNumber) {
+        let is_shared =
+            self.sharing.as_mut().is_some_and(|sharing| sharing.close(shards.first(), number.get()));
         if !is_shared {
-            shard.close_handle(number.get());
+            shards.of_qp(number.get(), |shard| shard.close_handle(number.get()));
         }
     }
 
     /// Attributes and state.
     pub(in crate::device) fn query(
         &self,
-        shard: &Shard,
+        shards: &mut Reach<'_>,
         number: QpNumber,
     ) -> Result<QpAttributes, VerbsError> {
-        let own = shard.attributes(number.get()).copied();
+        let own = shards.attributes(number);
         own.or_else(|| self.query_elsewhere(number)).ok_or(VerbsError::Gone)
     }
 
@@ -101,12 +112,12 @@ impl Qps {
     /// Changes a QP (contract E1 to E4).
     pub(in crate::device) fn modify(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         number: QpNumber,
         change: &QpModify,
     ) -> Result<(), VerbsError> {
-        let before = match shard.attributes(number.get()) {
-            Some(attributes) => *attributes,
+        let before = match shards.attributes(number) {
+            Some(attributes) => attributes,
             // Holders of handles ask that process; the connection manager cannot wait for it.
             None if self.query_elsewhere(number).is_some() => {
                 return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
@@ -122,21 +133,25 @@ impl Qps {
         after.state = state;
         check_attributes(&after, &change)?;
         let route = match change.address_vector {
-            Some(_) => Some(self.addresses.open_route(shard, &after)?),
+            Some(vector) => {
+                shards.first().check_path(vector.destination.ip())?;
+                Some(self.addresses.open_route(shards, number, &after)?)
+            }
             None => None,
         };
-        shard.modify(number.get(), &after, route)
+        let modified = shards.of_qp(number.get(), |shard| shard.modify(number.get(), &after, route));
+        modified.ok_or(VerbsError::Gone)?
     }
 
     /// Asks the executor of a TGT for a change; `None` when this process is the executor, or the TGT is
     /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         number: QpNumber,
         change: &QpModify,
     ) -> Option<Result<ModifyTicket, VerbsError>> {
-        self.sharing.as_mut()?.ask_executor(shard, self.addresses.gids(), number, change)
+        self.sharing.as_mut()?.ask_executor(shards.first(), self.addresses.gids(), number, change)
     }
 
     /// How far a change has got that another process was asked for.
@@ -157,26 +172,26 @@ impl Qps {
     }
 
     /// Carries out a change for another process.
-    fn modify_for(&mut self, shard: &mut Shard, request: &ModifyRequest) {
+    fn modify_for(&mut self, shards: &mut Reach<'_>, request: &ModifyRequest) {
         let Some(sharing) = &self.sharing else { return };
-        let checked = sharing.checked(shard, self.addresses.gids_mut(), request);
-        let result = checked.and_then(|(number, change)| self.modify(shard, number, &change));
+        let checked = sharing.checked(shards.first(), self.addresses.gids_mut(), request);
+        let result = checked.and_then(|(number, change)| self.modify(shards, number, &change));
         if let Some(sharing) = &self.sharing {
-            sharing.modified(shard, request, result);
+            sharing.modified(shards.first(), request, result);
         }
     }
 
     /// A message of another process has arrived.
     pub(super) fn handle_message(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         from: MemberId,
         message: (u8, &[u8]),
         now: Time,
     ) {
         let Some(sharing) = &mut self.sharing else { return };
-        if let Some(request) = sharing.handle_message(shard, from, message, now) {
-            self.modify_for(shard, &request);
+        if let Some(request) = sharing.handle_message(shards.first(), from, message, now) {
+            self.modify_for(shards, &request);
         }
     }
 
@@ -188,9 +203,9 @@ impl Qps {
     }
 
     /// Takes over TGTs from processes that have died.
-    pub(super) fn work(&mut self, shard: &mut Shard, now: Time) {
+    pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
-            sharing.work(shard, self.addresses.gids_mut(), now);
+            sharing.work(shards.first(), self.addresses.gids_mut(), now);
         }
     }
 
@@ -206,11 +221,12 @@ impl Qps {
 
     /// The device is removed: other processes go on with the TGTs that they share with it, and get a
     /// message; after that, none is reached any more.
-    pub(super) fn leave(&mut self, shard: &mut Shard, now: Time) {
+    pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
-            sharing.close_all(shard);
+            sharing.close_all(shards.first());
         }
-        shard.flush(now);
+        shards.each(Shard::leave_memory);
+        shards.flush(now);
         if let Some(sharing) = &mut self.sharing {
             sharing.cut();
         }

@@ -5,8 +5,10 @@
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use crate::host::AwayFiles;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
 
@@ -16,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Whether the device was removed, and how that is found out.
 #[derive(Debug)]
 pub(super) struct Removal {
-    is_removed: bool,
+    is_removed: Arc<AtomicBool>,
     /// What shows that it is to be removed, and when that is looked for next.
     away: Option<(AwayFiles, Time)>,
 }
@@ -24,7 +26,7 @@ pub(super) struct Removal {
 impl Removal {
     /// `away` is `None` for a device that is not removable.
     pub(super) fn new(away: Option<AwayFiles>) -> Self {
-        Self { is_removed: false, away: away.map(|files| (files, Time(0))) }
+        Self { is_removed: Arc::default(), away: away.map(|files| (files, Time(0))) }
     }
 
     /// When [`Removal::is_due`] wants to be called.
@@ -50,7 +52,12 @@ impl Removal {
 impl Control {
     /// Whether the device was removed.
     pub(in crate::device) fn is_removed(&self) -> bool {
-        self.removal.is_removed
+        self.removal.is_removed.load(Ordering::Acquire)
+    }
+
+    /// The same, for threads without control's lock. It is set before anything else of the removal can be seen.
+    pub(in crate::device) fn removed(&self) -> &Arc<AtomicBool> {
+        &self.removal.is_removed
     }
 
     /// Refuses what is asked of a device that was removed.
@@ -62,23 +69,23 @@ impl Control {
     }
 
     /// Removes the device.
-    pub(in crate::device) fn remove(&mut self, shard: &mut Shard, now: Time) {
-        if std::mem::replace(&mut self.removal.is_removed, true) {
+    pub(in crate::device) fn remove(&mut self, shards: &mut Reach<'_>, now: Time) {
+        if self.removal.is_removed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.qps.leave(shard, now);
+        self.qps.leave(shards, now);
         self.members = None;
-        shard.shut_down();
-        self.remove_endpoints(shard, now);
+        shards.shut_down();
+        self.remove_endpoints(shards, now);
         self.events.raise(AsyncEventKind::DeviceFatal, AsyncSubject::Device);
     }
 
-    fn remove_endpoints(&mut self, shard: &mut Shard, now: Time) {
+    fn remove_endpoints(&mut self, shards: &mut Reach<'_>, now: Time) {
         for id in self.connections.listeners_first() {
             let Some(channel) = self.connections.get(id).map(|endpoint| endpoint.channel.clone()) else {
                 continue;
             };
-            self.drop_endpoint(shard, id, now);
+            self.drop_endpoint(shards, id, now);
             let kind = PendingCmEventKind::DeviceRemoval;
             if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
                 tracing::warn!(

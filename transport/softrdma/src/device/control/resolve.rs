@@ -5,7 +5,7 @@
 use super::Control;
 use super::connections::PORTS_TRIED;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use crate::device::signal::Signal;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl Control {
     /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
     pub(in crate::device) fn create_endpoint(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         request: &EndpointRequest,
         channel: Arc<Signal<PendingCmEvent>>,
     ) -> Result<CmIdNumber, VerbsError> {
@@ -34,10 +34,10 @@ impl Control {
                 let source = match source {
                     Some(source) => {
                         self.qps.addresses().check(source)?;
-                        shard.link_mut().open(source)?;
+                        shards.first().link_mut().open(source)?;
                         source
                     }
-                    None => self.qps.addresses().choose_source(shard, remote, routed)?,
+                    None => self.qps.addresses().choose_source(shards, remote, routed)?,
                 };
                 endpoint.local = SocketAddr::new(source, self.connections.client_port());
                 endpoint.role = Role::Active { remote };
@@ -99,7 +99,7 @@ impl Control {
     /// Finds the own address for a peer.
     pub(in crate::device) fn resolve_address(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         source: Option<SocketAddr>,
         remote: SocketAddr,
@@ -126,7 +126,7 @@ impl Control {
             Some(bound) => bound.port(),
             None => self.connections.client_port(),
         };
-        match self.qps.addresses().resolve(shard, bound.map(|bound| bound.ip()), remote, routed) {
+        match self.qps.addresses().resolve(shards, bound.map(|bound| bound.ip()), remote, routed) {
             Ok((own, remote)) => {
                 let endpoint = self.connections.endpoint(id)?;
                 endpoint.local = SocketAddr::new(own, port);

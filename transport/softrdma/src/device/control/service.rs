@@ -4,7 +4,7 @@
 
 use super::Control;
 use super::endpoint::{Role, refusal};
-use crate::device::shard::Shard;
+use crate::device::reach::Reach;
 use trunkline_roce::cm::{Answer, Ask};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, Time, VerbsError};
 
@@ -12,7 +12,7 @@ impl Control {
     /// Asks the peer of a resolved endpoint.
     pub(super) fn ask(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         parameters: &ConnectParameters,
         now: Time,
@@ -27,14 +27,14 @@ impl Control {
         let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
         let question = self.connections.machine().ask(now.0, &ask).map_err(refusal)?;
         self.connections.asks(id, question);
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// Answers the question of an endpoint.
     pub(super) fn answer(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         parameters: &ConnectParameters,
         now: Time,
@@ -44,14 +44,14 @@ impl Control {
         let answer = Answer { qpn, qkey: parameters.q_key, private: &parameters.private_data };
         self.connections.machine().answer(now.0, question, &answer).map_err(refusal)?;
         self.connections.end(id, question);
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 
     /// Refuses the question of an endpoint.
     pub(super) fn decline(
         &mut self,
-        shard: &mut Shard,
+        shards: &mut Reach<'_>,
         id: CmIdNumber,
         private: &[u8],
         now: Time,
@@ -59,7 +59,7 @@ impl Control {
         let question = self.connections.question(id)?;
         self.connections.machine().decline(now.0, question, private).map_err(refusal)?;
         self.connections.end(id, question);
-        self.finish(shard, now);
+        self.finish(shards, now);
         Ok(())
     }
 }

@@ -6,13 +6,13 @@
 use super::Shard;
 use super::outbox::MemberOutbox;
 use super::reception::Reception;
-use super::resources::Completer;
 use super::shared_tgt::{RemoteOutcome, SharedTgt};
 use super::target::QpTarget;
 use crate::device::async_events::AsyncEvents;
+use crate::device::domain_table::DomainNumber;
 use trunkline_roce::engine::{Handled, Place, Placement, ReadOutcome, ReadPiece, Target};
 use trunkline_roce::wire::Packet;
-use trunkline_verbs::{QpNumber, Time};
+use trunkline_verbs::{QpNumber, SrqNumber, Time};
 
 impl Shard {
     /// The part of a TGT executed here that concerns other processes, if it is shared.
@@ -42,14 +42,16 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Hands a request that was kept to the responder of a QP; `None` when it has none.
+    /// Hands a request that was kept to the responder of a QP; `None` when it has none. `joined` is whether it may
+    /// have the payload of several.
     pub(in crate::device) fn take_kept(
         &mut self,
         number: u32,
         packet: &Packet<'_>,
+        joined: bool,
         now: Time,
     ) -> Option<Handled> {
-        self.qps.get_mut(number)?.handle_request(packet, now, &mut self.resources)
+        self.qps.get_mut(number)?.handle_request(packet, joined, now, &mut self.resources)
     }
 
     /// Has other processes end, or forget, the receive that the message in progress holds there.
@@ -85,8 +87,15 @@ impl Shard {
 
     /// Ends in error what a TGT of another process has begun here (contract I2).
     pub(in crate::device) fn flush_for_member(&mut self, tgt: QpNumber, reception: &mut Reception) {
-        let super::Resources { srqs, events, counters, .. } = &mut self.resources;
-        reception.flush(tgt, srqs, &mut Completer { events, counters });
+        let mut split = self.resources.split();
+        let (intake, completer) = split.intake();
+        reception.flush(tgt, intake, completer);
+    }
+
+    /// The name of an XRC SRQ's domain, here and among the members of the host.
+    pub(in crate::device) fn domain_of(&mut self, srq: SrqNumber) -> Option<(DomainNumber, Option<u64>)> {
+        let super::Resources { reader, tables, .. } = &mut self.resources;
+        tables.srqs.domain_of(&reader.enter(), srq)
     }
 
     /// Messages to other processes.

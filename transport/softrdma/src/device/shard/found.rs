@@ -1,7 +1,7 @@
 //! What the shard finds that is not its own business.
 #![forbid(unsafe_code)]
 
-use crate::host::MemberId;
+use crate::host::{AreaHandle, MemberId};
 use std::net::IpAddr;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::QpNumber;
@@ -22,6 +22,17 @@ pub(in crate::device) enum Found {
     /// The first packet at a QP whose connection awaits its RTU. The data stands in for a lost or
     /// overtaken RTU (contract rocev2 12.4).
     FirstPacket(QpNumber),
+    /// A message about shared memory from this shard to another of the device.
+    OwnMessage {
+        /// This process.
+        me: MemberId,
+        /// How its bytes are to be read.
+        kind: u8,
+        /// Its body.
+        bytes: Vec<u8>,
+        /// An area that goes along.
+        area: Option<AreaHandle>,
+    },
     /// A member of the host that a message was for cannot be reached any more.
     MemberGone(MemberId),
 }

@@ -43,6 +43,11 @@ impl LinkEndpoint {
         }
     }
 
+    /// Its name in reports.
+    pub(super) fn name(&self) -> &'static str {
+        self.link.name()
+    }
+
     /// Opens an address, the first time it is used.
     pub(in crate::device) fn open(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         if !self.is_open(address) {

@@ -2,14 +2,14 @@
 //!
 //! Owns nothing: it joins the key table with the QP's protection domain for the requester.
 
-use crate::device::keys::{Keys, PdNumber};
+use crate::device::keys::{KeyView, PdNumber};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::Sge;
 
 /// The memory that a QP's lkeys reach.
 #[derive(Debug)]
 pub(super) struct QpMemory<'a> {
-    pub(super) keys: &'a Keys,
+    pub(super) keys: KeyView<'a>,
     pub(super) pd: PdNumber,
 }
 

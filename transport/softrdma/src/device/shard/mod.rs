@@ -1,8 +1,8 @@
-//! The shard: the data path of a device.
+//! A shard: the data path of a device, for one group of CQs.
 //!
-//! Owns QPs, SRQs, keys, timers and the shard's end of the link. Called under the card's lock by
-//! threads that poll or post, by the background machine, and by control. It must never wait, and knows
-//! nothing of connections: what is control's business it queues as [`Found`], in order, until control
+//! Owns QPs, their timers and the shard's end of the link; it reads SRQs and keys, which all shards of the device
+//! have in common. Called in a turn of the shard by threads that poll or post, by its background machine, and
+//! by control. It must never wait, and knows nothing of connections: what is control's business it queues as [`Found`], in order, until control
 //! takes it.
 //!
 //! ```text
@@ -18,52 +18,58 @@
 //! | `qp_table`, `timers` | QPs by number, whose turn it is, deadlines |
 //! | `qp`, `route` | one QP: engine halves, attributes, where its packets go |
 //! | `reception`, `target`, `memory` | what a QP's halves reach: receives, registered memory |
-//! | `srq_table` | SRQs |
+//! | `receives` | the queue that a message takes its receive from |
 //! | `resources` | what the QPs share |
 //! | `peers` | whose ICRC may be solved for |
 //! | `receive`, `transmit` | the ways in and out |
-//! | `found`, `outbox` | what leaves for control, and for other processes |
+//! | `local`, `memory_packets` | memory shared with other processes, in place of the link |
+//! | `found`, `outbox`, `neighbours` | what leaves for control, for other processes, and for other shards |
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
 
 mod executing;
 mod found;
 mod link_endpoint;
+mod local;
 mod memory;
+mod memory_packets;
+mod neighbours;
 mod no_link;
 mod outbox;
 mod peers;
 mod qp;
 mod qp_table;
 mod receive;
+mod receives;
 mod reception;
 mod resources;
 mod route;
 mod shared_tgt;
-mod srq_table;
 mod target;
 mod timers;
 mod transmit;
 
 pub(super) use found::Found;
 pub(super) use link_endpoint::LinkEndpoint;
+pub(super) use local::{LocalInit, PathPolicy, Refusal};
+pub(super) use neighbours::Neighbours;
 pub(super) use outbox::MemberOutbox;
 pub(super) use qp::{QpParts, ReceiveSide, TgtRemains};
 pub(super) use qp_table::QpTable;
 pub(super) use reception::Reception;
 pub(super) use route::Route;
 pub(super) use shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
-pub(super) use srq_table::{SrqTable, XrcSide};
 
 use super::async_events::AsyncEvents;
 use super::counters::{QpCounters, ShardCounters};
+use super::directory::ShardIndex;
 use super::domain_table::DomainNumber;
-use super::keys::Keys;
-use super::numbers::Numbers;
-use super::random::Random;
+use super::tables::Tables;
 use super::unknown_srq::UnknownSrq;
-use crate::host::{Host, Members};
+use crate::host::Members;
 use crate::link::Link;
+use local::LocalPaths;
+use neighbours::HandedOver;
 use peers::Peers;
 use qp::Qp;
 use resources::Resources;
@@ -71,46 +77,62 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{
-    PostError, QpAttributes, QpNumber, QpState, ReceiveRequest, SendRequest, SrqNumber, Time, VerbsError,
+    Counter, PostError, QpAttributes, QpNumber, QpState, ReceiveRequest, SendRequest, SrqNumber, Time,
+    VerbsError,
 };
 
 /// When a link without room is tried again.
+/// How long a thread that polls leaves the link alone while packets come through memory.
+const LOOK_AT_LINK_NS: u64 = 10_000;
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
 /// The error of posting to a QP that does not exist.
 const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 
+/// Batches of packets handled before other work gets its turn.
+const BATCHES_IN_TURN: usize = 4;
+
 /// What a shard is made with.
 #[derive(Debug)]
-pub(super) struct ShardInit<'a> {
+pub(super) struct ShardInit {
+    pub(super) index: ShardIndex,
     pub(super) link: Box<dyn Link>,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) unknown_srq: UnknownSrq,
-    pub(super) max_regions: u32,
-    pub(super) random: &'a mut Random,
-    /// Where QP and SRQ numbers come from; none on a network in process.
-    pub(super) host: Option<&'a Arc<Host>>,
+    pub(super) tables: Arc<Tables>,
+    pub(super) neighbours: Arc<Neighbours>,
     /// Messages to the other members of the host; none on a network in process.
     pub(super) members: Option<Arc<Members>>,
+    /// Memory that is shared with other processes.
+    pub(super) local: LocalInit,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shard {
+    index: ShardIndex,
     qps: QpTable,
     resources: Resources,
     link: LinkEndpoint,
+    local: LocalPaths,
     peers: Peers,
-    /// CQs whose overflow the QPs know of.
+    neighbours: Arc<Neighbours>,
+    /// Room for packets that other shards hand over.
+    handed_over: Vec<HandedOver>,
+    /// Completions lost in the device's CQs that the QPs know of.
     overflows_served: u64,
+    looked_at_link: Time,
 }
 
 impl Shard {
-    pub(super) fn new(init: ShardInit<'_>) -> Self {
-        let ShardInit { link, events, unknown_srq, max_regions, random, host, members } = init;
+    pub(super) fn new(init: ShardInit) -> Self {
+        let ShardInit { index, link, events, unknown_srq, tables, neighbours, members, local } = init;
+        let local = LocalPaths::new(local, index);
         let resources = Resources {
-            keys: Keys::new(random, max_regions),
-            srqs: SrqTable::new(Numbers::new(random, host)),
+            index,
+            reader: tables.reader(),
+            tables,
+            neighbours: Arc::clone(&neighbours),
             counters: ShardCounters::default(),
             events,
             unknown_srq,
@@ -119,23 +141,68 @@ impl Shard {
             image: Vec::new(),
         };
         Self {
-            qps: QpTable::new(Numbers::new(random, host)),
+            index,
+            qps: QpTable::new(index, Arc::clone(&neighbours)),
             resources,
             link: LinkEndpoint::new(link),
+            local,
             peers: Peers::default(),
+            neighbours,
+            handed_over: Vec::new(),
             overflows_served: 0,
+            looked_at_link: Time(0),
         }
+    }
+
+    /// Does the work that is due, by a thread that will soon call again: while packets come through memory, it looks
+    /// at the link less often.
+    pub(super) fn poll(&mut self, now: Time) {
+        let skips = self.local.is_active() && now.since(self.looked_at_link) < LOOK_AT_LINK_NS;
+        self.work_with(now, !skips);
+    }
+
+    /// Does the work that is due; returns whether more is due at once.
+    pub(super) fn work(&mut self, now: Time) -> bool {
+        self.work_with(now, true) || self.local.lingers(now)
+    }
+
+    fn work_with(&mut self, now: Time, looks_at_link: bool) -> bool {
+        if looks_at_link {
+            self.looked_at_link = now;
+            self.link.poll(now);
+        }
+        let mut more = false;
+        for _ in 0..BATCHES_IN_TURN {
+            more = self.receive_by_memory(now) | (looks_at_link && self.receive(now));
+            self.flush(now);
+            if !more {
+                break;
+            }
+        }
+        self.run_timers(now);
+        self.flush(now);
+        more || self.has_work()
     }
 
     /// When it wants to be called although nothing arrives; may have passed.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
-        if !self.link.is_idle() || !self.resources.outbox.is_empty() {
+        if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
         }
         if self.qps.ready() > 0 || !self.resources.found.is_empty() {
             return Some(now);
         }
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
+    }
+
+    /// Whether something was found for control.
+    pub(super) fn has_found(&self) -> bool {
+        !self.resources.found.is_empty()
+    }
+
+    /// Whether a message of another process waits for control.
+    pub(super) fn has_messages(&self) -> bool {
+        self.resources.outbox.has_messages()
     }
 
     /// Whether QPs want service and the link has room.
@@ -156,16 +223,6 @@ impl Shard {
     /// Takes what is control's business, in the order in which it was found.
     pub(super) fn take_found(&mut self) -> Vec<Found> {
         std::mem::take(&mut self.resources.found)
-    }
-
-    /// Registered memory.
-    pub(super) fn keys(&mut self) -> &mut Keys {
-        &mut self.resources.keys
-    }
-
-    /// The SRQs.
-    pub(super) fn srqs(&mut self) -> &mut SrqTable {
-        &mut self.resources.srqs
     }
 
     /// A route from an address of ours, which is open afterwards.
@@ -287,19 +344,18 @@ impl Shard {
         qps.get_mut(number).ok_or(NO_QP)?.post_receive(requests, resources)
     }
 
-    /// Its own counts, and those of its QPs.
-    pub(super) fn counters(&self) -> (&ShardCounters, QpCounters) {
+    /// Its own counts, and those of its QPs; those of its link are appended.
+    pub(super) fn counters(&self, link: &mut Vec<Counter>) -> (&ShardCounters, QpCounters) {
+        self.link.counters(link);
         (&self.resources.counters, self.qps.counters())
     }
 
-    /// The device is removed: nothing arrives or leaves from now on, and all tables are empty.
+    /// The device is removed: nothing arrives or leaves from now on, and no QP is left.
     pub(super) fn shut_down(&mut self) {
         self.link.cut();
         self.resources.outbox.cut();
         for number in self.qps.numbers() {
             self.remove_qp(number);
         }
-        self.resources.srqs.clear();
-        self.resources.keys.clear();
     }
 }

@@ -5,21 +5,34 @@
 //! knows nothing of what the messages mean.
 #![forbid(unsafe_code)]
 
-use crate::host::{MemberId, Members, Undelivered};
+use super::found::Found;
+use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Messages that wait at most.
 const MAX_WAITING: usize = 2048;
+/// Of those, for one member: one that takes none leaves room for the others.
+const MAX_WAITING_OF_ONE: usize = 1024;
 /// Buffers kept for the next messages.
 const MAX_SPARE: usize = 64;
+
+/// A message that has not been sent.
+#[derive(Debug)]
+struct Waiting {
+    to: MemberId,
+    kind: u8,
+    bytes: Vec<u8>,
+    /// An area that goes along.
+    area: Option<AreaHandle>,
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(in crate::device) struct MemberOutbox {
     /// `None` on a network in process, and after a removal.
     members: Option<Arc<Members>>,
-    waiting: VecDeque<(MemberId, u8, Vec<u8>)>,
+    waiting: VecDeque<Waiting>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -31,14 +44,46 @@ impl MemberOutbox {
     /// Adds the message that `write` appends, of the kind that it returns; `false` when there is no
     /// room.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
-        if self.waiting.len() >= MAX_WAITING {
+        self.push_with(to, None, write)
+    }
+
+    /// As [`MemberOutbox::push`], with an area of ours.
+    pub(super) fn hand_over(
+        &mut self,
+        to: MemberId,
+        area: AreaHandle,
+        write: impl FnOnce(&mut Vec<u8>) -> u8,
+    ) -> bool {
+        self.push_with(to, Some(area), write)
+    }
+
+    fn push_with(
+        &mut self,
+        to: MemberId,
+        area: Option<AreaHandle>,
+        write: impl FnOnce(&mut Vec<u8>) -> u8,
+    ) -> bool {
+        if !self.has_room(to) {
             return false;
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         let kind = write(&mut bytes);
-        self.waiting.push_back((to, kind, bytes));
+        self.waiting.push_back(Waiting { to, kind, bytes, area });
         true
+    }
+
+    fn has_room(&self, to: MemberId) -> bool {
+        let all = self.waiting.len();
+        // As a rule few wait, and none are counted.
+        all < MAX_WAITING_OF_ONE
+            || all < MAX_WAITING
+                && self.waiting.iter().filter(|waiting| waiting.to == to).count() < MAX_WAITING_OF_ONE
+    }
+
+    /// Whether a message of another member waits to be taken.
+    pub(super) fn has_messages(&self) -> bool {
+        self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
     /// Whether nothing waits.
@@ -46,24 +91,33 @@ impl MemberOutbox {
         self.waiting.is_empty()
     }
 
-    /// Sends what waits to its receivers; `gone` is called for each that cannot be reached any more.
-    pub(super) fn send(&mut self, mut gone: impl FnMut(MemberId)) {
+    /// Sends what waits to its receivers. What is for this process itself, and members that cannot be reached any more, are
+    /// added to `found`.
+    pub(super) fn send(&mut self, found: &mut Vec<Found>) {
         let mut full: Vec<MemberId> = Vec::new();
+        let me = self.members.as_ref().map(|members| members.host().me());
         for _ in 0..self.waiting.len() {
-            let Some((to, kind, bytes)) = self.waiting.pop_front() else { break };
+            let Some(Waiting { to, kind, bytes, area }) = self.waiting.pop_front() else { break };
+            if me == Some(to) {
+                found.push(Found::OwnMessage { me: to, kind, bytes, area });
+                continue;
+            }
             // Later messages to a receiver without room must not overtake.
             let sent = match &self.members {
                 Some(_) if full.contains(&to) => Err(Undelivered::Full),
-                Some(members) => members.send(to, kind, &[&bytes]),
+                Some(members) => match &area {
+                    Some(area) => members.hand_over(to, kind, &bytes, area),
+                    None => members.send(to, kind, &[&bytes]),
+                },
                 None => Err(Undelivered::Gone),
             };
             match sent {
                 Err(Undelivered::Full) => {
                     full.push(to);
-                    self.waiting.push_back((to, kind, bytes));
+                    self.waiting.push_back(Waiting { to, kind, bytes, area });
                     continue;
                 }
-                Err(Undelivered::Gone) => gone(to),
+                Err(Undelivered::Gone) => found.push(Found::MemberGone(to)),
                 Ok(()) | Err(Undelivered::TooLong) => {}
             }
             if self.spare.len() < MAX_SPARE {

@@ -1,17 +1,19 @@
 //! The QPs of the shard: by number, by whose turn it is, by deadline.
 //!
-//! Owns their numbers, the list of those that want service, each once, and their timers.
+//! Owns the list of those that want service, each once, and their timers. It keeps the device's directory of
+//! QPs up to date.
 
+use super::neighbours::Neighbours;
 use super::qp::Qp;
 use super::timers::{Scheduled, Timers};
 use crate::device::counters::{QpCounters, ShardCounters};
-use crate::device::limits::MAX_QPS;
-use crate::device::numbers::{NumberMap, Numbers};
-use crate::link::{Datagram, Origin};
+use crate::device::directory::ShardIndex;
+use crate::device::numbers::NumberMap;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use trunkline_mutants::mutant;
 use trunkline_roce::wire::{Bth, Service};
-use trunkline_verbs::{QpType, Time, VerbsError};
+use trunkline_verbs::{QpType, Time};
 
 /// A QP with its place in the lists.
 #[derive(Debug)]
@@ -42,8 +44,9 @@ impl Turn<'_> {
 /// See the module.
 #[derive(Debug)]
 pub(in crate::device) struct QpTable {
+    index: ShardIndex,
+    neighbours: Arc<Neighbours>,
     entries: NumberMap<Box<Entry>>,
-    numbers: Numbers,
     ready: VecDeque<u32>,
     timers: Timers,
     /// Counts of QPs that were destroyed.
@@ -51,41 +54,36 @@ pub(in crate::device) struct QpTable {
 }
 
 impl QpTable {
-    pub(super) fn new(numbers: Numbers) -> Self {
+    pub(super) fn new(index: ShardIndex, neighbours: Arc<Neighbours>) -> Self {
         Self {
+            index,
+            neighbours,
             entries: NumberMap::default(),
-            numbers,
             ready: VecDeque::new(),
             timers: Timers::default(),
             retired: QpCounters::default(),
         }
     }
 
-    /// A number for a new QP, which is not `taken` by anybody else.
-    pub(in crate::device) fn take_number(&mut self, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
-        if self.entries.len() >= MAX_QPS {
-            return Err(VerbsError::OutOfResources("the device holds no more QPs"));
-        }
-        loop {
-            let number = self.numbers.take(|number| self.entries.contains(number))?;
-            if !taken(number) {
-                return Ok(number);
-            }
-        }
-    }
-
     /// Enters a QP.
     pub(super) fn insert(&mut self, number: u32, qp: Qp) {
         self.entries.insert(number, Box::new(Entry { qp, is_ready: false, scheduled: Scheduled::default() }));
+        self.neighbours.directory().enter(number, self.index);
     }
 
     /// Removes a QP.
     pub(super) fn remove(&mut self, number: u32) {
         if let Some(entry) = self.entries.remove(number) {
-            self.numbers.free(number);
+            self.neighbours.directory().leave(number);
             let (requester, responder) = entry.qp.counters();
             self.retired.add(requester, responder);
         }
+    }
+
+    /// Whether it has a QP.
+    #[inline]
+    pub(super) fn contains(&self, number: u32) -> bool {
+        self.entries.contains(number)
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Qp> {
@@ -101,13 +99,13 @@ impl QpTable {
         self.entries.numbers()
     }
 
-    /// The QP that a packet names, if it may come to it, and how it gets service.
+    /// The QP that a packet names, if the packet may come to it, which `is_connected` decides, and how it gets
+    /// service.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
-        datagram: &Datagram<'_>,
-        origin: Origin,
         counters: &mut ShardCounters,
+        is_connected: impl FnOnce(&mut Qp) -> bool,
     ) -> Option<(&mut Qp, Turn<'_>)> {
         let Self { entries, ready, .. } = self;
         let number = bth.destination.get();
@@ -115,7 +113,7 @@ impl QpTable {
             counters.unknown_qp += 1;
             return None;
         };
-        if !qp.is_connected(datagram, origin) {
+        if !is_connected(qp) {
             counters.wrong_address += 1;
             return None;
         }

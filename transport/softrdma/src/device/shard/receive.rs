@@ -1,11 +1,13 @@
 //! Packets that arrive.
 //!
 //! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form,
-//! QP, P_Key, address, service. Each failure is silent on the wire and counted by cause.
+//! QP, P_Key, address, service. Each failure is silent on the wire and counted by cause. A packet whose QP is
+//! another shard's is handed to that one after the first check.
 
 use super::Shard;
 use super::found::Found;
 use super::peers::Checker;
+use super::qp::Qp;
 use super::route::Heard;
 use crate::link::{Datagram, Origin, Verdict};
 use trunkline_mutants::mutant;
@@ -17,18 +19,44 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 impl Shard {
     /// Takes one batch off the link; returns whether more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
+        self.receive_handed_over(now);
         let Self { link, peers, resources, .. } = self;
         let mut judge = Checker { peers, counters: &mut resources.counters, now };
         let Some((batch, more)) = link.receive(&mut judge) else { return false };
         for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
-            self.handle(&datagram, origin, now);
+            self.handle(&datagram, origin, false, now);
         }
         self.link.recycle(batch);
         more
     }
 
-    fn handle(&mut self, datagram: &Datagram<'_>, origin: Origin, now: Time) {
+    /// Takes what other shards have handed over.
+    fn receive_handed_over(&mut self, now: Time) {
+        let mut packets = std::mem::take(&mut self.handed_over);
+        self.neighbours.receive(self.index, &mut packets);
+        for packet in packets.drain(..) {
+            self.handle(&packet.datagram(), packet.origin, true, now);
+        }
+        self.handed_over = packets;
+    }
+
+    /// Hands a packet to the shard that has its QP, if that is another one; returns whether it is.
+    fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
+        let Ok(bth) = Bth::parse(body) else { return false };
+        let number = bth.destination.get();
+        if bth.destination == QP1 || self.qps.contains(number) {
+            return false;
+        }
+        match self.neighbours.hand_over(self.index, number, datagram, origin) {
+            None => return false,
+            Some(true) => self.resources.counters.handed_over += 1,
+            Some(false) => self.resources.counters.not_handed_over += 1,
+        }
+        true
+    }
+
+    fn handle(&mut self, datagram: &Datagram<'_>, origin: Origin, was_handed_over: bool, now: Time) {
         let verdict = match origin.verdict {
             Some(verdict) => {
                 self.peers.inherit(datagram, verdict);
@@ -42,8 +70,14 @@ impl Shard {
                 }
             },
         };
-        let counters = &mut self.resources.counters;
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
+        if self.neighbours.are_many() && !was_handed_over {
+            let judged = Origin { verdict: Some(verdict), ..origin };
+            if self.hand_over(body, datagram, judged) {
+                return;
+            }
+        }
+        let counters = &mut self.resources.counters;
         // Not moved out of the result: it is large.
         let parsed = Packet::parse(body);
         let packet = match &parsed {
@@ -95,10 +129,14 @@ impl Shard {
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, now: Time) {
-        let Self { qps, resources, peers, link, .. } = self;
-        let Some((qp, turn)) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else {
+        let Self { qps, resources, peers, link, local, .. } = self;
+        let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
+        let Some((qp, turn)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
             return;
         };
+        if let Some(pair) = qp.pair_in_use() {
+            local.note_silence(pair, now);
+        }
         let source = || Heard { from: datagram.source, is_member: origin.is_member };
         // Members are of our kind, and so is who shares an address with us.
         let soft = || {
@@ -106,17 +144,17 @@ impl Shard {
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)
         };
         let is_proof = if is_request(packet.bth.opcode) {
-            if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]) {
+            if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;
             }
-            qp.handle_request(packet, now, resources).map(|handled| {
+            qp.handle_request(packet, false, now, resources).map(|handled| {
                 if handled == Handled::Waiting && soft() {
                     qp.will_hear(source());
                 }
                 handled.is_proof()
             })
         } else {
-            qp.handle_response(packet, now, &resources.keys).map(Response::is_proof)
+            qp.handle_response(packet, false, now, resources).map(Response::is_proof)
         };
         match is_proof {
             Some(is_proof) if is_proof || mutant!(route_follows_any_packet) => qp.heard(&source(), soft),
@@ -136,7 +174,8 @@ impl Shard {
         if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
             return;
         }
-        let addressed = self.qps.addressed(&bth, datagram, origin, &mut self.resources.counters);
+        let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
+        let addressed = self.qps.addressed(&bth, &mut self.resources.counters, is_connected);
         if let Some((qp, turn)) = addressed
             && qp.handle_malformed(&bth)
         {

@@ -3,8 +3,8 @@
 //! Owns where receives come from and the one that a half-arrived message holds. What a packet does to
 //! it is decided in `target`.
 
-use super::resources::Completer;
-use super::srq_table::{Receives, SrqTable};
+use super::receives::Receives;
+use super::resources::{Completer, Intake};
 use crate::device::async_events::AsyncEvents;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::DomainNumber;
@@ -83,12 +83,12 @@ impl HeldReceive {
 
 impl ReceiveSource {
     #[inline]
-    fn select<'a>(&'a mut self, srqs: &'a mut SrqTable, srq: Option<SrqNumber>) -> Option<Receives<'a>> {
+    fn select<'a>(&'a mut self, intake: Intake<'a>, srq: Option<SrqNumber>) -> Option<Receives<'a>> {
         match self {
             Self::None => None,
             Self::Own { queue, pd, cq } => Some(Receives::own(queue, *pd, cq)),
-            Self::Basic { srq, pd, cq } => srqs.basic(*srq, *pd, cq),
-            Self::Xrc { domain } => srqs.in_domain(srq, *domain),
+            Self::Basic { srq, pd, cq } => Receives::basic(intake, *srq, *pd, cq),
+            Self::Xrc { domain } => Receives::in_domain(intake, srq, *domain),
         }
     }
 
@@ -113,9 +113,9 @@ impl Reception {
 
     /// Ends a half-received message, when the QP goes to ERR (contract I2), and flushes a receive
     /// queue of the QP's own.
-    pub(super) fn flush(&mut self, number: QpNumber, srqs: &mut SrqTable, completer: &mut Completer<'_>) {
+    pub(super) fn flush(&mut self, number: QpNumber, intake: Intake<'_>, completer: &mut Completer<'_>) {
         let Self { source, held: HeldReceive { taken, in_use, srq } } = self;
-        let Some(mut receives) = source.select(srqs, *srq) else {
+        let Some(mut receives) = source.select(intake, *srq) else {
             *in_use = false;
             return;
         };
@@ -158,23 +158,18 @@ impl Reception {
     #[inline]
     pub(super) fn select<'a>(
         &'a mut self,
-        srqs: &'a mut SrqTable,
+        intake: Intake<'a>,
         srq: Option<SrqNumber>,
     ) -> Option<(Receives<'a>, &'a mut HeldReceive)> {
-        let receives = self.source.select(srqs, srq)?;
+        let receives = self.source.select(intake, srq)?;
         Some((receives, &mut self.held))
     }
 
     /// The message in progress ends in an error of its receive: with `completion`, whose `wr_id` is filled in.
-    pub(super) fn fail(
-        &mut self,
-        srqs: &mut SrqTable,
-        completer: &mut Completer<'_>,
-        completion: Completion,
-    ) {
+    pub(super) fn fail(&mut self, intake: Intake<'_>, completer: &mut Completer<'_>, completion: Completion) {
         let Self { source, held } = self;
         let completion = Completion { wr_id: held.end(), ..completion };
-        if let Some(receives) = source.select(srqs, held.srq) {
+        if let Some(receives) = source.select(intake, held.srq) {
             completer.complete(receives.cq(), completion, false);
         }
     }

@@ -1,25 +1,31 @@
 //! What the QPs of a shard work on.
 //!
-//! Owns memory by key, SRQs, counters, and the ways out for what QPs produce besides packets:
+//! Owns the shard's reader of the device's tables (memory by key, SRQs), counters, and the ways out for what QPs produce besides packets:
 //! asynchronous events, messages to other members, and what is control's business. Each call into a QP
 //! borrows it whole.
 
 use super::found::Found;
+use super::neighbours::Neighbours;
 use super::outbox::MemberOutbox;
-use super::srq_table::SrqTable;
 use crate::device::async_events::AsyncEvents;
 use crate::device::counters::ShardCounters;
 use crate::device::cq_ring::CqRing;
-use crate::device::keys::Keys;
+use crate::device::directory::ShardIndex;
+use crate::device::keys::KeyView;
+use crate::device::srqs::Srq;
+use crate::device::tables::Tables;
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::Arc;
+use trunkline_rings::readers::{Reader, Reading};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Completion};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Resources {
-    pub(super) keys: Keys,
-    pub(super) srqs: SrqTable,
+    pub(super) index: ShardIndex,
+    pub(super) reader: Reader,
+    pub(super) tables: Arc<Tables>,
+    pub(super) neighbours: Arc<Neighbours>,
     pub(super) counters: ShardCounters,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) unknown_srq: UnknownSrq,
@@ -32,22 +38,86 @@ pub(super) struct Resources {
 impl Resources {
     /// The way out for completions alone.
     pub(super) fn completer(&mut self) -> Completer<'_> {
-        Completer { events: &self.events, counters: &mut self.counters }
+        let Self { index, events, counters, tables, .. } = self;
+        Completer { index: *index, events, counters, tables }
+    }
+
+    /// The ways out, and what the QPs' receives and memory are found by.
+    pub(super) fn split(&mut self) -> Split<'_> {
+        let Self { index, reader, tables, neighbours, counters, events, outbox, .. } = self;
+        // Nothing is lent while there is nobody else who takes.
+        let borrower = neighbours.are_many().then_some(*index);
+        Split {
+            reading: reader.enter(),
+            tables,
+            borrower,
+            completer: Completer { index: *index, events, counters, tables },
+            outbox,
+        }
+    }
+}
+
+/// The parts of [`Resources`] that a call into a QP's receive side needs.
+#[derive(Debug)]
+pub(super) struct Split<'a> {
+    pub(super) reading: Reading<'a>,
+    pub(super) tables: &'a Tables,
+    /// In whose name receives are taken.
+    pub(super) borrower: Option<ShardIndex>,
+    pub(super) completer: Completer<'a>,
+    pub(super) outbox: &'a mut MemberOutbox,
+}
+
+impl<'a> Split<'a> {
+    /// Where SRQs are found, and the way out for completions.
+    pub(super) fn intake(&mut self) -> (Intake<'_>, &mut Completer<'a>) {
+        (Intake::new(self.tables, &self.reading, self.borrower), &mut self.completer)
+    }
+}
+
+/// Where a receive side finds its SRQ.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Intake<'a> {
+    tables: &'a Tables,
+    reading: &'a Reading<'a>,
+    pub(super) borrower: Option<ShardIndex>,
+}
+
+impl<'a> Intake<'a> {
+    #[inline]
+    pub(super) fn new(tables: &'a Tables, reading: &'a Reading<'_>, borrower: Option<ShardIndex>) -> Self {
+        Self { tables, reading, borrower }
+    }
+
+    /// An SRQ.
+    #[inline]
+    pub(super) fn srq(&self, number: u32) -> Option<&'a Srq> {
+        self.tables.srqs.get(self.reading, number)
+    }
+
+    /// Registered memory.
+    #[inline]
+    pub(super) fn keys(&self) -> KeyView<'a> {
+        self.tables.keys.view(self.reading)
     }
 }
 
 /// What a completion needs on its way out.
 #[derive(Debug)]
 pub(super) struct Completer<'a> {
+    index: ShardIndex,
     pub(super) events: &'a AsyncEvents,
     pub(super) counters: &'a mut ShardCounters,
+    tables: &'a Tables,
 }
 
 impl Completer<'_> {
     /// Pushes a completion; a CQ without room raises its error event once (contract H5).
+    #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {
-        if !cq.push(completion, solicited) {
+        if !cq.push(self.index, completion, solicited) {
             self.counters.cq_overflows += 1;
+            self.tables.note_overflow();
             self.events.raise(AsyncEventKind::CqError, AsyncSubject::Cq(cq.context()));
         }
     }

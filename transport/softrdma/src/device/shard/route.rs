@@ -76,6 +76,12 @@ impl Route {
         }
     }
 
+    /// A packet through memory has proved itself.
+    pub(super) fn heard_by_memory(&mut self) {
+        self.silences = 0;
+        self.is_to_member = true;
+    }
+
     /// Whether the peer has proved to be a member of this host.
     pub(super) fn is_to_member(&self) -> bool {
         self.is_to_member

@@ -36,8 +36,9 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Whether a placement in another process is pending. Packets that arrive meanwhile are kept.
     fn is_waiting(&self) -> bool;
 
-    /// Keeps a packet until the pending placement is answered.
-    fn keep(&mut self, packet: &[u8]);
+    /// Keeps a packet until the pending placement is answered; `joined` is whether it may have the payload of
+    /// several.
+    fn keep(&mut self, packet: &[u8], joined: bool);
 
     /// What became of the packet of this serial number, if it was placed before this process executed
     /// the TGT.

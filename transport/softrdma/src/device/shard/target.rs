@@ -4,12 +4,11 @@
 //! packet that passed their own checks; the order of the checks here is that of contract G4.
 //! Nothing is touched by a packet that is refused.
 
-use super::outbox::MemberOutbox;
+use super::receives::Receives;
 use super::reception::{HeldReceive, Reception};
-use super::resources::{Completer, Resources};
+use super::resources::{Completer, Resources, Split};
 use super::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
-use super::srq_table::{Receives, SrqTable};
-use crate::device::keys::{Found, Keys, Refused, append};
+use crate::device::keys::{Found, KeyView, Refused, append};
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -22,11 +21,8 @@ use trunkline_verbs::{
 pub(super) struct QpTarget<'a> {
     number: QpNumber,
     reception: &'a mut Reception,
-    keys: &'a Keys,
-    srqs: &'a mut SrqTable,
-    completer: Completer<'a>,
+    resources: Split<'a>,
     unknown_srq: UnknownSrq,
-    outbox: &'a mut MemberOutbox,
     sharing: Sharing<'a>,
 }
 
@@ -88,16 +84,15 @@ impl<'a> QpTarget<'a> {
         resources: &'a mut Resources,
         sharing: Sharing<'a>,
     ) -> Self {
-        let Resources { keys, srqs, counters, events, unknown_srq, outbox, .. } = resources;
-        let completer = Completer { events, counters };
-        Self { number, reception, keys, srqs, completer, unknown_srq: *unknown_srq, outbox, sharing }
+        let unknown_srq = resources.unknown_srq;
+        Self { number, reception, resources: resources.split(), unknown_srq, sharing }
     }
 }
 
 /// The part of a target that a packet of a message concerns, once its SRQ was found here.
 struct Here<'a, 'b> {
     number: QpNumber,
-    keys: &'a Keys,
+    keys: KeyView<'a>,
     completer: &'a mut Completer<'b>,
     sharing: &'a Sharing<'b>,
     receives: Receives<'a>,
@@ -125,7 +120,7 @@ struct Failed(CompletionStatus, NakCode);
 
 impl QpTarget<'_> {
     fn unknown_srq(&mut self) -> Placement {
-        self.completer.counters.unknown_srq += 1;
+        self.resources.completer.counters.unknown_srq += 1;
         self.unknown_srq.placement()
     }
 
@@ -141,7 +136,7 @@ impl QpTarget<'_> {
         self.reception.drop_message();
         if let Sharing::Executed { shared, serial, now } = &mut self.sharing {
             let (tgt, serial, now) = (self.number, *serial, *now);
-            if shared.place(RemoteCall { tgt, serial, now, outbox: self.outbox }, request) {
+            if shared.place(RemoteCall { tgt, serial, now, outbox: self.resources.outbox }, request) {
                 return Placement::Later;
             }
             if shared.was_placed(serial, request) {
@@ -159,12 +154,13 @@ impl QpTarget<'_> {
             qp_number: self.number,
             ..Completion::default()
         };
-        self.reception.fail(self.srqs, &mut self.completer, completion);
+        let (intake, completer) = self.resources.intake();
+        self.reception.fail(intake, completer, completion);
         Placement::Nak(code)
     }
 }
 
-impl Here<'_, '_> {
+impl<'a> Here<'a, '_> {
     /// Takes a receive for a message; `false` when none is posted.
     fn take(&mut self, srq: Option<SrqNumber>) -> bool {
         self.held.begin(&mut self.receives, srq, self.completer.events)
@@ -230,14 +226,22 @@ impl Here<'_, '_> {
     fn write(&mut self, request: &Place<'_>, part: &Part<'_>, range: RemoteRange) -> Placement {
         let Part { offset, payload, last, immediate } = *part;
         let notifies = last && immediate.is_some();
-        if notifies && self.receives.posted() == 0 {
+        if notifies && !self.receives.has_some() {
             return Placement::Rnr;
         }
-        if !self.copy(range, offset, payload) {
+        let Ok(to) = self.destination(range, offset, payload.len()) else {
             return Placement::Nak(NakCode::REMOTE_ACCESS);
+        };
+        // Another shard may have taken the last receive meanwhile.
+        if notifies && !self.take(request.srq) {
+            return Placement::Rnr;
+        }
+        if let Some(to) = to {
+            // Checked above.
+            let _inside = to.memory.write(to.offset, payload);
         }
         self.sharing.note_placed();
-        if notifies && self.take(request.srq) {
+        if notifies {
             self.end(&Ending {
                 opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
                 byte_length: range.length,
@@ -248,23 +252,27 @@ impl Here<'_, '_> {
         Placement::Placed
     }
 
-    /// Writes a part of a range; `false` when that is not allowed.
-    fn copy(&self, range: RemoteRange, offset: u32, payload: &[u8]) -> bool {
+    /// Where a part of a range is written; `None` for an empty range.
+    fn destination(
+        &self,
+        range: RemoteRange,
+        offset: u32,
+        part: usize,
+    ) -> Result<Option<Found<'a>>, Refused> {
         if range.length == 0 {
-            return payload.is_empty();
+            return if part == 0 { Ok(None) } else { Err(Refused) };
         }
         let length = range.length as usize;
         // The whole range each time: the region may have gone since the first packet.
-        match self.range(range.start, length, Access::REMOTE_WRITE) {
-            Ok(found) if offset as usize + payload.len() <= length => {
-                found.memory.write(found.offset + offset as usize, payload).is_ok()
-            }
-            _ => false,
+        let found = self.range(range.start, length, Access::REMOTE_WRITE)?;
+        if offset as usize + part > length {
+            return Err(Refused);
         }
+        Ok(Some(Found { offset: found.offset + offset as usize, ..found }))
     }
 
     /// Checks a range that the peer names.
-    fn range(&self, start: RemoteAddress, length: usize, needs: Access) -> Result<Found<'_>, Refused> {
+    fn range(&self, start: RemoteAddress, length: usize, needs: Access) -> Result<Found<'a>, Refused> {
         self.keys.range(start.rkey.0, self.receives.rkey_pd(), start.address, length, needs)
     }
 
@@ -287,10 +295,12 @@ impl Target for QpTarget<'_> {
         {
             return self.placement(outcome);
         }
-        let Self { number, reception, keys, srqs, completer, sharing, .. } = self;
-        let Some((receives, held)) = reception.select(srqs, request.srq) else {
+        let Self { number, reception, resources, sharing, .. } = self;
+        let (intake, completer) = resources.intake();
+        let Some((receives, held)) = reception.select(intake, request.srq) else {
             return self.place_elsewhere(request);
         };
+        let keys = intake.keys();
         let mut here = Here { number: *number, keys, completer, sharing, receives, held };
         match request.work {
             Work::Send { offset, payload, first, last, immediate } => {
@@ -322,12 +332,13 @@ impl Target for QpTarget<'_> {
     }
 
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome {
-        let selected = self.reception.select(self.srqs, piece.srq);
+        let (intake, _) = self.resources.intake();
+        let selected = self.reception.select(intake, piece.srq);
         let Some(pd) = selected.map(|(receives, _)| receives.rkey_pd()) else {
             let fetched = match &mut self.sharing {
                 Sharing::Executed { shared, serial, now } => {
                     let (tgt, serial, now) = (self.number, *serial, *now);
-                    shared.read(RemoteCall { tgt, serial, now, outbox: self.outbox }, piece, out)
+                    shared.read(RemoteCall { tgt, serial, now, outbox: self.resources.outbox }, piece, out)
                 }
                 Sharing::Alone | Sharing::OfMember(_) => None,
             };
@@ -349,7 +360,8 @@ impl Target for QpTarget<'_> {
         let start = piece.range.start;
         let whole = piece.range.length as usize;
         let inside = u64::from(piece.offset) + u64::from(piece.length) <= u64::from(piece.range.length);
-        let found = self.keys.range(start.rkey.0, pd, start.address, whole, Access::REMOTE_READ);
+        let (intake, _) = self.resources.intake();
+        let found = intake.keys().range(start.rkey.0, pd, start.address, whole, Access::REMOTE_READ);
         let read = match found {
             Ok(range) if inside => {
                 let offset = range.offset + piece.offset as usize;

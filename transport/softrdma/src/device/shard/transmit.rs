@@ -4,7 +4,6 @@
 //! message or READ does not hold up the others.
 
 use super::Shard;
-use super::found::Found;
 use crate::link::ROCE_PORT;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::Mad;
@@ -17,7 +16,16 @@ const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Shard {
     /// Serves QPs until none wants more, the link has no room, or each had a fair number of turns.
+    #[inline]
     pub(in crate::device) fn flush(&mut self, now: Time) {
+        let has_overflowed = self.overflows_served != self.resources.tables.overflows();
+        if self.qps.ready() > 0 || has_overflowed || !self.resources.outbox.is_empty() || !self.link.is_idle()
+        {
+            self.flush_some(now);
+        }
+    }
+
+    fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
         for _ in 0..turns {
             if self.link.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
@@ -27,8 +35,9 @@ impl Shard {
             self.serve(number, now);
         }
         self.serve_overflows();
-        let found = &mut self.resources.found;
-        self.resources.outbox.send(|member| found.push(Found::MemberGone(member)));
+        if !self.resources.outbox.is_empty() {
+            self.resources.outbox.send(&mut self.resources.found);
+        }
         self.send(now);
     }
 
@@ -48,17 +57,29 @@ impl Shard {
     /// still wait for that acknowledgement, which can have been lost, and would retransmit to a QP that
     /// no longer exists until its retries run out. Several copies are sent, since each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
-        let Self { qps, link, .. } = self;
-        if let Some(qp) = qps.get_mut(number) {
+        let Self { qps, link, local, resources, .. } = self;
+        let Some(qp) = qps.get_mut(number) else { return };
+        // Nothing is lost in memory, and what is published there stays.
+        if !qp.send_final_ack_by_memory(local, resources) {
             qp.send_final_ack(link.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
         }
     }
 
     fn serve(&mut self, number: u32, now: Time) {
-        let Self { qps, link, resources, .. } = self;
+        let Self { qps, link, local, resources, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
-        let more = qp.send_packets(link.outgoing(), now, resources);
+        let pair = qp.choose_path(local, &mut resources.outbox, now);
+        if pair.is_none() && local.must_use_memory() {
+            return self.serve_without_memory(number, now);
+        }
+        let more = match pair {
+            Some(pair) => qp.send_by_memory(pair, local, now, resources),
+            None => qp.send_packets(link.outgoing(), now, resources),
+        };
         qp.report(resources);
+        if let Some(pair) = pair {
+            local.publish(pair, &mut resources.outbox);
+        }
         qps.schedule(number);
         if more {
             qps.mark_ready(number);
@@ -67,11 +88,15 @@ impl Shard {
 
     /// Calls the QPs whose time has come.
     pub(in crate::device) fn run_timers(&mut self, now: Time) {
-        while let Some(number) = self.qps.pop_due(now) {
-            if let Some(qp) = self.qps.get_mut(number) {
-                qp.handle_timeout(now, &mut self.resources);
+        let Self { qps, local, resources, .. } = self;
+        while let Some(number) = qps.pop_due(now) {
+            if let Some(qp) = qps.get_mut(number)
+                && qp.handle_timeout(now, resources)
+                && let Some(pair) = qp.pair_in_use()
+            {
+                local.note_silence(pair, now);
             }
-            self.qps.mark_ready(number);
+            qps.mark_ready(number);
         }
     }
 
@@ -80,10 +105,10 @@ impl Shard {
     /// as an empty one (contract G10); the TGTs go on, since they serve other SRQs too.
     fn serve_overflows(&mut self) {
         // Ending QPs flushes their work, which may break further CQs.
-        while self.overflows_served != self.resources.counters.cq_overflows {
-            self.overflows_served = self.resources.counters.cq_overflows;
+        while self.overflows_served != self.resources.tables.overflows() {
+            self.overflows_served = self.resources.tables.overflows();
             let Self { qps, resources, .. } = self;
-            resources.srqs.end_overflowed(&resources.events);
+            resources.tables.srqs.end_overflowed(&resources.reader.enter(), &resources.events);
             for number in qps.numbers() {
                 let Some(qp) = qps.get_mut(number) else { continue };
                 if qp.has_overflowed() {

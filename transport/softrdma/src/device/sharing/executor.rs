@@ -45,7 +45,8 @@ pub(super) struct Executor {
     record: TargetRecord,
     pending: Option<Pending>,
     fetch: Fetch,
-    backlog: VecDeque<Vec<u8>>,
+    /// Packets, and whether each may have the payload of several.
+    backlog: VecDeque<(Vec<u8>, bool)>,
     backlog_bytes: usize,
     /// What became of the last placement that a predecessor asked this very process for, and its serial
     /// number.
@@ -122,10 +123,10 @@ impl Executor {
     }
 
     /// Takes the next packet that was kept.
-    pub(super) fn next_kept(&mut self) -> Option<Vec<u8>> {
-        let packet = self.backlog.pop_front()?;
-        self.backlog_bytes -= packet.len();
-        Some(packet)
+    pub(super) fn next_kept(&mut self) -> Option<(Vec<u8>, bool)> {
+        let kept = self.backlog.pop_front()?;
+        self.backlog_bytes -= kept.0.len();
+        Some(kept)
     }
 
     /// Takes the placement that this process was asked for, if its serial number is this, or any.
@@ -193,10 +194,10 @@ impl SharedTgt for Executor {
         self.pending.is_some()
     }
 
-    fn keep(&mut self, packet: &[u8]) {
+    fn keep(&mut self, packet: &[u8], joined: bool) {
         if self.backlog.len() < MAX_BACKLOG && self.backlog_bytes + packet.len() <= MAX_BACKLOG_BYTES {
             self.backlog_bytes += packet.len();
-            self.backlog.push_back(packet.to_vec());
+            self.backlog.push_back((packet.to_vec(), joined));
         }
     }
 
@@ -240,7 +241,7 @@ impl SharedTgt for Executor {
                 if let Some(fetched) = bytes.get(*at..*at + length) {
                     out.extend_from_slice(fetched);
                     *at += length;
-                    next.psn = next.psn.plus(1);
+                    next.psn = next.psn.plus(piece.psns);
                     next.offset = next.offset.saturating_add(piece.length);
                     if *at == bytes.len() {
                         self.fetch = Fetch::None;

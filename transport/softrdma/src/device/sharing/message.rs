@@ -162,6 +162,7 @@ impl<'a> Message<'a> {
                 let tgt = from.u32()?;
                 let piece = ReadPiece {
                     psn: Psn::new(from.u32()?),
+                    psns: 1,
                     srq: Some(SrqNumber::new(from.u32()?)),
                     range: take_range(&mut from)?,
                     offset: from.u32()?,
@@ -405,7 +406,7 @@ mod tests {
             retry_count: Some(7),
             rnr_retry: Some(6),
         };
-        let piece = ReadPiece { psn, srq, range, offset: 4096, length: 4096 };
+        let piece = ReadPiece { psn, psns: 1, srq, range, offset: 4096, length: 4096 };
         all.extend([
             Message::Read { tgt: 3, piece },
             Message::ReadBytes { tgt: 3, psn, offset: 8, bytes: Ok(b"bytes") },

@@ -9,7 +9,7 @@ use super::Sharing;
 use super::message::Message;
 use crate::device::domain_table::DomainNumber;
 use crate::device::numbers::NumberMap;
-use crate::device::shard::{Reception, RemoteOutcome, Shard, SrqTable};
+use crate::device::shard::{Reception, RemoteOutcome, Shard};
 use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
@@ -87,7 +87,7 @@ impl Sharing {
     /// executed by the process that asks.
     fn common_domain(
         &self,
-        srqs: &SrqTable,
+        shard: &mut Shard,
         from: MemberId,
         tgt: u32,
         srq: Option<SrqNumber>,
@@ -97,8 +97,8 @@ impl Sharing {
             return Err(NotOurs::Stale);
         }
         let domain = self.targets.domain(record).ok_or(NotOurs::Stale)?;
-        let ours = srq.and_then(|srq| srqs.domain_of(srq)).filter(|ours| ours.shared() == Some(domain));
-        Ok(ours.ok_or(NotOurs::UnknownSrq)?.number())
+        let ours = srq.and_then(|srq| shard.domain_of(srq)).filter(|(_, shared)| *shared == Some(domain));
+        Ok(ours.ok_or(NotOurs::UnknownSrq)?.0)
     }
 
     /// Carries out a packet that another process took.
@@ -110,7 +110,7 @@ impl Sharing {
         place: &Place<'_>,
     ) {
         let Some(record) = self.targets.find(tgt) else { return };
-        let outcome = match self.common_domain(shard.srqs(), from, tgt, place.srq) {
+        let outcome = match self.common_domain(shard, from, tgt, place.srq) {
             Err(NotOurs::Stale) => return,
             Err(NotOurs::UnknownSrq) => RemoteOutcome::UnknownSrq,
             Ok(domain) => {
@@ -135,7 +135,7 @@ impl Sharing {
     /// Fetches bytes for a READ that another process answers.
     pub(super) fn read_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, piece: &ReadPiece) {
         let mut fetched = Vec::new();
-        let bytes = match self.common_domain(shard.srqs(), from, tgt, piece.srq) {
+        let bytes = match self.common_domain(shard, from, tgt, piece.srq) {
             Err(NotOurs::Stale) => return,
             Err(NotOurs::UnknownSrq) => Err(RemoteOutcome::UnknownSrq),
             Ok(_) if piece.length > MAX_FETCH => return,

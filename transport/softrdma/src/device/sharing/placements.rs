@@ -36,9 +36,10 @@ fn answer(
     let holds_receive = shard.answer_placement(tgt, outcome);
     let Some(executor) = executor_of(shard, tgt) else { return };
     executor.set_message_at(owner.filter(|_| holds_receive));
-    while let Some(packet) = executor_of(shard, tgt).and_then(|executor| executor.next_kept()) {
-        if let Ok(packet) = Packet::parse(&packet) {
-            shard.take_kept(tgt, &packet, now);
+    while let Some((packet, joined)) = executor_of(shard, tgt).and_then(|executor| executor.next_kept()) {
+        let parsed = if joined { Packet::parse_joined(&packet) } else { Packet::parse(&packet) };
+        if let Ok(packet) = parsed {
+            shard.take_kept(tgt, &packet, joined, now);
         }
         if executor_of(shard, tgt).is_none_or(|executor| executor.is_waiting()) {
             break;

@@ -23,14 +23,14 @@ mod tests;
 
 use super::outcome::{Counts, Undelivered};
 use super::socket::{self, Folder};
-use crate::host::{Host, HostError, MemberId};
+use crate::host::{AreaHandle, Host, HostError, MemberId, area_ffi};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slab::Slab;
 use socket2::Socket;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, ErrorKind, IoSlice, Read};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +56,8 @@ const LISTENER: u64 = u64::MAX;
 pub(super) enum Arrived<'a> {
     /// A message; its sender named itself `from` when it connected.
     Message { from: MemberId, kind: u8, bytes: &'a [u8] },
+    /// A message with an area of its sender's.
+    Handover { from: MemberId, kind: u8, bytes: &'a [u8], area: AreaHandle },
     /// A connection with the member ended: it died or left, unless `Host::is_alive` finds it alive.
     Lost(MemberId),
 }
@@ -163,12 +165,40 @@ impl Connections {
         for (piece, part) in pieces.iter_mut().zip(std::iter::once(&kind[..]).chain(parts.iter().copied())) {
             *piece = IoSlice::new(part);
         }
-        let result = self.connection_to(to).and_then(|key| {
-            let sent = socket::send(&self.connections[key].socket, &pieces[..=parts.len()]);
-            sent.map_err(|error| self.send_failed(key, &error))
+        self.deliver(to, |socket| socket::send(socket, &pieces[..=parts.len()]))
+    }
+
+    /// Sends a message with an area of this member's.
+    ///
+    /// # Errors
+    /// [`Undelivered`]; the message is dropped then, and counted.
+    pub(super) fn hand_over(
+        &mut self,
+        to: MemberId,
+        kind: u8,
+        body: &[u8],
+        area: &AreaHandle,
+    ) -> Result<(), Undelivered> {
+        let AreaHandle::Descriptor(file) = area else { return Err(Undelivered::TooLong) };
+        if body.len() > MAX_MESSAGE_BYTES {
+            return Err(Undelivered::TooLong);
+        }
+        let kind = [kind];
+        let parts = [IoSlice::new(&kind), IoSlice::new(body)];
+        self.deliver(to, |socket| socket::send_with_descriptor(socket, &parts, file.as_fd()))
+    }
+
+    /// Has a message sent over the connection to a member, and counts what became of it.
+    fn deliver(
+        &mut self,
+        to: MemberId,
+        send: impl FnOnce(&Socket) -> io::Result<()>,
+    ) -> Result<(), Undelivered> {
+        let sent = self.connection_to(to).and_then(|key| {
+            send(&self.connections[key].socket).map_err(|error| self.send_failed(key, &error))
         });
-        self.counts.sending(&result);
-        result
+        self.counts.sending(&sent);
+        sent
     }
 
     /// See [`Members::watch`](super::Members::watch).
@@ -198,8 +228,12 @@ impl Connections {
             };
             if key == LISTENER {
                 self.accept();
-            } else if let Some((from, length)) = self.read(key) {
-                return Some(Arrived::Message { from, kind: self.buffer[0], bytes: &self.buffer[1..length] });
+            } else if let Some((from, length, descriptor)) = self.read(key) {
+                let (kind, bytes) = (self.buffer[0], &self.buffer[1..length]);
+                return Some(match descriptor.map(AreaHandle::Descriptor) {
+                    Some(area) => Arrived::Handover { from, kind, bytes, area },
+                    None => Arrived::Message { from, kind, bytes },
+                });
             }
         }
         None
@@ -358,18 +392,19 @@ impl Connections {
         self.readable.push_back(LISTENER);
     }
 
-    /// Reads one message of a connection: its sender, and how many bytes of the buffer it has.
-    fn read(&mut self, readable: u64) -> Option<(MemberId, usize)> {
+    /// Reads one message of a connection: its sender, how many bytes of the buffer it has, and a descriptor that
+    /// came with it.
+    fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
         let connection = self.connections.get(key)?;
-        let length = match (&connection.socket).read(&mut self.buffer) {
-            Ok(0) => {
+        let (length, descriptor) = match area_ffi::receive(connection.socket.as_fd(), &mut self.buffer) {
+            Ok((0, _)) => {
                 self.end(key);
                 return None;
             }
-            Ok(length) => length,
+            Ok(received) => received,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return None,
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted) => 0,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted) => (0, None),
             Err(_) => {
                 self.end(key);
                 return None;
@@ -380,7 +415,7 @@ impl Connections {
             _ if length == 0 => None,
             Peer::From(from) if length < self.buffer.len() => {
                 self.counts.received();
-                Some((from, length))
+                Some((from, length, descriptor))
             }
             Peer::Unnamed => {
                 self.name(key, length);

@@ -8,10 +8,10 @@
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};
 use super::outcome::{Counts, Undelivered};
 use crate::host::memory::{Entry, HostMemory, NotTaken};
-use crate::host::{Host, MemberId};
+use crate::host::{AreaHandle, Host, MemberId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use trunkline_verbs::Counter;
+use trunkline_verbs::{Counter, Memory};
 
 /// One member's inbox, and the members that it has exchanged messages with.
 #[derive(Debug)]
@@ -43,14 +43,34 @@ impl Inbox {
     }
 
     pub(super) fn send(&mut self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
-        let bytes = parts.concat();
+        self.send_entry(to, kind, parts.concat(), None)
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        to: MemberId,
+        kind: u8,
+        body: &[u8],
+        area: &AreaHandle,
+    ) -> Result<(), Undelivered> {
+        let AreaHandle::Memory(memory) = area else { return Err(Undelivered::TooLong) };
+        self.send_entry(to, kind, body.to_vec(), Some(Arc::clone(memory)))
+    }
+
+    fn send_entry(
+        &mut self,
+        to: MemberId,
+        kind: u8,
+        bytes: Vec<u8>,
+        area: Option<Arc<Memory>>,
+    ) -> Result<(), Undelivered> {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Undelivered::TooLong);
         }
         let from = self.host.me();
-        let result = self
-            .connect(to)
-            .and_then(|()| self.memory.put(to, Entry::Message { from, kind, bytes }).map_err(Into::into));
+        let result = self.connect(to).and_then(|()| {
+            self.memory.put(to, Entry::Message { from, kind, bytes, area }).map_err(Into::into)
+        });
         self.counts.sending(&result);
         if result == Err(Undelivered::Gone) && self.to.contains(&to) {
             self.lose(to);
@@ -80,10 +100,14 @@ impl Inbox {
                 Some(Entry::Connected(from)) => {
                     self.from.insert(from);
                 }
-                Some(Entry::Message { from, kind, bytes }) => {
+                Some(Entry::Message { from, kind, bytes, area }) => {
                     self.counts.received();
                     self.buffer = bytes;
-                    return Some(Arrived::Message { from, kind, bytes: &self.buffer });
+                    let bytes = &self.buffer;
+                    return Some(match area.map(AreaHandle::Memory) {
+                        Some(area) => Arrived::Handover { from, kind, bytes, area },
+                        None => Arrived::Message { from, kind, bytes },
+                    });
                 }
                 // Only when the inbox is empty, since messages sent before the end still arrive.
                 None => {

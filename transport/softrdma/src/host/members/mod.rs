@@ -14,7 +14,7 @@ mod socket;
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
 
-use super::{Host, HostError, MemberId};
+use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};
 use inbox::Inbox;
 use nix::sys::epoll::Epoll;
@@ -28,6 +28,9 @@ use trunkline_verbs::Counter;
 
 /// Largest number of messages queued for the card; further ones stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
+/// Buffers kept for later messages, and the largest: those that wake a receiver are short and come often.
+const MAX_SPARE: usize = 16;
+const SPARE_BYTES: usize = 256;
 
 /// A message for the card.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +43,17 @@ pub(crate) enum MemberMessage {
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
+    },
+    /// A message with an area of its sender's.
+    Handover {
+        /// Its sender.
+        from: MemberId,
+        /// How its bytes are to be read.
+        kind: u8,
+        /// Its body.
+        bytes: Vec<u8>,
+        /// The area.
+        area: AreaHandle,
     },
     /// A connection with the member ended; [`Host::is_alive`] reports whether it died.
     Lost(MemberId),
@@ -74,6 +88,7 @@ struct State {
     way: Way,
     /// For the card, oldest first.
     queued: VecDeque<MemberMessage>,
+    spare: Vec<Vec<u8>>,
 }
 
 /// How messages are transported.
@@ -103,7 +118,7 @@ impl Members {
                 return Err(HostError::Os { doing: "make sockets in", path: PathBuf::new(), source });
             }
         };
-        let state = Mutex::new(State { way, queued: VecDeque::new() });
+        let state = Mutex::new(State { way, queued: VecDeque::new(), spare: Vec::new() });
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
@@ -120,6 +135,23 @@ impl Members {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.send(to, kind, parts),
             Way::Memory(inbox) => inbox.send(to, kind, parts),
+        }
+    }
+
+    /// Sends a message with an area of this member's.
+    ///
+    /// # Errors
+    /// [`Undelivered`]; the message is dropped then, and counted.
+    pub(crate) fn hand_over(
+        &self,
+        to: MemberId,
+        kind: u8,
+        body: &[u8],
+        area: &AreaHandle,
+    ) -> Result<(), Undelivered> {
+        match &mut self.lock().way {
+            Way::Sockets(connections) => connections.hand_over(to, kind, body, area),
+            Way::Memory(inbox) => inbox.hand_over(to, kind, body, area),
         }
     }
 
@@ -149,7 +181,7 @@ impl Members {
     /// does not take those that are queued.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
-        let State { way, queued } = &mut *state;
+        let State { way, queued, spare } = &mut *state;
         if queued.len() >= MAX_QUEUED {
             return None;
         }
@@ -164,7 +196,12 @@ impl Members {
                 return Some(Received::Message);
             }
             Arrived::Message { from, kind, bytes } => {
-                (MemberMessage::Message { from, kind, bytes: bytes.to_vec() }, Received::Queued)
+                let mut kept = spare.pop().unwrap_or_default();
+                kept.extend_from_slice(bytes);
+                (MemberMessage::Message { from, kind, bytes: kept }, Received::Queued)
+            }
+            Arrived::Handover { from, kind, bytes, area } => {
+                (MemberMessage::Handover { from, kind, bytes: bytes.to_vec(), area }, Received::Queued)
             }
             Arrived::Lost(member) => (MemberMessage::Lost(member), Received::Lost),
         };
@@ -173,17 +210,34 @@ impl Members {
         Some(received)
     }
 
+    /// Whether a message is queued for the card. For a caller in the turn in which messages are read.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.has_queued.load(Ordering::Relaxed)
+    }
+
     /// Takes the oldest message that is queued for the card.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
-        // Messages are queued under the card's lock, which the caller holds too, so the order of
+        // Messages are queued in a turn of the first shard, which the caller has too, so the order of
         // this flag and the queue does not matter.
-        if !self.has_queued.load(Ordering::Relaxed) {
+        if !self.has_queued() {
             return None;
         }
         let mut state = self.lock();
         let message = state.queued.pop_front();
         self.has_queued.store(!state.queued.is_empty(), Ordering::Relaxed);
         message
+    }
+
+    /// Keeps the buffer of a message that was handled.
+    pub(crate) fn reuse(&self, mut bytes: Vec<u8>) {
+        if bytes.capacity() > SPARE_BYTES {
+            return;
+        }
+        bytes.clear();
+        let spare = &mut self.lock().spare;
+        if spare.len() < MAX_SPARE {
+            spare.push(bytes);
+        }
     }
 
     /// Whether [`Members::receive`] may find something.

@@ -5,12 +5,12 @@
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// Requested size of the send buffer in bytes; the kernel may grant less.
@@ -92,6 +92,18 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
 /// Sends a whole message or nothing.
 pub(super) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
+}
+
+/// As [`send`], with a descriptor that the receiver gets a copy of.
+pub(super) fn send_with_descriptor(
+    socket: &Socket,
+    parts: &[IoSlice<'_>],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let descriptors = [descriptor.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(socket.as_raw_fd(), parts, &rights, flags, None).map(|_whole| ())?)
 }
 
 fn name(slot: u16) -> String {

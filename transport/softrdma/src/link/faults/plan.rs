@@ -22,21 +22,19 @@ pub struct FaultPlan {
 #[non_exhaustive]
 pub enum FaultPlanError {
     /// A part is not of the form `key=value`.
-    #[error("TRUNKLINE_FAULTS: `{part}` is not of the form key=value, such as drop=0.01")]
+    #[error("`{part}` is not of the form key=value, such as drop=0.01")]
     Form {
         /// The part between two commas.
         part: String,
     },
     /// A key does not exist.
-    #[error(
-        "TRUNKLINE_FAULTS: there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, seed"
-    )]
+    #[error("there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, seed")]
     Key {
         /// The text as it was written.
         key: String,
     },
     /// A value does not fit its key.
-    #[error("TRUNKLINE_FAULTS: `{value}` does not fit {key}, which takes {wanted}")]
+    #[error("`{value}` does not fit {key}, which takes {wanted}")]
     Value {
         /// The key.
         key: &'static str,

@@ -30,7 +30,7 @@ impl Member {
     fn new(folder: &Folder) -> Self {
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         let link = UdpLink::new().of_members(Some(&Members::new(Arc::clone(&host)).unwrap()), None);
-        let numbers = host.take_block().unwrap().map(|index| host.number_of(index)).collect();
+        let numbers = host.take_block(0).unwrap().map(|index| host.number_of(index)).collect();
         Self { host, link, numbers }
     }
 

@@ -97,6 +97,18 @@ impl UdpLink {
         self
     }
 
+    /// The link of another shard of a device: it has ports of the system's choice only, and leaves port 4791 and the
+    /// relay to the first.
+    #[must_use]
+    pub(crate) fn of_shard(mut self, members: Option<&Arc<Members>>) -> Self {
+        self.ports.leave_roce_port();
+        if let Some(members) = members {
+            self.ports.share(Arc::clone(members));
+            self.sources = Some(MemberPorts::new(Arc::clone(members.host())));
+        }
+        self
+    }
+
     /// The relay, while its connections wait for descriptors or memory.
     fn waiting_relay(&self) -> Option<&Relay> {
         self.relay.as_ref().filter(|relay| relay.members().is_short())

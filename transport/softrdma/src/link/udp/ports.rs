@@ -5,6 +5,9 @@
 //! sends from and which peers that know it send to. When the holder dies, the first member to detect that
 //! takes 4791 as well, and keeps its other socket, since peers know that port.
 //!
+//! A device of several shards has a port of the system's choice for each but the first, at each address
+//! ([`Ports::leave_roce_port`]).
+//!
 //! | port 4791 is | [`Ports::open`] |
 //! |---|---|
 //! | free | binds it |
@@ -60,6 +63,8 @@ pub(super) struct Ports {
     bound: Vec<Bound>,
     /// The other processes at our addresses, if addresses are shared.
     members: Option<Arc<Members>>,
+    /// Port 4791 is another shard's.
+    leaves_roce_port: bool,
     attempt: Option<Attempt>,
     /// Whether a failed attempt was logged since one succeeded.
     has_warned: bool,
@@ -74,6 +79,7 @@ impl Ports {
             sockets,
             bound: Vec::new(),
             members: None,
+            leaves_roce_port: false,
             attempt: None,
             has_warned: false,
             changes: 0,
@@ -84,6 +90,11 @@ impl Ports {
     /// Shares addresses with the other members of the host.
     pub(super) fn share(&mut self, members: Arc<Members>) {
         self.members = Some(members);
+    }
+
+    /// Binds ports of the system's choice only.
+    pub(super) fn leave_roce_port(&mut self) {
+        self.leaves_roce_port = true;
     }
 
     pub(super) fn sockets(&self) -> &dyn Sockets {
@@ -128,6 +139,11 @@ impl Ports {
         if self.is_open(address) {
             return Ok(());
         }
+        if self.leaves_roce_port {
+            let socket = self.bind_any(address)?;
+            self.bound.push(Bound { address, socket });
+            return Ok(());
+        }
         let socket = match self.hold(address) {
             Ok(socket) => socket,
             Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
@@ -149,10 +165,12 @@ impl Ports {
 
     /// Closes an address.
     pub(super) fn close(&mut self, address: IpAddr) {
-        let Self { bound, members, .. } = self;
+        let Self { bound, members, leaves_roce_port, .. } = self;
+        let port =
+            bound.iter().find(|bound| bound.address == address).map(|bound| bound.socket.local().port());
         let mut close = || bound.retain(|bound| bound.address != address);
         match members {
-            Some(members) => members.host().release_port(address, close),
+            Some(members) => members.host().release_port(address, port.filter(|_| *leaves_roce_port), close),
             None => close(),
         }
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{Input, NextLine, print_line};
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, Completion, CompletionOpcode, CompletionStatus,
@@ -111,6 +111,8 @@ pub(crate) fn run(orders: Orders) {
         faults: Some(orders.faults.as_str())
             .filter(|text| !text.is_empty())
             .map(|text| text.parse().unwrap()),
+        // What goes through the holder of port 4791 is what these tests are about.
+        path: PathChoice::Udp,
         ..SoftOptions::default()
     };
     // Each pair is connected twice, over RC and XRC.

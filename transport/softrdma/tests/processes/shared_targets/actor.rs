@@ -57,7 +57,8 @@ pub(crate) fn play() {
 fn node(device: Arc<SoftDevice>, address: IpAddr, file: std::os::fd::BorrowedFd<'_>) -> Node {
     let pd = device.alloc_pd().unwrap();
     let channel = device.create_completion_channel().unwrap();
-    let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+    let init =
+        CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7, ..CqInit::default() };
     let cq = device.create_cq(init).unwrap();
     let xrcd = device.open_xrcd(Some(file), XrcdFlags::CREATE).unwrap();
     let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
@@ -323,7 +324,7 @@ impl Actor {
 
     /// Stops it, by SIGSTOP, until it is to go on.
     pub(crate) fn stop(&self) {
-        self.0.signal(Signal::SIGSTOP);
+        self.0.stop();
     }
 
     pub(crate) fn go_on(&self) {

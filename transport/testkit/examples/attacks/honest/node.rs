@@ -88,7 +88,7 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
         .provider(ProviderChoice::Soft)
         .connections(arguments.connections)
         .pollers(arguments.pollers)
-        .serve(HonestServer::new(|| Handler))
+        .serve(HonestServer::new(Handler))
         .start()?;
     print_line(&format!("READY {}", node.local_address()));
     let mut driven = Driven { node, pollers: arguments.pollers, tally: Arc::default(), held: Vec::new() };

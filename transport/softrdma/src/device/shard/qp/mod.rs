@@ -1,21 +1,22 @@
 //! A queue pair of the shard.
 //!
 //! Owns the QP's two engine halves, its attributes, its route and its reception. Called by the shard
-//! with the shard's resources; what packets do to it is in `traffic`. It must never touch another QP.
+//! with the shard's resources; what packets do to it is in `traffic`, which way they take in `path`. It must never touch another QP.
 
+mod path;
 mod traffic;
 
+use super::local::QpPath;
 use super::reception::{ReceiveSource, Reception};
-use super::resources::{Completer, Resources};
+use super::resources::Resources;
 use super::route::{Heard, Route};
 use super::shared_tgt::SharedTgt;
-use super::srq_table::{SrqTable, post_all};
 use crate::device::async_events::AsyncEvents;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::{Domain, DomainNumber};
 use crate::device::keys::PdNumber;
 use crate::device::limits::MAX_MESSAGE;
-use crate::device::receive_queue::ReceiveQueue;
+use crate::device::receive_queue::{ReceiveQueue, post_all};
 use crate::link::{Datagram, Origin};
 use std::sync::Arc;
 use trunkline_roce::engine::{
@@ -75,6 +76,7 @@ pub(super) struct Qp {
     pd: PdNumber,
     send_cq: Option<Arc<CqRing>>,
     route: Option<Route>,
+    path: QpPath,
     /// Where a request came from whose placement in another process is awaited.
     awaits_proof: Option<Heard>,
     /// The first packet stands in for the RTU of its connection.
@@ -120,6 +122,7 @@ impl Qp {
             pd,
             send_cq: parts.send_cq,
             route: None,
+            path: QpPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
             domain,
@@ -140,6 +143,7 @@ impl Qp {
             pd: PdNumber(0),
             send_cq: None,
             route,
+            path: QpPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
             domain: Some(domain),
@@ -202,10 +206,12 @@ impl Qp {
         let entered = self.attributes.state != state;
         if let Some(route) = route {
             self.route = Some(route);
+            self.forget_path();
         }
         self.attributes = *after;
         if entered && state == QpState::Reset {
             self.route = None;
+            self.forget_path();
             self.awaits_proof = None;
             self.reception.reset();
         }
@@ -252,16 +258,18 @@ impl Qp {
 
     /// Ends what the receive side has begun. The requester flushes by itself.
     fn enter_error(&mut self, resources: &mut Resources) {
-        let Resources { srqs, events, counters, .. } = resources;
-        self.flush_receives(srqs, &mut Completer { events, counters });
+        self.flush_receives(resources);
+        let events = &resources.events;
         if matches!(self.reception.source(), ReceiveSource::Basic { .. } | ReceiveSource::Xrc { .. }) {
             // contract H4
             self.raise(AsyncEventKind::QpLastWqeReached, events);
         }
     }
 
-    fn flush_receives(&mut self, srqs: &mut SrqTable, completer: &mut Completer<'_>) {
-        self.reception.flush(self.number, srqs, completer);
+    fn flush_receives(&mut self, resources: &mut Resources) {
+        let mut split = resources.split();
+        let (intake, completer) = split.intake();
+        self.reception.flush(self.number, intake, completer);
     }
 
     /// The halves follow each other into ERR.
@@ -330,8 +338,7 @@ impl Qp {
         }
         let result = post_all(queue, requests);
         if state == QpState::Error {
-            let Resources { srqs, events, counters, .. } = resources;
-            self.flush_receives(srqs, &mut Completer { events, counters });
+            self.flush_receives(resources);
         }
         result
     }

@@ -1,7 +1,6 @@
 //! What packets do to a QP, and what it sends.
 
 use super::Qp;
-use crate::device::keys::Keys;
 use crate::device::shard::found::Found;
 use crate::device::shard::link_endpoint::Outgoing;
 use crate::device::shard::memory::QpMemory;
@@ -21,20 +20,22 @@ const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
     /// Keeps a request that has to wait for a placement in another process; returns whether it does.
-    pub(in crate::device::shard) fn keep(&mut self, packet: &[u8]) -> bool {
+    pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
         match &mut self.shared {
             Some(shared) if shared.is_waiting() => {
-                shared.keep(packet);
+                shared.keep(packet, joined);
                 true
             }
             _ => false,
         }
     }
 
-    /// Hands a request to the responder; `None` when it has none.
+    /// Hands a request to the responder; `None` when it has none. `joined` is whether it may have the payload of
+    /// several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
+        joined: bool,
         now: Time,
         resources: &mut Resources,
     ) -> Option<Handled> {
@@ -43,7 +44,12 @@ impl Qp {
         let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
         let mut target =
             QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
-        let handled = responder.handle_request(packet, &mut target);
+        let handled = if joined {
+            responder.handle_joined(packet, &mut target)
+        } else {
+            responder.handle_request(packet, &mut target)
+        };
+        drop(target);
         if self.awaits_rtu && handled.is_in_sequence() {
             self.awaits_rtu = false;
             resources.found.push(Found::FirstPacket(self.number));
@@ -55,15 +61,23 @@ impl Qp {
         Some(handled)
     }
 
-    /// Hands a response to the requester; `None` when it has none.
+    /// Hands a response to the requester; `None` when it has none. `joined` is as for requests.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
+        joined: bool,
         now: Time,
-        keys: &Keys,
+        resources: &mut Resources,
     ) -> Option<Response> {
         let requester = self.requester.as_mut()?;
-        Some(requester.handle_response(now, packet, &mut QpMemory { keys, pd: self.pd }))
+        let Resources { reader, tables, .. } = resources;
+        let reading = reader.enter();
+        let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
+        Some(if joined {
+            requester.handle_joined(now, packet, &mut memory)
+        } else {
+            requester.handle_response(now, packet, &mut memory)
+        })
     }
 
     /// Whether a response with this header answers a PSN that is outstanding.
@@ -94,7 +108,11 @@ impl Qp {
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
     pub(in crate::device::shard) fn heard(&mut self, from: &Heard, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
+            let was_member = route.is_to_member();
             route.heard(from, soft);
+            if !was_member && route.is_to_member() {
+                self.reconsider_path();
+            }
         }
     }
 
@@ -119,9 +137,12 @@ impl Qp {
                 QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
             sent +=
                 outgoing.push_run(route, PACKETS_IN_TURN, |out| responder.poll_transmit(&mut target, out));
+            drop(target);
         }
         if let Some(requester) = &mut self.requester {
-            let memory = QpMemory { keys: &resources.keys, pd: self.pd };
+            let Resources { reader, tables, .. } = resources;
+            let reading = reader.enter();
+            let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
             sent += outgoing
                 .push_run(route, PACKETS_IN_TURN - sent, |out| requester.poll_transmit(now, &memory, out));
         }
@@ -147,8 +168,9 @@ impl Qp {
         // The request that failed completes before what is flushed because of it: programs take the
         // first bad completion for the cause.
         self.report_completions(resources);
-        self.report_events(resources);
-        self.report_completions(resources);
+        if self.report_events(resources) {
+            self.report_completions(resources);
+        }
         // Before the answers leave.
         self.publish(resources);
         if let Some(shared) = &mut self.shared {
@@ -166,8 +188,11 @@ impl Qp {
         }
     }
 
-    fn report_events(&mut self, resources: &mut Resources) {
+    /// Returns whether there were any.
+    fn report_events(&mut self, resources: &mut Resources) -> bool {
+        let (mut any, mut failed) = (false, false);
         while let Some(event) = self.requester.as_mut().and_then(Requester::poll_event) {
+            any = true;
             match event {
                 RequesterEvent::Failed(_) => {
                     self.fail();
@@ -176,8 +201,8 @@ impl Qp {
                 RequesterEvent::Drained => self.raise(AsyncEventKind::SqDrained, &resources.events),
             }
         }
-        let mut failed = false;
         while let Some(event) = self.responder.as_mut().and_then(ResponderState::poll_event) {
+            any = true;
             let kind = match event {
                 ResponderEvent::CommunicationEstablished => AsyncEventKind::CommunicationEstablished,
                 ResponderEvent::Failed(code) => {
@@ -194,6 +219,7 @@ impl Qp {
         if failed {
             self.end_remote_message(true, resources);
         }
+        any
     }
 
     /// When it wants to be called although nothing arrives.
@@ -203,20 +229,22 @@ impl Qp {
         requester.into_iter().chain(shared).min()
     }
 
-    /// Its time has come.
-    pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) {
+    /// Its time has come. Returns whether it had no answer in time.
+    pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) -> bool {
+        let mut is_silent = false;
         if let Some(requester) = &mut self.requester {
             let before = requester.counters().timeouts;
             requester.handle_timeout(now);
-            if requester.counters().timeouts != before
-                && let Some(route) = &mut self.route
-            {
+            is_silent = requester.counters().timeouts != before;
+            if is_silent && let Some(route) = &mut self.route {
                 route.silent();
+                self.reconsider_path();
             }
         }
         if let Some(shared) = &mut self.shared {
             shared.ask_again(self.number, now, &mut resources.outbox);
         }
+        is_silent
     }
 }
 

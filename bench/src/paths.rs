@@ -1,0 +1,40 @@
+//! Whether calls go through memory yet: sessions begin on the network and move when both sides have agreed.
+
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+use trunkline::Node;
+
+/// How long processes may take to agree, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the node is asked.
+const EVERY: Duration = Duration::from_millis(1);
+
+/// Waits until all QPs to this address go through shared memory.
+///
+/// # Errors
+/// Why they do not.
+pub(crate) fn await_memory(node: &Node, peer: IpAddr) -> Result<(), String> {
+    become_memory(node, peer, PATIENCE)
+        .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
+}
+
+/// The same, for so long.
+///
+/// # Errors
+/// Why they do not.
+pub(crate) fn become_memory(node: &Node, peer: IpAddr, patience: Duration) -> Result<(), &'static str> {
+    let began = Instant::now();
+    loop {
+        let paths = node.report().paths;
+        let mut to_peer = paths.iter().filter(|path| path.address == peer).peekable();
+        let is_known = to_peer.peek().is_some();
+        match to_peer.find(|path| path.path != "shm") {
+            None if is_known => return Ok(()),
+            found if began.elapsed() >= patience => {
+                return Err(found.map_or("the device does not report its paths", |path| path.why));
+            }
+            _ => thread::sleep(EVERY),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Files to files: what a `build.rs` and the command line use.
+
+use crate::generate;
+use proc_macro2::LineColumn;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// Why stubs were not written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A file cannot be read or written.
+    File {
+        /// What was tried: `read`, `write`.
+        tried: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The file does not parse, or a marked trait is not a valid service.
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// All errors, with their places in it.
+        errors: syn::Error,
+    },
+    /// `OUT_DIR` is not set: this is no build script.
+    NoOutDir,
+}
+
+impl BuildError {
+    /// A file that cannot be read or written.
+    #[must_use]
+    pub fn file(tried: &'static str, path: &Path, cause: io::Error) -> Self {
+        Self::File { tried, path: path.to_owned(), cause }
+    }
+}
+
+/// `file:line:column: text` for each error in a service; lines are known if `proc-macro2` has its feature `span-locations`.
+impl std::fmt::Display for BuildError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File { tried, path, cause } => write!(f, "cannot {tried} {}: {cause}", path.display()),
+            Self::NoOutDir => {
+                f.write_str("OUT_DIR is not set; call this from a build script, or name an output")
+            }
+            Self::Invalid { path, errors } => {
+                for (at, error) in errors.into_iter().enumerate() {
+                    let LineColumn { line, column } = error.span().start();
+                    let newline = if at == 0 { "" } else { "\n" };
+                    write!(f, "{newline}{}:{line}:{}: {error}", path.display(), column + 1)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+/// The stubs of the services in a file.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn generate_file(input: &Path) -> Result<String, BuildError> {
+    let source = fs::read_to_string(input).map_err(|cause| BuildError::file("read", input, cause))?;
+    generate(&source).map_err(|errors| BuildError::Invalid { path: input.to_owned(), errors })
+}
+
+/// For a `build.rs`: writes the stubs of the services in `input` to a file of the same name in `OUT_DIR`, and has cargo
+/// run the script again when the input changes. The crate includes it:
+///
+/// ```ignore
+/// // build.rs
+/// fn main() -> Result<(), trunkline_codegen::BuildError> {
+///     trunkline_codegen::build("services/kv.rs").map(drop)
+/// }
+/// // src/lib.rs
+/// include!(concat!(env!("OUT_DIR"), "/kv.rs"));
+/// ```
+///
+/// Returns the path of the file.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn build(input: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
+    let directory = env::var_os("OUT_DIR").ok_or(BuildError::NoOutDir)?;
+    build_into(input, Path::new(&directory))
+}
+
+/// The same with another directory in place of `OUT_DIR`.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn build_into(input: impl AsRef<Path>, directory: &Path) -> Result<PathBuf, BuildError> {
+    let input = input.as_ref();
+    println!("cargo::rerun-if-changed={}", input.display());
+    let output = directory.join(input.file_name().unwrap_or_default());
+    let stubs = generate_file(input)?;
+    fs::write(&output, stubs).map_err(|cause| BuildError::file("write", &output, cause))?;
+    Ok(output)
+}

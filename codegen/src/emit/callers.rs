@@ -1,0 +1,105 @@
+//! Emits the traits of callers, by which code is generic over who makes its calls: a client, or a mock in a test.
+//!
+//! They have the methods of the clients: without the context, and with the outcome of a call. Every caller for any thread is one for a
+//! single thread too.
+
+use super::client::{Kind, result, span_of};
+use super::{codec_alias, quiet};
+use crate::model::{ErrorType, Method, Service};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt as _;
+
+/// `KvCalls`, `LocalKvCalls`, and who implements them.
+pub(super) fn emit(service: &Service) -> TokenStream {
+    let Service { visibility, ident, methods, .. } = service;
+    let (shared, local) = (format_ident!("{ident}Calls"), format_ident!("Local{}Calls", ident.unraw()));
+    let (client, on_poller) = (format_ident!("{ident}Client"), format_ident!("{ident}Local"));
+    let quiet = quiet();
+    let quiet = quote!(#quiet #[allow(trivial_bounds)]);
+    let about_shared = format!(
+        " Calls of [`{ident}`] on any thread: [`{client}`] makes them, and so can a mock. Code that takes an \
+         `impl {shared}` works with both."
+    );
+    let about_local = format!(
+        " Calls of [`{ident}`] on one thread, whose futures need not be `Send`: [`{on_poller}`] makes them, and whatever \
+         is a [`{shared}`]."
+    );
+    let declared =
+        |kind| methods.iter().map(move |method| declaration(service, method, kind)).collect::<TokenStream>();
+    let (of_shared, of_local) = (declared(Kind::Shared), declared(Kind::Local));
+    let forwarded = |kind, to: TokenStream| {
+        methods.iter().map(|method| forward(service, method, kind, &to)).collect::<TokenStream>()
+    };
+    let by_client = forwarded(Kind::Shared, quote!(Self));
+    let by_local = forwarded(Kind::Local, quote!(Self));
+    let by_shared = forwarded(Kind::Local, quote!(<__Caller as #shared>));
+    quote! {
+        #[doc = #about_shared]
+        #quiet
+        #visibility trait #shared {
+            #of_shared
+        }
+
+        #[doc = #about_local]
+        #quiet
+        #visibility trait #local {
+            #of_local
+        }
+
+        #quiet
+        impl #shared for #client {
+            #by_client
+        }
+
+        #quiet
+        impl #local for #on_poller {
+            #by_local
+        }
+
+        #quiet
+        impl<__Caller: #shared> #local for __Caller {
+            #by_shared
+        }
+    }
+}
+
+/// The function of a trait without its end.
+fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
+    let Method { ident, arguments, .. } = method;
+    let names = arguments.iter().map(|argument| &argument.ident);
+    let types = arguments.iter().map(|argument| &argument.ty);
+    let (result, _) = result(service, method);
+    let span = span_of(method);
+    let bound = kind.bound(span);
+    let future = quote_spanned!(span=> impl ::core::future::Future<Output = #result> #bound);
+    // It always holds. Without it the compiler would report the derives that an error lacks one by one, next to the
+    // text that names them.
+    let holds = match &method.output.error {
+        Some(ErrorType::Other(error)) => {
+            let codec = codec_alias(service);
+            quote_spanned!(span=> where #error: ::trunkline::stub::HandlerError<#codec>)
+        }
+        _ => TokenStream::new(),
+    };
+    quote!(fn #ident(&self, #(#names: #types),*) -> #future #holds)
+}
+
+fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
+    let (attributes, signature) = (&method.attributes, signature(service, method, kind));
+    quote! {
+        #(#attributes)*
+        #signature;
+    }
+}
+
+/// The same, by a function of the type itself, or of another trait.
+fn forward(service: &Service, method: &Method, kind: Kind, to: &TokenStream) -> TokenStream {
+    let (ident, signature) = (&method.ident, signature(service, method, kind));
+    let names = method.arguments.iter().map(|argument| &argument.ident);
+    quote! {
+        #signature {
+            #to::#ident(self, #(#names),*)
+        }
+    }
+}

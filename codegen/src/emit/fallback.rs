@@ -1,0 +1,45 @@
+//! Emits what can be emitted for a trait in which there are errors, so that the compiler reports these and no others.
+
+use super::{quiet, stubs};
+use crate::model::{Runs, Service};
+use crate::parse::OURS;
+use proc_macro2::TokenStream;
+use quote::quote;
+use std::collections::HashSet;
+use syn::ext::IdentExt as _;
+use syn::{FnArg, ItemTrait, Pat, TraitItem, parse_quote};
+
+/// The trait as it is written, and the stubs of the methods that are right, if the trait can have stubs.
+pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenStream {
+    let mut names = HashSet::new();
+    item.items.retain_mut(|member| {
+        let TraitItem::Fn(function) = member else { return true };
+        function.attrs.retain(|attribute| !OURS.iter().any(|ours| attribute.path().is_ident(ours)));
+        for input in &mut function.sig.inputs {
+            if let FnArg::Typed(typed) = input {
+                typed.attrs.clear();
+                if !matches!(&*typed.pat, Pat::Ident(pattern) if pattern.mutability.is_none()) {
+                    // Functions without a body take no patterns.
+                    *typed.pat = parse_quote!(_);
+                }
+            }
+        }
+        names.insert(function.sig.ident.unraw().to_string())
+    });
+    let stubs = service.map(|service| {
+        // As the trait of a service has it.
+        item.supertraits.push(parse_quote!('static));
+        item.colon_token.get_or_insert_with(Default::default);
+        // The trait as it is written does not promise that futures are `Send`.
+        let mut service = service.clone();
+        service.methods.iter_mut().for_each(|method| method.runs = Runs::Poller);
+        stubs(&service)
+    });
+    let quiet = quiet();
+    quote! {
+        #quiet
+        #[allow(async_fn_in_trait)]
+        #item
+        #stubs
+    }
+}

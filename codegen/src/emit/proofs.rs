@@ -1,0 +1,78 @@
+//! Emits assertions about the types of a service, of which the macro sees the names only. Each names its method and argument, and
+//! fails at the type that the author wrote; nothing else of the stubs fails to compile for the same reason.
+
+use super::codec_alias;
+use crate::model::{ErrorType, Method, Service};
+use crate::types::is_bytes;
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::Type;
+use syn::ext::IdentExt as _;
+use syn::spanned::Spanned as _;
+
+/// The assertions about all methods.
+pub(super) fn emit(service: &Service) -> TokenStream {
+    service.methods.iter().map(|method| of_method(service, method)).collect()
+}
+
+fn of_method(service: &Service, method: &Method) -> TokenStream {
+    let codec = codec_alias(service);
+    let name = method.ident.unraw();
+    let mut all = TokenStream::new();
+    let mut holds = |ty: &Type, what: TokenStream, text: String| {
+        all.extend(quote_spanned!(ty.span()=> const _: () = ::trunkline::stub::require(#what, #text);));
+    };
+    let bytes = |what: &str| {
+        format!(
+            "{what}: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own \
+             another name, for example by `use ... as Blob`"
+        )
+    };
+    let coded = |what: &str| {
+        format!(
+            "{what} cannot be sent: the service's codec does not take its type; if it is one of your own, \
+             `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it"
+        )
+    };
+    let hidden = |what: &str| {
+        format!(
+            "{what} is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes"
+        )
+    };
+    for argument in &method.arguments {
+        let ty = &argument.ty;
+        let what = format!("argument `{}` of `{name}`", argument.ident.unraw());
+        if argument.raw {
+            holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_BYTES), bytes(&what));
+            continue;
+        }
+        holds(ty, quote!(::trunkline::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+        if !is_bytes(ty) {
+            holds(ty, quote!(!::trunkline::stub::Named::<#ty>::IS_BYTES), hidden(&what));
+        }
+    }
+    let (ty, what) = (&method.output.ty, format!("the result of `{name}`"));
+    match &method.output.raw {
+        Some(raw) => holds(raw, quote!(::trunkline::stub::Named::<#raw>::IS_BYTES), bytes(&what)),
+        None => {
+            holds(ty, quote!(::trunkline::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+            let named = quote!(::trunkline::stub::Named::<#ty>);
+            holds(ty, quote!(!(#named::IS_BYTES || #named::IS_OPTIONAL_BYTES)), hidden(&what));
+        }
+    }
+    if let Some(context) = &method.context {
+        let ty = &context.ty;
+        let text = format!(
+            "the context of `{name}` has to be `&trunkline::Context`; all other arguments are sent, and must own their data"
+        );
+        holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_CONTEXT), text);
+    }
+    if let Some(ErrorType::Status(ty)) = &method.output.error {
+        let text = format!(
+            "the error of `{name}`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of \
+             your own another name, for example by `use ... as Refusal`"
+        );
+        holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_STATUS), text);
+    }
+    all
+}

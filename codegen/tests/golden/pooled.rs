@@ -1,0 +1,693 @@
+use trunkline::{Bytes, Context, Status};
+/// Images.
+#[allow(dead_code)]
+pub trait Images: 'static {
+    /// A smaller image.
+    fn thumbnail(
+        &self,
+        cx: &Context,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = Result<Bytes, Status>,
+    > + ::core::marker::Send;
+    /// Stores an image.
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<Output = Result<u64, Status>>;
+}
+#[allow(dead_code)]
+type __ImagesCodec = ::trunkline::codec::Bincode;
+#[allow(dead_code, non_upper_case_globals)]
+static __Images_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+    name: "golden.Images",
+    version: 1u32,
+    oldest: 1u32,
+    codec: <__ImagesCodec as ::trunkline::codec::Codec>::ID,
+    codec_name: <__ImagesCodec as ::trunkline::codec::Codec>::NAME,
+    hash: 3834022990662496608u64,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Images_thumbnail: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Images_SERVICE,
+    name: "thumbnail",
+    hash: 10958008436114454223u64,
+    one_way: false,
+};
+#[allow(dead_code, non_upper_case_globals)]
+static __Images_store: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
+    service: &__Images_SERVICE,
+    name: "store",
+    hash: 2274808639245157077u64,
+    one_way: false,
+};
+#[allow(unused_imports)]
+use ::trunkline::stub::{NoCoding as _, NotNamed as _};
+#[doc(hidden)]
+#[allow(dead_code)]
+#[diagnostic::on_unimplemented(
+    message = "`ImagesServer::per_poller` is not for this service: `thumbnail` is `#[offload]`, `store` is `#[blocking]`, so its handler is shared by pollers and workers",
+    label = "use `new` or `shared`",
+    note = "or move these methods to a service of their own"
+)]
+pub trait __ImagesPerPoller {}
+/// A server of [`Images`], to pass to `NodeBuilder::serve`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[derive(Debug)]
+pub struct ImagesServer(::trunkline::stub::Service);
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ImagesServer {
+    /// A server with this handler for all pollers of a node.
+    #[must_use]
+    pub fn new<__Handler: Images + ::core::marker::Send + ::core::marker::Sync>(
+        handler: __Handler,
+    ) -> Self {
+        Self::shared(::std::sync::Arc::new(handler))
+    }
+    /// Like `new`, with a handler that the program shares with others.
+    #[must_use]
+    pub fn shared<__Handler: Images + ::core::marker::Send + ::core::marker::Sync>(
+        handler: ::std::sync::Arc<__Handler>,
+    ) -> Self {
+        Self(
+            ::trunkline::stub::Service::new(
+                    &__Images_SERVICE,
+                    move |_, methods| {
+                        Self::__register(
+                            ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
+                            methods,
+                        );
+                        ::core::result::Result::Ok(())
+                    },
+                )
+                .pooled(),
+        )
+    }
+    /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
+    /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
+    /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+    #[must_use]
+    pub fn per_poller<__Handler: Images + __ImagesPerPoller, __Failure>(
+        make: impl Fn(
+            &::trunkline::PollerContext,
+        ) -> ::core::result::Result<
+                __Handler,
+                __Failure,
+            > + ::core::marker::Send + ::core::marker::Sync + 'static,
+    ) -> Self
+    where
+        __Failure: ::core::convert::Into<::trunkline::stub::Cause>,
+    {
+        Self(
+            ::trunkline::stub::Service::new(
+                &__Images_SERVICE,
+                move |_, _| {
+                    let _ = make;
+                    ::core::result::Result::Err(
+                        "methods of the service run in the worker pool".into(),
+                    )
+                },
+            ),
+        )
+    }
+    fn __register<__Handler: Images + ::core::marker::Send + ::core::marker::Sync>(
+        handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
+        methods: &mut ::trunkline::stub::Methods,
+    ) {
+        methods
+            .add(
+                &__Images_thumbnail,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    let pool = methods.pool();
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        let __pool = pool.clone();
+                        async move {
+                            let () = __request.arguments(&[], ())?;
+                            let __replier = __request.replier();
+                            let __context = ::trunkline::stub::Named::<
+                                Context,
+                            >::context(__request.context());
+                            let image = ::trunkline::stub::Named::<
+                                Bytes,
+                            >::value(__request.into_body());
+                            let __value = {
+                                let __handler = ::std::sync::Arc::clone(&*__handler);
+                                let __given = __context.clone();
+                                __pool
+                                    .offload(
+                                        &__Images_thumbnail,
+                                        __given,
+                                        async move {
+                                            Images::thumbnail(&*__handler, &__context, image).await
+                                        },
+                                    )
+                                    .await
+                                    .map_err(::trunkline::stub::Failure::Node)?
+                            }
+                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
+                            __replier
+                                .bytes(::trunkline::stub::Named::<Bytes>::body(__value))
+                        }
+                    }
+                },
+            );
+        methods
+            .add(
+                &__Images_store,
+                {
+                    let handler = ::std::rc::Rc::clone(&handler);
+                    let pool = methods.pool();
+                    move |__request: ::trunkline::stub::Request| {
+                        let __handler = ::std::rc::Rc::clone(&handler);
+                        let __pool = pool.clone();
+                        async move {
+                            let (name,) = __request
+                                .arguments(
+                                    &["name"],
+                                    (
+                                        ::trunkline::stub::Coding::<
+                                            __ImagesCodec,
+                                            String,
+                                        >::decoder(),
+                                    ),
+                                )?;
+                            let __replier = __request.replier();
+                            let __context = __request.context();
+                            let image = ::trunkline::stub::Named::<
+                                Bytes,
+                            >::value(__request.into_body());
+                            let __value = {
+                                let __handler = ::std::sync::Arc::clone(&*__handler);
+                                let __given = __context.clone();
+                                __pool
+                                    .block(
+                                        &__Images_store,
+                                        __given,
+                                        move || async move {
+                                            Images::store(&*__handler, name, image).await
+                                        },
+                                    )
+                                    .await
+                                    .map_err(::trunkline::stub::Failure::Node)?
+                            }
+                                .map_err(::trunkline::stub::Named::<Status>::failure)?;
+                            __replier
+                                .value(
+                                    &::trunkline::stub::Coding::<
+                                        __ImagesCodec,
+                                        u64,
+                                    >::of(&__value),
+                                )
+                        }
+                    }
+                },
+            );
+        let _ = (handler, methods);
+    }
+    /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
+    /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
+    /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
+    /// pause, or at another server.
+    ///
+    /// A limit of 0 is refused when the node starts.
+    #[must_use]
+    pub fn limit(self, most: u32) -> Self {
+        Self(self.0.limit(most))
+    }
+    /// At most so many calls of `thumbnail` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_thumbnail(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__Images_thumbnail, most))
+    }
+    /// At most so many calls of `store` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_store(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__Images_store, most))
+    }
+}
+impl ::core::convert::From<ImagesServer> for ::trunkline::stub::Service {
+    fn from(server: ImagesServer) -> Self {
+        server.0
+    }
+}
+/// A client of [`Images`] for any thread and any executor. Cloning it is cheap.
+///
+/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[derive(Debug, Clone)]
+pub struct ImagesClient {
+    channel: ::trunkline::Channel,
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ImagesClient {
+    /// A client that calls by this channel.
+    #[must_use]
+    pub fn new(channel: ::trunkline::Channel) -> Self {
+        Self { channel }
+    }
+    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
+    /// it of a channel. The first call connects.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    pub fn connect(
+        from: &::trunkline::Node,
+        server: impl ::std::net::ToSocketAddrs,
+    ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::core::result::Result::Ok(Self {
+            channel: <::trunkline::Channel>::connect(from, server)?,
+        })
+    }
+    /// The same client with this time limit for each call, in place of 10 s.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
+        self.channel.set_timeout(timeout);
+        self
+    }
+    /// The client's methods with these options for each call. The futures borrow only the client.
+    #[must_use]
+    pub fn with<'c, 'o>(
+        &'c self,
+        options: &'o ::trunkline::CallOptions,
+    ) -> ImagesClientWith<'c, 'o> {
+        ImagesClientWith {
+            channel: &self.channel,
+            options,
+        }
+    }
+    /// A client of the same server whose calls start there in the order in which its methods were called,
+    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
+    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
+    /// order, those of `self` included.
+    ///
+    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
+    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
+    /// others whose fate is unknown. Later calls go through the next session.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        Self {
+            channel: self.channel.ordered(),
+        }
+    }
+    /// A smaller image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Images_thumbnail,
+                &(),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response.bytes().map(::trunkline::stub::Named::<Bytes>::value)
+            })
+    }
+    /// Stores an image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Images_store,
+                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response
+                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+            })
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ::core::convert::From<::trunkline::Channel> for ImagesClient {
+    /// A client that calls by this channel.
+    fn from(channel: ::trunkline::Channel) -> Self {
+        Self { channel }
+    }
+}
+/// A [`ImagesClient`] with other options, see its `with`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[derive(Debug, Clone, Copy)]
+pub struct ImagesClientWith<'c, 'o> {
+    channel: &'c ::trunkline::Channel,
+    options: &'o ::trunkline::CallOptions,
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl<'c> ImagesClientWith<'c, '_> {
+    /// A smaller image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn thumbnail(
+        self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
+            .call(
+                self.options,
+                &__Images_thumbnail,
+                &(),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response.bytes().map(::trunkline::stub::Named::<Bytes>::value)
+            })
+    }
+    /// Stores an image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn store(
+        self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
+            .call(
+                self.options,
+                &__Images_store,
+                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response
+                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+            })
+    }
+}
+/// A client of [`Images`] for tasks on one poller; its calls stay on that thread.
+///
+/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[derive(Debug, Clone)]
+pub struct ImagesLocal {
+    channel: ::trunkline::LocalChannel,
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ImagesLocal {
+    /// A client that calls by this channel.
+    #[must_use]
+    pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        Self { channel }
+    }
+    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
+    /// it of a channel. The first call connects.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    pub fn connect(
+        from: &::trunkline::PollerContext,
+        server: impl ::std::net::ToSocketAddrs,
+    ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::core::result::Result::Ok(Self {
+            channel: <::trunkline::LocalChannel>::connect(from, server)?,
+        })
+    }
+    /// The same client with this time limit for each call, in place of 10 s.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
+        self.channel.set_timeout(timeout);
+        self
+    }
+    /// The client's methods with these options for each call. The futures borrow only the client.
+    #[must_use]
+    pub fn with<'c, 'o>(
+        &'c self,
+        options: &'o ::trunkline::CallOptions,
+    ) -> ImagesLocalWith<'c, 'o> {
+        ImagesLocalWith {
+            channel: &self.channel,
+            options,
+        }
+    }
+    /// A client of the same server whose calls start there in the order in which its methods were called,
+    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
+    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
+    /// order, those of `self` included.
+    ///
+    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
+    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
+    /// others whose fate is unknown. Later calls go through the next session.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        Self {
+            channel: self.channel.ordered(),
+        }
+    }
+    /// A smaller image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Images_thumbnail,
+                &(),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response.bytes().map(::trunkline::stub::Named::<Bytes>::value)
+            })
+    }
+    /// Stores an image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__Images_store,
+                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response
+                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+            })
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl ::core::convert::From<::trunkline::LocalChannel> for ImagesLocal {
+    /// A client that calls by this channel.
+    fn from(channel: ::trunkline::LocalChannel) -> Self {
+        Self { channel }
+    }
+}
+/// A [`ImagesLocal`] with other options, see its `with`.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[derive(Debug, Clone, Copy)]
+pub struct ImagesLocalWith<'c, 'o> {
+    channel: &'c ::trunkline::LocalChannel,
+    options: &'o ::trunkline::CallOptions,
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+impl<'c> ImagesLocalWith<'c, '_> {
+    /// A smaller image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn thumbnail(
+        self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
+            .call(
+                self.options,
+                &__Images_thumbnail,
+                &(),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response.bytes().map(::trunkline::stub::Named::<Bytes>::value)
+            })
+    }
+    /// Stores an image.
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn store(
+        self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
+            .call(
+                self.options,
+                &__Images_store,
+                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                ::trunkline::stub::Named::<Bytes>::body(image),
+            )
+            .decoded(|__response| {
+                __response
+                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+            })
+    }
+}
+/// Calls of [`Images`] on any thread: [`ImagesClient`] makes them, and so can a mock. Code that takes an `impl ImagesCalls` works with both.
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+pub trait ImagesCalls {
+    /// A smaller image.
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + ::core::marker::Send;
+    /// Stores an image.
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send;
+}
+/// Calls of [`Images`] on one thread, whose futures need not be `Send`: [`ImagesLocal`] makes them, and whatever is a [`ImagesCalls`].
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+pub trait LocalImagesCalls {
+    /// A smaller image.
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    >;
+    /// Stores an image.
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    >;
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl ImagesCalls for ImagesClient {
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::thumbnail(self, image)
+    }
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::store(self, name, image)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl LocalImagesCalls for ImagesLocal {
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > {
+        Self::thumbnail(self, image)
+    }
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        Self::store(self, name, image)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl<__Caller: ImagesCalls> LocalImagesCalls for __Caller {
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > {
+        <__Caller as ImagesCalls>::thumbnail(self, image)
+    }
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        <__Caller as ImagesCalls>::store(self, name, image)
+    }
+}
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "argument `image` of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "the result of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Context>::IS_CONTEXT,
+    "the context of `thumbnail` has to be `&trunkline::Context`; all other arguments are sent, and must own their data",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Status>::IS_STATUS,
+    "the error of `thumbnail`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
+    "argument `name` of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BYTES,
+    "argument `name` of `store` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Bytes>::IS_BYTES,
+    "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
+    "the result of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+);
+const _: () = ::trunkline::stub::require(
+    !(::trunkline::stub::Named::<u64>::IS_BYTES
+        || ::trunkline::stub::Named::<u64>::IS_OPTIONAL_BYTES),
+    "the result of `store` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Status>::IS_STATUS,
+    "the error of `store`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+);

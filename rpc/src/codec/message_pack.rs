@@ -1,0 +1,156 @@
+//! A codec whose bytes describe themselves: serde over MessagePack, with the names of fields and variants.
+
+use super::absent::absent;
+use super::codec_for::{Codec, CodecFor};
+use super::limits::{DEPTH, DecodeError, Limits};
+use rmp_serde::decode::Error;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use std::io::ErrorKind;
+
+/// MessagePack, for all types with serde's derives. Structs are maps from the names of their fields and variants are named, so fields and
+/// variants can be added, removed and put in another order while old and new programs call each other; `docs/evolution.md` has
+/// the rules. It takes more bytes and more time than [`Bincode`](super::Bincode).
+///
+/// MessagePack has one `nil`: `Some(None)` and `Some(())` arrive as `None`.
+#[derive(Debug, Clone, Copy)]
+pub struct MessagePack;
+
+impl Codec for MessagePack {
+    const ID: u8 = 1;
+    const NAME: &'static str = "MessagePack";
+}
+
+impl MessagePack {
+    /// The value that `bytes` encode.
+    pub(crate) fn decode_value<T: DeserializeOwned>(
+        bytes: &[u8],
+        limits: &Limits<'_>,
+    ) -> Result<T, DecodeError> {
+        let mut deserializer = rmp_serde::Deserializer::from_read_ref(&bytes);
+        // Our limits refuse earlier.
+        deserializer.set_max_depth(2 * DEPTH);
+        let value = limits.deserialize(&mut deserializer).map_err(DecodeError::malformed)?;
+        // The deserializer does not tell how much it has read, only that nothing is left.
+        match limits.deserialize::<IgnoredAny, _>(&mut deserializer) {
+            Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(value),
+            _ => Err(DecodeError::malformed("bytes are left over")),
+        }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> CodecFor<T> for MessagePack {
+    fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
+        let mut serializer = rmp_serde::Serializer::new(into).with_struct_map();
+        value.serialize(&mut serializer).map_err(|error| error.to_string())
+    }
+
+    fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {
+        Self::decode_value(bytes, limits)
+    }
+
+    fn absent() -> Option<T> {
+        absent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Unlimited, decode_by};
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+
+    fn encoded<T: Serialize + DeserializeOwned>(value: &T) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        MessagePack::encode(value, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+        decode_by(MessagePack::decode_value, bytes, &Unlimited).map_err(|error| error.to_string())
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    enum All {
+        Unit,
+        Newtype(i128),
+        Tuple(char, f32, Option<bool>),
+        Struct { map: BTreeMap<u16, String>, array: [i8; 3], bytes: bytes::Bytes, unit: () },
+    }
+
+    #[test]
+    fn every_shape_survives_a_round_trip() {
+        let (map, bytes) = (BTreeMap::from([(1, "one".to_owned())]), bytes::Bytes::from_static(b"raw"));
+        let value = vec![
+            All::Unit,
+            All::Newtype(-1),
+            All::Tuple('ä', 0.5, Some(true)),
+            All::Struct { map, array: [-1, 0, 1], bytes, unit: () },
+        ];
+        let encoded = encoded(&value);
+        assert_eq!(decode::<Vec<All>>(&encoded), Ok(value));
+        for end in 0..encoded.len() {
+            assert!(decode::<Vec<All>>(&encoded[..end]).is_err(), "cut at {end}");
+        }
+        assert!(decode::<Vec<All>>(&[&encoded[..], &[0]].concat()).unwrap_err().contains("left over"));
+    }
+
+    #[test]
+    fn fields_and_variants_have_their_names() {
+        #[derive(Serialize, Deserialize)]
+        struct Point {
+            x: u8,
+        }
+        assert_eq!(encoded(&Point { x: 7 }), b"\x81\xa1x\x07");
+        assert_eq!(encoded(&All::Unit), b"\xa4Unit");
+    }
+
+    /// A value of one key, so often within another.
+    fn nested(depth: usize) -> Vec<u8> {
+        let mut bytes = [0x81, 0xa1, b'x'].repeat(depth);
+        bytes.push(0xc0);
+        bytes
+    }
+
+    #[test]
+    fn what_is_skipped_is_bounded_too() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Old {
+            a: u8,
+        }
+        let with = |extra: &[u8]| [&[0x82, 0xa1, b'a', 7, 0xa1, b'b'][..], extra].concat();
+        assert_eq!(decode::<Old>(&with(&nested(100))), Ok(Old { a: 7 }));
+        for depth in [300, 100_000] {
+            let error = decode::<Old>(&with(&nested(depth))).unwrap_err();
+            assert!(error.contains("deep"), "{error}");
+            let arrays = [vec![0x91; depth], vec![0xc0]].concat();
+            assert!(decode::<Old>(&with(&arrays)).unwrap_err().contains("deep"));
+        }
+    }
+
+    #[test]
+    fn deeply_nested_and_claimed_values_are_refused() {
+        #[derive(Debug, Deserialize)]
+        #[serde(untagged)]
+        #[allow(dead_code, reason = "it is only decoded")]
+        enum Free {
+            Number(u64),
+            Text(String),
+            List(Vec<Self>),
+            Map(BTreeMap<String, Self>),
+        }
+        assert!(decode::<Free>(&encoded(&vec![1_u64, 2])).is_ok());
+        assert!(decode::<Free>(&nested(100_000)).is_err());
+        assert!(decode::<Free>(&[vec![0x91; 100_000], vec![1]].concat()).is_err());
+        for claim in
+            [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0xc6, 0xff, 0, 0, 0]]
+        {
+            assert!(decode::<Free>(claim).is_err());
+            assert!(decode::<Vec<u64>>(claim).is_err());
+            assert!(decode::<Vec<()>>(claim).is_err());
+            assert!(decode::<bytes::Bytes>(claim).is_err());
+            assert!(decode::<BTreeMap<String, u8>>(claim).is_err());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What this thread is in: a poller's turn or a worker's, and within that or elsewhere the scope of a call.
+//!
+//! Guards put back what was there before them, so the two values are dropped by guards, and not at the end of the thread.
+
+use super::{Context, PollerContext};
+use crate::lifecycle::Lifecycle;
+use crate::on_poller::OnPoller;
+use crate::timers::Timers;
+use std::cell::RefCell;
+use std::mem::{ManuallyDrop, replace};
+use std::sync::Arc;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
+
+thread_local! {
+    // Without a destructor, access costs no more than to a plain variable.
+    static HERE: Here = const {
+        Here {
+            poller: RefCell::new(ManuallyDrop::new(None)),
+            pool: RefCell::new(ManuallyDrop::new(None)),
+            scope: RefCell::new(ManuallyDrop::new(None)),
+        }
+    };
+}
+
+struct Here {
+    /// The poller whose turn it is.
+    poller: RefCell<ManuallyDrop<Option<PollerContext>>>,
+    /// The timers of the pool whose worker's turn it is.
+    pool: RefCell<ManuallyDrop<Option<Arc<Timers>>>>,
+    /// The innermost scope on the stack.
+    scope: RefCell<ManuallyDrop<Option<Context>>>,
+}
+
+/// A poller's turn on this thread, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    /// Before: a simulation runs programs and pollers on one thread.
+    outer: Option<PollerContext>,
+}
+
+impl Entered {
+    pub(crate) fn enter(poller: PollerContext) -> Self {
+        Self { outer: HERE.with(|here| here.poller.borrow_mut().replace(poller)) }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let ended = HERE.with(|here| replace(&mut **here.poller.borrow_mut(), self.outer.take()));
+        drop(ended);
+    }
+}
+
+/// A worker's turn on this thread, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InPool {
+    outer: Option<Arc<Timers>>,
+    _mark: OnPoller,
+}
+
+impl InPool {
+    /// Of the pool of this node, which outlives the guard, with these timers.
+    pub(crate) fn enter(node: &Lifecycle, timers: &Arc<Timers>) -> Self {
+        let outer = HERE.with(|here| here.pool.borrow_mut().replace(Arc::clone(timers)));
+        Self { outer, _mark: OnPoller::enter_worker(node) }
+    }
+}
+
+impl Drop for InPool {
+    fn drop(&mut self) {
+        let ended = HERE.with(|here| replace(&mut **here.pool.borrow_mut(), self.outer.take()));
+        drop(ended);
+    }
+}
+
+/// The timers of the poller or the pool whose turn it is on this thread.
+pub(crate) fn current_timers() -> Option<Arc<Timers>> {
+    HERE.with(|here| match &**here.poller.borrow() {
+        Some(poller) => Some(Arc::clone(poller.timers())),
+        None => (**here.pool.borrow()).clone(),
+    })
+}
+
+/// The scope of a call on this thread, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    outer: Option<Context>,
+}
+
+impl Scope {
+    pub(crate) fn enter(context: Context) -> Self {
+        Self { outer: HERE.with(|here| here.scope.borrow_mut().replace(context)) }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let ended = HERE.with(|here| replace(&mut **here.scope.borrow_mut(), self.outer.take()));
+        drop(ended);
+    }
+}
+
+/// The context of the innermost scope, or of the handler that is being polled.
+pub(super) fn context() -> Option<Context> {
+    HERE.with(|here| match &**here.scope.borrow() {
+        Some(scope) => Some(scope.clone()),
+        None => here.poller.borrow().as_ref().and_then(|poller| poller.call().context()),
+    })
+}
+
+/// Its deadline, which calls made here inherit.
+pub(crate) fn deadline() -> Option<Time> {
+    if mutant!(nested_calls_start_again) {
+        return None;
+    }
+    HERE.with(|here| match &**here.scope.borrow() {
+        Some(scope) => scope.due(),
+        None => here.poller.borrow().as_ref().and_then(|poller| poller.call().deadline()),
+    })
+}
+
+/// The poller whose turn it is.
+pub(super) fn poller() -> Option<PollerContext> {
+    HERE.with(|here| (**here.poller.borrow()).clone())
+}

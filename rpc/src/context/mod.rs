@@ -1,0 +1,19 @@
+//! What code on a poller finds around it: the poller, and the call whose handler runs.
+//!
+//! The dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures.
+//! Calls look here for the deadline that they inherit. Nothing here blocks.
+
+mod ambient;
+mod call;
+mod current;
+mod peer;
+mod poller;
+mod scoped;
+
+pub(crate) use ambient::{Entered, InPool, Scope, current_timers, deadline as ambient_deadline};
+pub use call::{Cancelled, Context};
+pub(crate) use current::CurrentCall;
+pub use peer::Peer;
+pub use poller::PollerContext;
+pub(crate) use poller::{Spawn, Task};
+pub use scoped::Scoped;

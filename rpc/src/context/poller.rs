@@ -1,0 +1,119 @@
+//! The poller that a task or handler runs on, as that sees it.
+
+use super::{CurrentCall, ambient};
+use crate::call::LocalQueue;
+use crate::foreign::Foreign;
+use crate::routes::Routes;
+use crate::timers::Timers;
+use std::cell::RefCell;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use trunkline_transport::PollerIndex;
+use trunkline_verbs::Clock;
+
+/// A task of a poller.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Creates a future on the poller that is to run it. The closure is `Send`, the future need not be.
+pub(crate) type Spawn = Box<dyn FnOnce(&PollerContext) -> Task + Send>;
+
+/// The poller that a task or handler runs on. Local clients are connected with it.
+#[derive(Clone)]
+pub struct PollerContext(Rc<OfPoller>);
+
+struct OfPoller {
+    poller: PollerIndex,
+    clock: Clock,
+    calls: Rc<LocalQueue>,
+    call: Rc<CurrentCall>,
+    foreign: Foreign,
+    timers: Arc<Timers>,
+    /// Tasks that were spawned since the poller's last turn.
+    spawned: RefCell<Vec<Task>>,
+    routes: Arc<Routes>,
+}
+
+impl PollerContext {
+    pub(crate) fn new(poller: PollerIndex, clock: Clock, foreign: Foreign, routes: Arc<Routes>) -> Self {
+        let call = Rc::new(CurrentCall::new(clock.clone()));
+        let (timers, spawned) = (Arc::new(Timers::new(clock.clone())), RefCell::default());
+        Self(Rc::new(OfPoller {
+            poller,
+            clock,
+            calls: Rc::default(),
+            call,
+            foreign,
+            timers,
+            spawned,
+            routes,
+        }))
+    }
+
+    /// The poller on whose thread this code runs: in a handler, or a task of [`Node::run_on`](crate::Node::run_on).
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        ambient::poller()
+    }
+
+    /// The poller's index within its node, from 0.
+    #[must_use]
+    pub fn poller(&self) -> PollerIndex {
+        self.0.poller
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub(crate) fn calls(&self) -> Rc<LocalQueue> {
+        Rc::clone(&self.0.calls)
+    }
+
+    pub(crate) fn queue(&self) -> &LocalQueue {
+        &self.0.calls
+    }
+
+    /// The routes of its node.
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.0.routes
+    }
+
+    /// What is entered while code of the program runs.
+    pub(crate) fn foreign(&self) -> &Foreign {
+        &self.0.foreign
+    }
+
+    /// The timers of its handlers and tasks.
+    pub(crate) fn timers(&self) -> &Arc<Timers> {
+        &self.0.timers
+    }
+
+    /// Runs a task from the poller's next turn on.
+    pub(crate) fn spawn(&self, task: Task) {
+        self.0.spawned.borrow_mut().push(task);
+    }
+
+    /// Whether a task was spawned.
+    #[inline]
+    pub(crate) fn has_spawned(&self) -> bool {
+        !self.0.spawned.borrow().is_empty()
+    }
+
+    /// Takes the tasks that were spawned.
+    pub(crate) fn take_spawned(&self) -> Vec<Task> {
+        self.0.spawned.take()
+    }
+
+    /// The call whose handler is being polled.
+    pub(crate) fn call(&self) -> &Rc<CurrentCall> {
+        &self.0.call
+    }
+}
+
+impl fmt::Debug for PollerContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollerContext").field("poller", &self.0.poller).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! Details of a status as a value of a type that both sides know.
+//!
+//! ```text
+//! 0 hash of the type's name (8)   the value, by the default codec
+//! ```
+//!
+//! The bytes may come from a peer; decoding is bounded like that of a reply.
+
+use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
+use crate::status::{MOST_DETAILS, Status};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::cell::Cell;
+
+/// Most memory that decoded details may take.
+const MOST_DECODED: usize = 16 * MOST_DETAILS;
+
+/// A type of values that a [`Status`] may carry.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use trunkline::{Details, Status};
+///
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// struct OutOfStock {
+///     left: u32,
+/// }
+///
+/// impl Details for OutOfStock {
+///     const NAME: &'static str = "shop.OutOfStock";
+/// }
+///
+/// let status = Status::failed_precondition("too few are left").with_typed_details(&OutOfStock { left: 3 });
+/// assert_eq!(status.typed_details(), Ok(Some(OutOfStock { left: 3 })));
+/// ```
+pub trait Details: Serialize + DeserializeOwned {
+    /// By which the receiver knows the type: choose one that no other type has, and another one when fields change.
+    const NAME: &'static str;
+}
+
+impl Status {
+    /// The same status with this value as its details. It takes the place of other details; one that cannot be encoded is left
+    /// out, with a cause that says so.
+    #[must_use]
+    pub fn with_typed_details<T: Details>(self, details: &T) -> Self {
+        let mut bytes = hash_of(T::NAME).to_le_bytes().to_vec();
+        match Bincode::encode(details, &mut bytes) {
+            Ok(()) => self.with_details(bytes),
+            Err(error) => self.with_cause(format_args!("its details {} cannot be encoded: {error}", T::NAME)),
+        }
+    }
+
+    /// The details, if they are of this type.
+    ///
+    /// # Errors
+    /// They are by their name, but do not decode.
+    pub fn typed_details<T: Details>(&self) -> Result<Option<T>, DecodeError> {
+        match self.details().split_first_chunk() {
+            Some((name, bytes)) if u64::from_le_bytes(*name) == hash_of(T::NAME) => {
+                codec::decode::<Bincode, T>(bytes, &Granted(Cell::new(MOST_DECODED))).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// 64-bit FNV-1a, as of the names of services.
+fn hash_of(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// So much for one value.
+struct Granted(Cell<usize>);
+
+impl Allowance for Granted {
+    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.ok_or_else(|| {
+            DecodeError::TooLarge(format!("details take more than {MOST_DECODED} bytes of memory"))
+        })?);
+        Ok(())
+    }
+
+    fn less(&self, bytes: usize) {
+        self.0.set(self.0.get() + bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Left(Vec<String>);
+    impl Details for Left {
+        const NAME: &'static str = "tests.Left";
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Other(Vec<String>);
+    impl Details for Other {
+        const NAME: &'static str = "tests.Other";
+    }
+
+    #[test]
+    fn details_are_of_one_type() {
+        let left = Left(vec!["salt".to_owned()]);
+        let status = Status::aborted("no").with_typed_details(&left);
+        assert_eq!(status.typed_details(), Ok(Some(left)));
+        assert_eq!(status.typed_details::<Other>(), Ok(None));
+        assert_eq!(Status::aborted("no").typed_details::<Left>(), Ok(None));
+        assert_eq!(Status::aborted("no").with_details("short").typed_details::<Left>(), Ok(None));
+    }
+
+    #[test]
+    fn details_that_do_not_decode_or_claim_too_much_are_refused() {
+        let mut bytes = hash_of(Left::NAME).to_le_bytes().to_vec();
+        bytes.push(7);
+        let short = Status::aborted("no").with_details(bytes.clone());
+        assert!(matches!(short.typed_details::<Left>(), Err(DecodeError::Malformed(_))));
+        bytes.truncate(8);
+        bytes.extend([252, 0, 0, 0x10, 0]);
+        bytes.resize(bytes.len() + (1 << 20), 0);
+        let large = Status::aborted("no").with_details(bytes);
+        assert!(matches!(large.typed_details::<Left>(), Err(DecodeError::TooLarge(_))));
+    }
+}

@@ -1,0 +1,103 @@
+//! A [`Status`] within a value that serde encodes, such as an error of a service's own that was caused by a call:
+//! `#[serde(with = "trunkline::nested_status")]` at a field.
+//!
+//! `Status` does not implement serde's traits itself: as the error of a method it is sent by the protocol. The bytes may be a peer's, so
+//! the limits of a status hold.
+//!
+//! ```
+//! #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
+//! enum ShopError {
+//!     #[error("the warehouse is closed")]
+//!     Closed,
+//!     #[error("the warehouse cannot be asked")]
+//!     Warehouse(#[serde(with = "trunkline::nested_status")] #[from] trunkline::Status),
+//! }
+//! ```
+
+use crate::reason::{Origin, Reason};
+use crate::status::{Code, MOST_DETAILS, MOST_MESSAGE_BYTES, Status, cut};
+use bytes::Bytes;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[derive(Serialize, Deserialize)]
+struct Nested {
+    code: u8,
+    message: String,
+    causes: Vec<String>,
+    details: Bytes,
+    /// 0 this node's, 1 a peer's, 2 the handler's.
+    origin: u8,
+    /// As in a reply; 0 for none.
+    reason: u8,
+    may_have_run: bool,
+}
+
+/// Encodes a status.
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error> {
+    let status = status.clone().within_limits();
+    let nested = Nested {
+        code: status.code().number(),
+        message: cut(status.message(), MOST_MESSAGE_BYTES).to_owned(),
+        causes: status.causes().to_vec(),
+        details: status.details().clone(),
+        origin: match status.origin() {
+            Origin::Local => 0,
+            Origin::Peer => 1,
+            Origin::Handler => 2,
+        },
+        reason: status.reason().map_or(0, Reason::number),
+        may_have_run: status.may_have_run(),
+    };
+    nested.serialize(serializer)
+}
+
+/// Decodes a status.
+///
+/// # Errors
+/// The deserializer's, and that a limit of statuses is exceeded.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
+    let nested = Nested::deserialize(deserializer)?;
+    if nested.message.len() > MOST_MESSAGE_BYTES || nested.details.len() > MOST_DETAILS {
+        return Err(D::Error::custom("a status exceeds the limits of its message or its details"));
+    }
+    let code = Code::from_number(nested.code);
+    let message = nested.message;
+    let status =
+        if nested.may_have_run { Status::ran(code, message) } else { Status::not_run(code, message) };
+    let status = match nested.origin {
+        0 => status,
+        1 => status.of_peer(),
+        _ => status.of_handler(),
+    };
+    let status = match Reason::from_number(nested.reason) {
+        Some(reason) => status.because(reason),
+        None => status,
+    };
+    Ok(nested.causes.into_iter().fold(status.with_details(nested.details), Status::with_cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::codec::{self, Bincode, CodecFor as _};
+    use crate::{CallError, Reason, Status};
+
+    #[test]
+    fn a_nested_status_keeps_all_that_it_has() {
+        let statuses = [
+            Status::aborted("no").with_cause("disk").with_details("details"),
+            Status::not_run(crate::Code::Unavailable, "gone").because(Reason::Draining),
+            Status::ran(crate::Code::Internal, "a panic").because(Reason::Panicked).of_peer(),
+        ];
+        for status in statuses {
+            let error: CallError<u8> = CallError::Status(status);
+            let mut bytes = Vec::new();
+            Bincode::encode(&error, &mut bytes).unwrap();
+            let decoded = codec::decode::<Bincode, CallError<u8>>(&bytes, &codec::Unlimited);
+            assert_eq!(decoded, Ok(error));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Runs what blocks on a thread of its own, for async code.
+
+use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
+use trunkline_rings::cell;
+
+/// Runs `work` on a new thread. The future completes with what it returns; `work` goes on when that is dropped. A panic in it is
+/// an error.
+pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    name: &str,
+    work: F,
+) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
+    let (setter, getter) = cell::pair();
+    let started = thread(name, move || {
+        // If nobody waits any more, it is dropped.
+        let _ = setter.set(work());
+    });
+    async move {
+        started?;
+        getter.await.map_err(|_| io::Error::other("the thread has panicked"))
+    }
+}
+
+/// Runs `work` on a new thread, and waits for so long at most. Returns whether there was a thread for it.
+pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+    let (ended, wait) = mpsc::channel();
+    let started = thread(name, move || {
+        work();
+        let _nobody_waits = ended.send(());
+    });
+    let _ended_or_not = started.as_ref().ok().map(|()| wait.recv_timeout(most));
+    started.is_ok()
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    #[expect(clippy::disallowed_methods, reason = "a simulation starts and ends its nodes itself")]
+    thread.spawn(work).map(drop)
+}
+
+/// Whether this thread runs tasks of a tokio runtime.
+#[cfg(feature = "tokio")]
+pub(super) fn is_in_a_runtime() -> bool {
+    tokio::runtime::Handle::try_current().is_ok()
+}
+
+/// Without tokio no runtime is noticed.
+#[cfg(not(feature = "tokio"))]
+pub(super) fn is_in_a_runtime() -> bool {
+    false
+}

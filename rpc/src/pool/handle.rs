@@ -1,0 +1,70 @@
+//! What generated code submits jobs by.
+
+use super::offloaded::Offloaded;
+use super::shared::{Job, SharedPool};
+use super::ticket::{Submitted, Ticket};
+use super::work::{Blocking, Handler};
+use crate::context::Context;
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::sync::Arc;
+use trunkline_rings::cell;
+
+/// The worker pool of a node, as generated code uses it.
+#[derive(Debug, Clone)]
+pub struct Pool(Option<Arc<SharedPool>>);
+
+impl Pool {
+    /// This pool. Services that were not made with [`Service::pooled`](crate::stub::Service::pooled) may have none.
+    pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
+        Self(pool)
+    }
+
+    /// Has a handler's future polled in the pool.
+    pub fn offload<F>(&self, method: &'static MethodName, context: Context, future: F) -> Ticket<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let Some(pool) = &self.0 else { return Ticket::refused(no_pool()) };
+        let (waiter, getter) = cell::pair();
+        let peer = context.peer_key();
+        let offloaded = Offloaded::new(pool, method, Box::new(Handler::new(context, future, waiter)));
+        match pool.submit(peer, Job::Offloaded(Arc::clone(&offloaded))) {
+            Ok(place) => {
+                Ticket::new(getter, Submitted { pool: Arc::clone(pool), place, offloaded: Some(offloaded) })
+            }
+            Err((why, job)) => {
+                job.discard();
+                Ticket::refused(why)
+            }
+        }
+    }
+
+    /// Has a handler's future made and polled to its end on one worker.
+    pub fn block<F, M>(&self, method: &'static MethodName, context: Context, make: M) -> Ticket<F::Output>
+    where
+        M: FnOnce() -> F + Send + 'static,
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let Some(pool) = &self.0 else { return Ticket::refused(no_pool()) };
+        let (waiter, getter) = cell::pair();
+        let peer = context.peer_key();
+        let job = Job::Blocking(method, Box::new(Blocking::<M, F>::new(context, make, waiter)));
+        match pool.submit(peer, job) {
+            Ok(place) => Ticket::new(getter, Submitted { pool: Arc::clone(pool), place, offloaded: None }),
+            Err((why, job)) => {
+                job.discard();
+                Ticket::refused(why)
+            }
+        }
+    }
+}
+
+/// A stub that was written by hand has not asked for a pool.
+fn no_pool() -> Status {
+    let text = "the node has no worker pool: make the service with Service::pooled";
+    Status::not_run(Code::Internal, text).because(Reason::Misuse)
+}

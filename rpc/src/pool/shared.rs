@@ -1,0 +1,419 @@
+//! The queue of a pool, the stages of its workers, and who wakes whom.
+//!
+//! Everything is under one lock, which nobody holds while code of the program runs. A worker goes idle under it when there is
+//! nothing to do, and whoever brings something takes one idle worker to wake, so no job waits while a worker sleeps.
+
+use super::offloaded::Offloaded;
+use super::work::{Begin, drop_quietly};
+use crate::foreign::Foreign;
+use crate::lifecycle::Lifecycle;
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use crate::timers::Timers;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use trunkline_machine::Waker;
+use trunkline_mutants::mutant;
+use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::{BudgetReport, Limit, PeerKey};
+use trunkline_verbs::Clock;
+
+/// The setting of the queue's limit, by which refusals name it.
+const QUEUED_JOBS: &str = "queued_jobs";
+
+/// How big a pool is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolSettings {
+    /// Threads; as many as there are CPUs if it is not given.
+    pub(crate) workers: Option<u16>,
+    /// Jobs that wait for one.
+    pub(crate) queued: Limit,
+}
+
+/// A job that no worker has begun.
+pub(super) enum Job {
+    Offloaded(Arc<Offloaded>),
+    Blocking(&'static MethodName, Box<dyn Begin>),
+}
+
+impl Job {
+    /// It will not run, for this reason.
+    fn refuse(self, why: Status) {
+        match self {
+            Self::Offloaded(offloaded) => {
+                if let Some(work) = offloaded.take() {
+                    work.refuse(why);
+                }
+            }
+            Self::Blocking(_, begin) => begin.refuse(why),
+        }
+    }
+
+    /// Drops it, and reports nothing to its waiter.
+    pub(super) fn discard(self) {
+        match self {
+            Self::Offloaded(offloaded) => drop_quietly(offloaded.take()),
+            Self::Blocking(_, begin) => drop_quietly(begin),
+        }
+    }
+}
+
+/// Where a job is in the queue. Numbers never come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place(u64);
+
+struct Waiting {
+    peer: PeerKey,
+    job: Job,
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Busy,
+    /// It sleeps, or is about to, and nobody has woken it.
+    Idle,
+    /// It was woken, and has not looked yet.
+    Woken,
+}
+
+struct OfWorker {
+    waker: Waker,
+    stage: Stage,
+    /// What it runs.
+    runs: Option<&'static MethodName>,
+}
+
+struct State {
+    /// In the order in which they came.
+    queue: BTreeMap<u64, Waiting>,
+    next: u64,
+    /// Of `queue`.
+    share: Share,
+    /// Jobs that have begun, and were woken.
+    woken: VecDeque<Arc<Offloaded>>,
+    workers: Vec<OfWorker>,
+    /// Pollers that have not ended.
+    pollers: u16,
+    /// No job is taken any more.
+    is_draining: bool,
+    /// Nothing comes any more: workers end when nothing is left.
+    is_closed: bool,
+    /// Whether the next job is one that was woken, if there is one. They take turns with new ones.
+    turn_of_woken: bool,
+}
+
+/// What a worker finds.
+pub(super) enum Next {
+    Begin(Job),
+    Resume(Arc<Offloaded>),
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+}
+
+/// A pool, as its pollers and workers share it.
+pub(crate) struct SharedPool {
+    state: Mutex<State>,
+    /// Workers that have not ended.
+    live: AtomicUsize,
+    budget: Arc<Budget>,
+    lifecycle: Arc<Lifecycle>,
+    clock: Clock,
+    foreign: Foreign,
+    timers: Arc<Timers>,
+}
+
+impl SharedPool {
+    /// A pool without workers, for a node with so many pollers.
+    pub(crate) fn new(
+        queued: Limit,
+        pollers: u16,
+        lifecycle: &Arc<Lifecycle>,
+        (clock, foreign): (Clock, Foreign),
+    ) -> Arc<Self> {
+        let budget = Budget::new("jobs that wait for a worker", queued, 1);
+        let state = State {
+            queue: BTreeMap::new(),
+            next: 0,
+            share: Share::new(&budget, 0),
+            woken: VecDeque::new(),
+            workers: Vec::new(),
+            pollers,
+            is_draining: false,
+            is_closed: false,
+            turn_of_woken: false,
+        };
+        Arc::new_cyclic(|pool: &Weak<Self>| {
+            let pool = Weak::clone(pool);
+            let earlier = move || {
+                pool.upgrade().inspect(|pool| pool.timer_was_set());
+            };
+            Self {
+                state: Mutex::new(state),
+                live: AtomicUsize::new(0),
+                budget,
+                lifecycle: Arc::clone(lifecycle),
+                timers: Arc::new(Timers::shared(clock.clone(), earlier)),
+                clock,
+                foreign,
+            }
+        })
+    }
+
+    /// Another worker, by what wakes it. Returns its index.
+    pub(super) fn add_worker(&self, waker: Waker) -> usize {
+        let mut state = self.state();
+        self.live.fetch_add(1, Ordering::Relaxed);
+        state.workers.push(OfWorker { waker, stage: Stage::Busy, runs: None });
+        state.workers.len() - 1
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn foreign(&self) -> &Foreign {
+        &self.foreign
+    }
+
+    /// How far the node has come.
+    pub(super) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// The timers of its jobs.
+    pub(super) fn timers(&self) -> &Arc<Timers> {
+        &self.timers
+    }
+
+    /// What waits, for the node's report.
+    pub(crate) fn report(&self) -> BudgetReport {
+        self.budget.report()
+    }
+
+    /// Queues a job of a peer.
+    ///
+    /// # Errors
+    /// Why it will not run, and the job.
+    pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<Place, (Status, Job)> {
+        let mut state = self.state();
+        if state.is_draining || state.is_closed {
+            return Err((draining(), job));
+        }
+        if let Err(exhausted) = state.share.take(peer, 1) {
+            let text = format!("{exhausted} (setting {QUEUED_JOBS})");
+            let status = Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
+            return Err((status, job));
+        }
+        let place = state.next;
+        state.next += 1;
+        state.queue.insert(place, Waiting { peer, job });
+        self.lifecycle.job_begins();
+        let waker = if mutant!(jobs_wake_no_worker) { None } else { state.wake_one() };
+        drop(state);
+        wake(waker);
+        Ok(Place(place))
+    }
+
+    /// Takes a job out of the queue whose caller waits no more. `None` if it has begun.
+    pub(super) fn withdraw(&self, Place(place): Place) -> Option<Job> {
+        if mutant!(withdrawn_jobs_stay_queued) {
+            return None;
+        }
+        let mut state = self.state();
+        let Waiting { peer, job } = state.queue.remove(&place)?;
+        state.leaves_queue(peer);
+        drop(state);
+        self.lifecycle.job_ends();
+        Some(job)
+    }
+
+    /// A job that has begun is to be polled again.
+    pub(super) fn wake(&self, job: Arc<Offloaded>) {
+        let mut state = self.state();
+        if state.is_closed && self.is_ended() {
+            drop(state);
+            return drop_quietly(job.take());
+        }
+        state.woken.push_back(job);
+        let waker = state.wake_one();
+        drop(state);
+        wake(waker);
+    }
+
+    /// A timer was set that is due before all others: somebody has to look at it.
+    fn timer_was_set(&self) {
+        let waker = self.state().wake_one();
+        wake(waker);
+    }
+
+    /// What a worker is to do next. Since it will not look at the timers meanwhile, an idle one does, if there are any: those that
+    /// went to sleep before a timer was set do not know of it.
+    pub(super) fn next(&self, worker: usize) -> Next {
+        let next = self.take(worker);
+        if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
+            let waker = self.state().wake_one();
+            wake(waker);
+        }
+        next
+    }
+
+    fn take(&self, worker: usize) -> Next {
+        let mut state = self.state();
+        state.set(worker, Stage::Busy, None);
+        let woken_first = std::mem::replace(&mut state.turn_of_woken, false);
+        if (woken_first || state.queue.is_empty())
+            && let Some(job) = state.woken.pop_front()
+        {
+            state.set(worker, Stage::Busy, Some(job.method));
+            return Next::Resume(job);
+        }
+        let Some((_, Waiting { peer, job })) = state.queue.pop_first() else {
+            return if state.is_closed { Next::Closed } else { Next::Nothing };
+        };
+        state.leaves_queue(peer);
+        state.turn_of_woken = true;
+        let method = match &job {
+            Job::Offloaded(offloaded) => offloaded.method,
+            Job::Blocking(method, _) => method,
+        };
+        state.set(worker, Stage::Busy, Some(method));
+        Next::Begin(job)
+    }
+
+    /// A worker goes to sleep, unless there is something to do. It has announced that.
+    pub(super) fn rest(&self, worker: usize) -> bool {
+        let mut state = self.state();
+        let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
+        state.set(worker, if has_work { Stage::Busy } else { Stage::Idle }, None);
+        !has_work
+    }
+
+    /// Whether a worker sleeps although there is something to do, and none is about to look.
+    pub(super) fn is_forgotten(&self, worker: usize) -> bool {
+        let state = self.state();
+        let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
+        let has_work = !state.queue.is_empty() || !state.woken.is_empty();
+        is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
+    }
+
+    /// What a worker runs, for whoever finds that it does not end.
+    pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
+        self.state().workers.get(worker)?.runs
+    }
+
+    /// A worker has ended.
+    pub(super) fn worker_ended(&self) {
+        if self.live.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let mut state = self.state();
+        state.is_closed = true;
+        let woken = std::mem::take(&mut state.woken);
+        self.refuse_all(state);
+        // Nothing is left unless a worker has panicked, or a simulation has killed the process.
+        woken.into_iter().for_each(|job| drop_quietly(job.take()));
+    }
+
+    /// Whether all workers have ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == 0
+    }
+
+    /// A job has ended.
+    pub(super) fn ended(&self) {
+        self.lifecycle.job_ends();
+    }
+
+    /// The node drains: jobs that have not begun are refused, now and later.
+    pub(crate) fn drain(&self) {
+        let mut state = self.state();
+        state.is_draining = true;
+        self.refuse_all(state);
+    }
+
+    /// One of the node's pollers has ended. The workers end after the last one.
+    pub(crate) fn poller_ended(&self) {
+        let mut state = self.state();
+        state.pollers = state.pollers.saturating_sub(1);
+        if state.pollers == 0 {
+            drop(state);
+            self.close();
+        }
+    }
+
+    /// Workers end when they have finished what they run.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        let wakers = std::iter::from_fn(|| state.wake_one()).collect::<Vec<_>>();
+        self.refuse_all(state);
+        wakers.into_iter().for_each(|waker| waker.wake());
+    }
+
+    fn refuse_all(&self, mut state: MutexGuard<'_, State>) {
+        let queue = std::mem::take(&mut state.queue);
+        for waiting in queue.values() {
+            state.leaves_queue(waiting.peer);
+        }
+        drop(state);
+        for Waiting { job, .. } in queue.into_values() {
+            self.lifecycle.count_refused();
+            job.refuse(draining());
+            self.lifecycle.job_ends();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn set(&mut self, worker: usize, stage: Stage, runs: Option<&'static MethodName>) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            (worker.stage, worker.runs) = (stage, runs);
+        }
+    }
+
+    /// A job of a peer waits no more. Nothing is kept of peers without any.
+    fn leaves_queue(&mut self, peer: PeerKey) {
+        self.share.put_back(peer, 1);
+        if self.share.used_by(peer) == 0 {
+            self.share.leave(peer);
+        }
+    }
+
+    /// Takes an idle worker, to be woken without the lock.
+    fn wake_one(&mut self) -> Option<Waker> {
+        let worker = self.workers.iter_mut().find(|worker| worker.stage == Stage::Idle)?;
+        worker.stage = Stage::Woken;
+        Some(worker.waker.clone())
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Why a draining node runs no job.
+fn draining() -> Status {
+    let text = "the server is draining: it begins no jobs that wait for a worker";
+    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
+}
+
+impl fmt::Debug for SharedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("SharedPool")
+            .field("workers", &state.workers.len())
+            .field("queued", &state.queue.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! The threads of a pool, for the node that starts and ends them.
+
+use super::shared::{PoolSettings, SharedPool};
+use super::worker::Worker;
+use crate::foreign::Foreign;
+use crate::lifecycle::Lifecycle;
+use crate::start_error::StartError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
+use trunkline_verbs::{Clock, Time};
+
+/// Most workers.
+const MOST: u16 = 1024;
+/// Workers of a pool in a simulation that was not given a number, and least of others.
+const FEW: usize = 2;
+
+/// A pool and its threads.
+#[derive(Debug)]
+pub(crate) struct PoolThreads {
+    pool: Arc<SharedPool>,
+    clock: Clock,
+    /// What the threads are made of, until they are started.
+    parts: Mutex<Vec<(Sleeper, Waker)>>,
+    /// Those that nobody has waited for, with their indices.
+    running: Mutex<Vec<(usize, Running)>>,
+}
+
+impl PoolThreads {
+    /// A pool of a node with so many pollers, whose threads are not started.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system has no descriptors left.
+    pub(crate) fn new(
+        settings: PoolSettings,
+        pollers: u16,
+        lifecycle: &Arc<Lifecycle>,
+        (runtime, foreign): (&Runtime, Foreign),
+    ) -> Result<Self, StartError> {
+        let clock = runtime.clock().clone();
+        let pool = SharedPool::new(settings.queued, pollers, lifecycle, (clock.clone(), foreign));
+        let workers = settings.workers.map_or_else(|| by_default(runtime), usize::from);
+        let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
+        let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;
+        Ok(Self { pool, clock, parts: Mutex::new(parts), running: Mutex::default() })
+    }
+
+    /// Refuses settings that make no sense.
+    pub(crate) fn check(settings: PoolSettings) -> Result<(), StartError> {
+        if let Some(workers) = settings.workers.filter(|workers| !(1..=MOST).contains(workers)) {
+            return Err(StartError::bad_option("workers", usize::from(workers), "choose 1 to 1024"));
+        }
+        settings.queued.check("queued_jobs", 1, "choose 1 or more").map_err(StartError::from_transport)
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> &Arc<SharedPool> {
+        &self.pool
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system has none left.
+    pub(crate) fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
+        let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
+        for (sleeper, waker) in parts {
+            let index = self.pool.add_worker(waker.clone());
+            let pool = Arc::clone(&self.pool);
+            let make = move || {
+                let worker = Worker::new(pool, index, sleeper, waker);
+                Ok(Box::new(worker) as Box<dyn Machine>)
+            };
+            let running = runtime.spawn(&format!("trunkline-work-{index}"), Box::new(make));
+            let running = running.map_err(|cause| StartError::os("start a thread", cause))?;
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).push((index, running));
+        }
+        Ok(())
+    }
+
+    /// Waits for the workers, at most until a time. What has not ended by then is abandoned, and named in the log.
+    pub(crate) fn end(&self, until: Time) {
+        self.pool.close();
+        for (index, running) in self.running.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let left = until.saturating_duration_since(self.clock.now()).max(Duration::from_millis(1));
+            match running.join_within(left) {
+                Ok(()) => {}
+                Err(NotJoined::Panicked) => {
+                    tracing::error!(worker = index, "a worker of the pool has panicked")
+                }
+                Err(NotJoined::Abandoned) => {
+                    let runs =
+                        self.pool.runs(index).map_or_else(|| "no handler".to_owned(), ToString::to_string);
+                    tracing::error!(
+                        worker = index,
+                        occupied_by = %runs,
+                        "a worker of the pool has not ended after the grace period, because this handler does not \
+                         return; its thread is abandoned, and keeps what the handler uses until it returns or the \
+                         process ends"
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Drop for PoolThreads {
+    /// Workers end by themselves.
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+/// As many as there are CPUs.
+fn by_default(runtime: &Runtime) -> usize {
+    if runtime.is_simulated() {
+        return FEW;
+    }
+    std::thread::available_parallelism().map_or(FEW, usize::from).clamp(FEW, usize::from(MOST))
+}

@@ -1,0 +1,120 @@
+//! Why a round has found no server.
+
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline_transport::PeerDown;
+
+/// Why a round has found no server: each address that was tried and its cause, and why there are no others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    code: Code,
+    reason: Reason,
+    text: String,
+    causes: Vec<String>,
+    /// Waiting for another round is of no use.
+    pub(super) is_final: bool,
+}
+
+/// Why an address was not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreached {
+    /// So the attempt ended.
+    Down(PeerDown),
+    /// The attempt has not ended, and is waited for no longer.
+    NoOutcome,
+}
+
+impl Failure {
+    /// The target is no target.
+    pub(super) fn misuse(text: &str) -> Self {
+        let text = text.to_owned();
+        Self { code: Code::InvalidArgument, reason: Reason::Misuse, text, causes: Vec::new(), is_final: true }
+    }
+
+    /// These addresses were tried, and the lookup has failed with this error and its sources, if it has. `is_fixed` if there will be no
+    /// others.
+    pub(super) fn new(tried: &[(SocketAddr, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
+        let mut text = String::new();
+        for (address, why) in tried {
+            let separator = if text.is_empty() { "" } else { "; " };
+            let _written = match why {
+                Unreached::Down(cause) => write!(text, "{separator}{address}: {cause}"),
+                Unreached::NoOutcome => write!(text, "{separator}{address}: no session in time"),
+            };
+        }
+        match (tried, lookup) {
+            ([], []) => text.push_str("the name has no address at which a server can be"),
+            ([], _) => text.push_str("its addresses cannot be found"),
+            (_, []) => {}
+            _ => text.push_str("; and its addresses cannot be looked up again"),
+        }
+        let kind = |why: &Unreached| match why {
+            Unreached::Down(cause) => Status::of(*cause),
+            Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
+        };
+        // What is true of all addresses is true of the server.
+        let mut kinds = tried.iter().map(|(_, why)| kind(why));
+        let first = kinds.next().unwrap_or((Code::Unavailable, Reason::Unreachable));
+        let (code, reason) =
+            if kinds.all(|kind| kind == first) { first } else { (Code::Unavailable, Reason::Unreachable) };
+        let ends = |why: &Unreached| matches!(why, Unreached::Down(cause) if cause.is_final());
+        let is_final = is_fixed && !tried.is_empty() && tried.iter().all(|(_, why)| ends(why));
+        Self { code, reason, text, causes: lookup.to_vec(), is_final }
+    }
+
+    /// What a call ends with that has waited for the round.
+    pub(super) fn status(&self) -> Status {
+        self.with_text(self.text.clone())
+    }
+
+    /// What a call ends with that would not wait for the next one.
+    pub(super) fn status_while(&self, due_in: Duration) -> Status {
+        self.with_text(format!("{}; the next attempt to connect is due in {due_in:.1?}", self.text))
+    }
+
+    /// The same in one text.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn with_text(&self, text: String) -> Status {
+        let status = Status::not_run(self.code, text).because(self.reason);
+        self.causes.iter().fold(status, Status::with_cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_is_named_with_its_cause() {
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let tried = [(at(1), Unreached::Down(PeerDown::Unreachable)), (at(2), Unreached::NoOutcome)];
+        let failure = Failure::new(&tried, &["no such name".to_owned()], false);
+        let status = failure.status();
+        assert_eq!(
+            (status.code(), status.may_have_run(), failure.is_final),
+            (Code::Unavailable, false, false)
+        );
+        for words in ["10.0.0.1:1: the peer does not answer; 10.0.0.1:2: ", "looked up again"] {
+            assert!(status.message().contains(words), "{status}");
+        }
+        assert_eq!(status.causes(), ["no such name"]);
+    }
+
+    #[test]
+    fn what_no_waiting_can_mend_ends_calls_that_wait() {
+        let listens_on = SocketAddr::from(([127, 0, 0, 1], 7));
+        let tried = [(listens_on, Unreached::Down(PeerDown::NoAddress { listens_on }))];
+        let failure = Failure::new(&tried, &[], true);
+        assert!(failure.is_final && failure.status().code() == Code::Unavailable);
+        assert!(!Failure::new(&tried, &[], false).is_final, "the name may have others later");
+        let mixed = [tried[0], (listens_on, Unreached::Down(PeerDown::NotListening))];
+        let failure = Failure::new(&mixed, &[], true);
+        assert!(!failure.is_final && failure.status().code() == Code::Unavailable);
+    }
+}

@@ -1,0 +1,76 @@
+//! A channel's end of a route. All clones of a channel share it.
+
+use super::route::{Phase, Route};
+use super::table::Routes;
+use super::target::Target;
+use crate::route_id::RouteId;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use trunkline_transport::PeerKey;
+
+/// See the module. Dropping it removes the route.
+pub(crate) struct Link {
+    routes: Arc<Routes>,
+    target: Target,
+    /// That of one address is made when somebody waits for it: its calls need none.
+    route: OnceLock<Arc<Route>>,
+}
+
+impl Link {
+    /// To this target.
+    pub(crate) fn new(routes: &Arc<Routes>, target: Target) -> Arc<Self> {
+        let link = Self { routes: Arc::clone(routes), target, route: OnceLock::new() };
+        if link.target.address().is_none() {
+            link.route();
+        }
+        Arc::new(link)
+    }
+
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub(super) fn route(&self) -> &Arc<Route> {
+        self.route.get_or_init(|| self.routes.add(self.target.clone()))
+    }
+
+    /// Where calls go: to an address, or by a route.
+    pub(crate) fn server(&self) -> (PeerKey, Option<RouteId>) {
+        match self.target.address() {
+            Some(address) => (PeerKey::new(address), None),
+            None => (PeerKey::new(([0, 0, 0, 0], 0).into()), Some(self.route().id)),
+        }
+    }
+
+    /// Whether there is a session with the server.
+    pub(crate) fn is_connected(&self) -> bool {
+        match self.target.address() {
+            Some(address) => self.routes.is_up(PeerKey::new(address)),
+            None => matches!(self.route().phase().0, Phase::Up(_)),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target.fmt(f)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.target).finish()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(route) = self.route.get() {
+            self.routes.remove(route);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Runs the lookups of a node's routes, on a few threads that end when there is nothing to look up. A simulation runs them as
+//! tasks of a poller instead.
+
+use super::pollers::Pollers;
+use super::round::{LOOKUP, Round};
+use super::route::Route;
+use super::target::Source;
+use crate::foreign::Foreign;
+use crate::resolved::Resolved;
+use crate::route_id::RouteId;
+use crate::status::{MOST_CAUSE_BYTES, cut};
+use crate::wait::{Rest, wait};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use trunkline_rings::panics::catch_or;
+
+/// Threads of a node that look up at once.
+const THREADS: usize = 4;
+/// Most sources of an error that are kept.
+const CAUSES: usize = 4;
+
+/// A lookup to run.
+pub(crate) struct Lookup {
+    route: Arc<Route>,
+    number: u64,
+}
+
+impl Lookup {
+    pub(super) fn new(route: Arc<Route>, number: u64) -> Self {
+        Self { route, number }
+    }
+
+    /// Runs it.
+    pub(crate) async fn run(self) -> Resolved {
+        let outcome = match &self.route.target.0 {
+            Source::Resolver(resolver, _) => resolver.resolve().await.map_err(|error| texts(error.as_ref())),
+            _ => Ok(Vec::new()),
+        };
+        Resolved { route: self.route.id, number: self.number, outcome }
+    }
+
+    /// Runs it on this thread, which may wait.
+    #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
+    fn run_here(self, foreign: &Foreign) -> Resolved {
+        let (route, number) = (self.route.id, self.number);
+        let run = || {
+            let _inside = foreign.enter();
+            let until = Instant::now() + LOOKUP;
+            let look = || match until.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => Rest::GiveUp,
+                left => Rest::For(left),
+            };
+            // One that blocks its thread cannot be ended, and keeps that.
+            let late = || Resolved { route, number, outcome: Err(Round::late_lookup()) };
+            wait(self.run(), look).unwrap_or_else(late)
+        };
+        let panicked = |message: Option<&str>| {
+            let text = format!("the resolver panicked: {}", message.unwrap_or("without a message"));
+            Resolved { route, number, outcome: Err(vec![text]) }
+        };
+        catch_or(run, panicked).unwrap_or_else(|panicked| panicked)
+    }
+
+    fn failed(&self, error: &dyn Error) -> Resolved {
+        Resolved { route: self.route.id, number: self.number, outcome: Err(texts(error)) }
+    }
+}
+
+/// An error and its sources.
+fn texts(error: &dyn Error) -> Vec<String> {
+    let mut texts = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next.filter(|_| texts.len() < CAUSES) {
+        texts.push(cut(&error.to_string(), MOST_CAUSE_BYTES).to_owned());
+        next = error.source();
+    }
+    texts
+}
+
+impl fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookup").field("target", &self.route.target).field("number", &self.number).finish()
+    }
+}
+
+/// The threads of a node.
+pub(crate) struct Lookups {
+    foreign: Foreign,
+    /// Where what they find goes.
+    pollers: Arc<dyn Pollers>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    threads: usize,
+    /// The routes of the lookups that run. Each has one at most, so that one that blocks keeps no more than its thread.
+    running: Vec<RouteId>,
+    /// One of each route at most.
+    waiting: VecDeque<Lookup>,
+}
+
+impl State {
+    fn is_running(&self, lookup: &Lookup) -> bool {
+        self.running.contains(&lookup.route.id)
+    }
+}
+
+impl Lookups {
+    /// None yet.
+    pub(crate) fn new(pollers: &Arc<dyn Pollers>, foreign: Foreign) -> Arc<Self> {
+        Arc::new(Self { foreign, pollers: Arc::clone(pollers), state: Mutex::default() })
+    }
+
+    /// Runs a lookup soon. An earlier one of the same route that has not begun is left out.
+    pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
+        let mut state = self.lock();
+        // The thread that runs the route's last lookup runs this one after it.
+        let has_thread = state.threads == THREADS || state.is_running(&lookup);
+        state.waiting.retain(|other| other.route.id != lookup.route.id);
+        state.waiting.push_back(lookup);
+        if has_thread {
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("trunkline-resolve".to_owned());
+        #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
+        let started = thread.spawn(move || while this.run_next() {});
+        if let Err(error) = started {
+            self.not_started(&error);
+        }
+    }
+
+    /// Runs the next lookup on a thread, which ends if there is none.
+    fn run_next(&self) -> bool {
+        let mut state = self.lock();
+        let next = state.waiting.iter().position(|lookup| !state.is_running(lookup));
+        let Some(lookup) = next.and_then(|next| state.waiting.remove(next)) else {
+            state.threads -= 1;
+            return false;
+        };
+        let route = lookup.route.id;
+        state.running.push(route);
+        drop(state);
+        let resolved = lookup.run_here(&self.foreign);
+        self.lock().running.retain(|running| *running != route);
+        self.report(resolved);
+        true
+    }
+
+    /// There is no thread: without any other one, lookups fail.
+    fn not_started(&self, error: &std::io::Error) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        let waiting = if state.threads == 0 { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
+        drop(state);
+        waiting.iter().for_each(|lookup| self.report(lookup.failed(error)));
+    }
+
+    fn report(&self, resolved: Resolved) {
+        self.pollers.resolved(resolved);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Lookups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookups").field("state", &self.lock()).finish_non_exhaustive()
+    }
+}

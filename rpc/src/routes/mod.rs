@@ -1,0 +1,37 @@
+//! Where the server of a channel is, when that is not one address: names, lists of addresses, resolvers.
+//!
+//! ```text
+//! Channel ──► Link ──► Route: where the server is, or why it cannot be reached    (any thread, under a lock)
+//!                        │  ▲
+//!        calls that wait │  │ rounds: look up, try each address, publish
+//!                        ▼  │
+//!               Parked (each poller)      Seeker (the node's first poller) ──► Lookups: threads, or tasks of a simulation
+//! ```
+//!
+//! While a route is up, a poller finds its address in its own tables, and a call costs what one to an address does.
+//! Otherwise the call waits in its poller, and the first poller makes a *round*: it has the addresses looked up, and tries
+//! one after the other until a session is up. Nothing here blocks, but the threads that look names up.
+
+mod failure;
+mod link;
+mod lookups;
+mod parked;
+mod pollers;
+mod ready;
+mod resolve;
+mod round;
+mod route;
+mod seeker;
+mod table;
+mod target;
+
+pub(crate) use link::Link;
+pub(crate) use lookups::Lookups;
+pub(crate) use parked::Parked;
+pub(crate) use pollers::Pollers;
+pub use ready::Ready;
+pub use resolve::{Dns, Resolve, ResolveError, Resolving};
+pub(crate) use seeker::Seeker;
+pub(crate) use table::Routes;
+pub use target::Target;
+pub(crate) use target::misuse;

@@ -1,0 +1,254 @@
+//! The calls of one poller that wait until their route leads somewhere, and where routes lead as this poller knows it.
+//!
+//! A call waits here before it is in the table of calls: nothing of it has reached the transport, so it has not run. It ends by
+//! what the round finds that decides about it, by its deadline, or when nobody waits for it any more; one that asked to wait
+//! for a connection outlives rounds that fail. Calls go on in the order in which they came.
+
+use super::route::{Phase, Route};
+use super::table::Routes;
+use crate::call::{Answer, Entry, Submission, shutting_down, too_many};
+use crate::reason::Reason;
+use crate::route_id::RouteId;
+use crate::status::{Code, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+use trunkline_transport::{Carrier, Connect, PeerKey};
+use trunkline_verbs::Time;
+
+/// Calls that wait here, from which on those that do not wait for room are refused.
+const MOST: usize = 65_536;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    routes: Arc<Routes>,
+    here: BTreeMap<RouteId, Here>,
+    /// By the order in which they came.
+    calls: BTreeMap<u64, Waits>,
+    deadlines: BTreeSet<(Time, u64)>,
+    last: u64,
+}
+
+/// A route as this poller knows it.
+#[derive(Debug)]
+struct Here {
+    route: Arc<Route>,
+    /// The node that it led to when this poller looked last.
+    leads_to: Option<PeerKey>,
+    calls: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Waits {
+    route: RouteId,
+    /// Which round decides about it, if it does not wait for any.
+    round: u64,
+    call: Submission,
+}
+
+impl Parked {
+    /// Of a poller of this node.
+    pub(crate) fn new(routes: &Arc<Routes>) -> Self {
+        Self {
+            routes: Arc::clone(routes),
+            here: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            last: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// When the first deadline is.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Sets the server of a call by this route, and returns the call; or keeps it, or ends it.
+    pub(crate) fn place(
+        &mut self,
+        carrier: &dyn Carrier,
+        id: RouteId,
+        mut call: Submission,
+    ) -> Option<Submission> {
+        if self.here(id).is_none() {
+            // Its channel is gone, and its future with that.
+            end(call, gave_up(), &"a channel that is gone");
+            return None;
+        }
+        let here = self.here.get(&id)?;
+        if let Some(peer) = here.leads_to.filter(|peer| here.calls.is_empty() && carrier.is_up(*peer)) {
+            call.server = peer;
+            return Some(call);
+        }
+        let target = &here.route.target;
+        if here.calls.len() >= MOST && call.entry != Entry::Waits {
+            end(call, too_many(MOST), target);
+            return None;
+        }
+        match here.route.park(call.connect, carrier.now()) {
+            Ok(round) => self.keep(id, round, call),
+            Err(status) => end(call, status, target),
+        }
+        None
+    }
+
+    fn keep(&mut self, id: RouteId, round: u64, call: Submission) {
+        let number = self.last;
+        self.last += 1;
+        self.deadlines.insert((call.deadline, number));
+        if let Some(here) = self.here.get_mut(&id) {
+            here.calls.insert(number);
+        }
+        self.calls.insert(number, Waits { route: id, round, call });
+        // Also while a round is under way: it may have ended meanwhile.
+        self.routes.tell_seeker(id);
+    }
+
+    /// The route, looked up if this poller does not know it.
+    fn here(&mut self, id: RouteId) -> Option<&mut Here> {
+        if !self.here.contains_key(&id) {
+            let route = self.routes.get(id)?;
+            let leads_to = leads_to(&route.phase().0);
+            self.here.insert(id, Here { route, leads_to, calls: BTreeSet::new() });
+        }
+        self.here.get_mut(&id)
+    }
+
+    /// A route has changed: returns the calls that can go on, in order.
+    pub(crate) fn look(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
+        if !self.here.contains_key(&id) {
+            return Vec::new();
+        }
+        if self.routes.get(id).is_none() {
+            for (call, route) in self.take(id, |_| true) {
+                end(call, gave_up(), &route.target);
+            }
+            if let Some(gone) = self.here.remove(&id) {
+                gone.route.release();
+            }
+            return Vec::new();
+        }
+        let Some(here) = self.here.get_mut(&id) else { return Vec::new() };
+        let (phase, round) = here.route.phase();
+        match phase {
+            Phase::Up(peer) => {
+                here.leads_to = Some(peer);
+                self.released(carrier, id)
+            }
+            Phase::Failed(failure, _) => {
+                let fails = |waits: &Waits| {
+                    waits.round <= round && (waits.call.connect == Connect::FailFast || failure.is_final)
+                };
+                for (call, route) in self.take(id, fails) {
+                    end(call, failure.status(), &route.target);
+                }
+                Vec::new()
+            }
+            Phase::Closed | Phase::Idle | Phase::Seeking => Vec::new(),
+        }
+    }
+
+    /// A session with a node is up: returns the calls that can go on, in order.
+    pub(crate) fn up(&mut self, carrier: &dyn Carrier, peer: PeerKey) -> Vec<Submission> {
+        if self.calls.is_empty() {
+            return Vec::new();
+        }
+        let leads_there = |here: &Here| here.leads_to == Some(peer) && !here.calls.is_empty();
+        let routes = self.here.iter().filter(|(_, here)| leads_there(here)).map(|(id, _)| *id);
+        let routes = routes.collect::<Vec<_>>();
+        routes.into_iter().flat_map(|id| self.released(carrier, id)).collect()
+    }
+
+    /// The calls of a route, if it leads to a session.
+    fn released(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
+        let Some(peer) = self.here.get(&id).and_then(|here| here.leads_to) else { return Vec::new() };
+        if !carrier.is_up(peer) {
+            return Vec::new();
+        }
+        let taken = self.take(id, |_| true);
+        taken.into_iter().map(|(call, _)| Submission { server: peer, ..call }).collect()
+    }
+
+    /// Ends calls whose deadline has passed. Returns whether there was one.
+    pub(crate) fn expire(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(&first) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            any = true;
+            let Some((call, route)) = self.remove(first.1) else {
+                self.deadlines.remove(&first);
+                continue;
+            };
+            let late = "the deadline passed before there was a connection";
+            let text = match route.failure() {
+                Some(failure) => format!("{late}: {}", failure.text()),
+                None => late.to_owned(),
+            };
+            let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
+            end(call, status, &route.target);
+        }
+        any
+    }
+
+    /// Ends the calls that nobody waits for any more.
+    pub(crate) fn sweep(&mut self) {
+        for (call, route) in self.take_all(|call| call.answer.as_ref().is_none_or(Answer::is_abandoned)) {
+            end(call, gave_up(), &route.target);
+        }
+    }
+
+    /// The node shuts down: ends the calls that were made outside of handlers and tasks, or all.
+    pub(crate) fn close(&mut self, all: bool) {
+        for (call, route) in self.take_all(|call| all || !call.nested) {
+            end(call, shutting_down(), &route.target);
+        }
+        if all {
+            for (_, gone) in mem::take(&mut self.here) {
+                gone.route.release();
+            }
+        }
+    }
+
+    fn take_all(&mut self, which: impl Fn(&Submission) -> bool) -> Vec<(Submission, Arc<Route>)> {
+        let chosen = self.calls.iter().filter(|(_, waits)| which(&waits.call)).map(|(number, _)| *number);
+        let chosen = chosen.collect::<Vec<_>>();
+        chosen.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
+    fn take(&mut self, id: RouteId, which: impl Fn(&Waits) -> bool) -> Vec<(Submission, Arc<Route>)> {
+        let Some(here) = self.here.get(&id) else { return Vec::new() };
+        let chosen = here.calls.iter().filter(|number| self.calls.get(*number).is_some_and(&which));
+        let chosen = chosen.copied().collect::<Vec<_>>();
+        chosen.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<(Submission, Arc<Route>)> {
+        let Waits { route: id, call, .. } = self.calls.remove(&number)?;
+        self.deadlines.remove(&(call.deadline, number));
+        let here = self.here.get_mut(&id)?;
+        here.calls.remove(&number);
+        here.route.unpark(1);
+        Some((call, Arc::clone(&here.route)))
+    }
+}
+
+fn leads_to(phase: &Phase) -> Option<PeerKey> {
+    match phase {
+        Phase::Up(peer) => Some(*peer),
+        _ => None,
+    }
+}
+
+fn gave_up() -> Status {
+    Status::not_run(Code::Cancelled, "the caller gave up").because(Reason::Cancelled)
+}
+
+fn end(mut call: Submission, status: Status, target: &dyn std::fmt::Display) {
+    if let Some(answer) = call.answer.take() {
+        answer.complete(Err(status.of_call(format_args!("{} at {target}", call.method))));
+    }
+}

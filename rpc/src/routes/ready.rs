@@ -1,0 +1,56 @@
+//! Waits until a channel is connected.
+
+use super::link::Link;
+use super::route::Phase;
+use crate::on_poller;
+use crate::status::Status;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Completes when a channel is connected, or with the reason why it is not; see [`Channel::ready`](crate::Channel::ready).
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Ready {
+    link: Arc<Link>,
+    /// The round that decides, and the place of the waker.
+    since: Option<(u64, usize)>,
+}
+
+impl Ready {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
+        Self { link: Arc::clone(link), since: None }
+    }
+}
+
+impl Future for Ready {
+    type Output = Result<(), Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { link, since } = &mut *self;
+        let (route, routes) = (link.route(), link.routes());
+        let is_new = since.is_none();
+        let outcome = route.wait(since, context.waker(), routes.clock().now());
+        let outcome = outcome.or_else(|| on_poller::refusal().map(Err));
+        match outcome {
+            Some(outcome) => {
+                let named = |status: Status| status.of_call(format_args!("connecting to {link}"));
+                Poll::Ready(outcome.map_err(named))
+            }
+            None => {
+                if is_new && !matches!(route.phase().0, Phase::Seeking) {
+                    routes.tell_seeker(route.id);
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if let Some((_, key)) = self.since {
+            self.link.route().leave(key);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! One round: looking for a server at each of its addresses until a session is up.
+//!
+//! | stage | ends with |
+//! |---|---|
+//! | the addresses are looked up, if they are not fixed | an answer, or [`LOOKUP`]; without one those of the last round are used |
+//! | the addresses are tried, in order | the first session; or the end of every attempt |
+//!
+//! The next address is tried when an attempt has failed, or has had no outcome for [`PATIENCE`]: attempts at hosts that do not
+//! answer take seconds. A session that comes up after another has won stays, and is used if the route needs it later.
+
+use super::failure::Unreached;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_transport::{Carrier, PeerDown, PeerKey, Reach};
+use trunkline_verbs::Time;
+
+/// A lookup may take so long.
+pub(super) const LOOKUP: Duration = Duration::from_secs(10);
+/// An attempt without an outcome holds up the next address for so long.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// An attempt may take so long after the last one has begun. The transport's end after some seconds each, unless the device is away.
+const ATTEMPT: Duration = Duration::from_secs(15);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Round {
+    /// Of its lookup.
+    number: u64,
+    is_looking_up: bool,
+    /// Addresses that were not tried yet.
+    left: VecDeque<SocketAddr>,
+    /// Attempts that are under way.
+    open: Vec<SocketAddr>,
+    tried: Vec<(SocketAddr, Unreached)>,
+    /// Why the lookup has failed, if it has.
+    lookup: Vec<String>,
+    /// When something is due.
+    due: Time,
+    /// When the attempts that are under way are given up.
+    ends: Time,
+}
+
+/// What follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Something is due at this time.
+    Waits(Time),
+    /// A session with this node is up.
+    Won(PeerKey),
+    /// No address is left.
+    Lost,
+}
+
+impl Round {
+    /// Begins with a lookup of this number.
+    pub(super) fn looking_up(number: u64, now: Time) -> (Self, Step) {
+        let due = now + LOOKUP;
+        (Self { is_looking_up: true, due, ..Self::trying(&[], now) }.numbered(number), Step::Waits(due))
+    }
+
+    /// Tries these addresses. Goes on with [`Round::advance`].
+    pub(super) fn trying(addresses: &[SocketAddr], now: Time) -> Self {
+        Self {
+            number: 0,
+            is_looking_up: false,
+            left: addresses.iter().copied().collect(),
+            open: Vec::new(),
+            tried: Vec::new(),
+            lookup: Vec::new(),
+            due: now,
+            ends: now,
+        }
+    }
+
+    fn numbered(self, number: u64) -> Self {
+        Self { number, ..self }
+    }
+
+    /// Whether it waits for the lookup of this number.
+    pub(super) fn waits_for(&self, number: u64) -> bool {
+        self.is_looking_up && self.number == number
+    }
+
+    /// Whether it waits for an attempt at this node.
+    pub(super) fn tries(&self, peer: PeerKey) -> bool {
+        self.open.iter().any(|address| PeerKey::new(*address) == peer)
+    }
+
+    /// What was tried, and why the lookup has failed.
+    pub(super) fn what_failed(&self) -> (&[(SocketAddr, Unreached)], &[String]) {
+        (&self.tried, &self.lookup)
+    }
+
+    /// The lookup has ended, and has found these addresses, or those of an earlier round are used because of this error.
+    pub(super) fn looked_up(&mut self, addresses: &[SocketAddr], error: Vec<String>) {
+        self.is_looking_up = false;
+        self.left = addresses.iter().copied().collect();
+        self.lookup = error;
+    }
+
+    /// Whether the lookup has taken too long.
+    pub(super) fn is_lookup_late(&self, now: Time) -> bool {
+        self.is_looking_up && self.due <= now
+    }
+
+    /// Why a lookup that has taken too long has failed.
+    pub(super) fn late_lookup() -> Vec<String> {
+        vec![format!("the lookup has not ended within {LOOKUP:?}")]
+    }
+
+    /// Begins the next attempt, if it is time for that.
+    pub(super) fn advance(&mut self, carrier: &mut dyn Carrier) -> Step {
+        let now = carrier.now();
+        if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
+            return Step::Waits(self.due);
+        }
+        while let Some(address) = self.left.pop_front() {
+            let peer = PeerKey::new(address);
+            match carrier.reach(peer) {
+                Reach::Up => return Step::Won(peer),
+                Reach::UnderWay => {
+                    self.open.push(address);
+                    self.ends = now + ATTEMPT;
+                    self.due = if self.left.is_empty() { self.ends } else { now + PATIENCE };
+                    return Step::Waits(self.due);
+                }
+                Reach::Away { cause, .. } => self.failed(address, Unreached::Down(cause)),
+            }
+        }
+        if self.ends <= now {
+            for address in std::mem::take(&mut self.open) {
+                self.failed(address, Unreached::NoOutcome);
+            }
+        }
+        self.due = self.ends;
+        if self.open.is_empty() { Step::Lost } else { Step::Waits(self.due) }
+    }
+
+    /// A node is down that an attempt is under way at.
+    pub(super) fn down(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, cause: PeerDown) -> Step {
+        let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
+            return Step::Waits(self.due);
+        };
+        // What ends may be an earlier session, and not the attempt.
+        if cause.ends_a_session() {
+            match carrier.reach(peer) {
+                Reach::Up => return Step::Won(peer),
+                Reach::UnderWay => return Step::Waits(self.due),
+                Reach::Away { .. } => {}
+            }
+        }
+        let address = self.open.swap_remove(at);
+        self.failed(address, Unreached::Down(cause));
+        self.due = carrier.now();
+        self.advance_now(carrier)
+    }
+
+    /// The next attempt need not wait for others.
+    fn advance_now(&mut self, carrier: &mut dyn Carrier) -> Step {
+        if self.left.is_empty() && !self.open.is_empty() {
+            self.due = self.ends;
+        }
+        self.advance(carrier)
+    }
+
+    fn failed(&mut self, address: SocketAddr, why: Unreached) {
+        self.tried.push((address, why));
+        if mutant!(only_one_address_is_tried) {
+            self.left.clear();
+        }
+    }
+}

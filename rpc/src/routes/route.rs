@@ -1,0 +1,210 @@
+//! What a node knows of a channel's server: where it is, or why it cannot be reached.
+//!
+//! Callers, pollers and whoever waits for it share a route. Only the first poller's [`Seeker`](super::Seeker) changes where it
+//! leads to; nothing here waits.
+
+use super::failure::Failure;
+use super::target::Target;
+use crate::call::shutting_down;
+use crate::route_id::RouteId;
+use crate::status::Status;
+use slab::Slab;
+use std::fmt;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use trunkline_rings::panics::catch;
+use trunkline_transport::{Connect, PeerKey};
+use trunkline_verbs::Time;
+
+/// See the module.
+pub(super) struct Route {
+    pub(super) id: RouteId,
+    pub(super) target: Target,
+    /// A poller may have it in its tables.
+    is_known: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// Rounds that have begun.
+    round: u64,
+    /// Calls that wait for it, in all pollers.
+    parked: usize,
+    /// Those who wait for it without a call.
+    waiting: Slab<Waker>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    /// Nobody has looked, or the session is over.
+    Idle,
+    /// A round is under way.
+    Seeking,
+    /// A session with this node is up.
+    Up(PeerKey),
+    /// The last round has found nothing, and the next is not due before this time.
+    Failed(Arc<Failure>, Time),
+    /// The node has shut down.
+    Closed,
+}
+
+impl Route {
+    pub(super) fn new(id: RouteId, target: Target) -> Self {
+        let state = State { phase: Phase::Idle, round: 0, parked: 0, waiting: Slab::new() };
+        Self { id, target, is_known: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// Drops it. It may be the last one, and a resolver is the program's.
+    pub(super) fn release(self: Arc<Self>) {
+        let _dropped = catch(|| drop(self));
+    }
+
+    /// A poller is about to have it in its tables.
+    pub(super) fn is_looked_at(&self) {
+        self.is_known.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether one may have.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::SeqCst)
+    }
+
+    /// How far it is, and how many rounds have begun.
+    pub(super) fn phase(&self) -> (Phase, u64) {
+        let state = self.lock();
+        (state.phase.clone(), state.round)
+    }
+
+    /// Whether a call or somebody else waits for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        let state = self.lock();
+        state.parked > 0 || !state.waiting.is_empty()
+    }
+
+    /// A call waits for it from now on. Returns the round that decides what becomes of it, unless it waits for any.
+    ///
+    /// # Errors
+    /// What the call ends with, because it does not wait for the next round.
+    pub(super) fn park(&self, connect: Connect, now: Time) -> Result<u64, Status> {
+        let mut state = self.lock();
+        let round = state.decides(connect, now)?;
+        state.parked += 1;
+        Ok(round)
+    }
+
+    /// So many calls do not wait for it any more.
+    pub(super) fn unpark(&self, calls: usize) {
+        let mut state = self.lock();
+        state.parked = state.parked.saturating_sub(calls);
+    }
+
+    /// Looks whether the route is up, for somebody who has waited since this round, if for any.
+    pub(super) fn wait(
+        &self,
+        since: &mut Option<(u64, usize)>,
+        waker: &Waker,
+        now: Time,
+    ) -> Option<Result<(), Status>> {
+        let mut state = self.lock();
+        let outcome = match (&state.phase, *since) {
+            (Phase::Up(_), _) => Some(Ok(())),
+            (Phase::Failed(failure, _), Some((round, _))) if state.round >= round => {
+                Some(Err(failure.status()))
+            }
+            (Phase::Closed, _) => Some(Err(shutting_down())),
+            (_, Some(_)) => None,
+            (_, None) => match state.decides(Connect::FailFast, now) {
+                Ok(round) => {
+                    *since = Some((round, state.waiting.insert(waker.clone())));
+                    return None;
+                }
+                Err(status) => Some(Err(status)),
+            },
+        };
+        match (&outcome, *since) {
+            (None, Some((_, key))) => {
+                if let Some(known) = state.waiting.get_mut(key) {
+                    known.clone_from(waker);
+                }
+            }
+            (Some(_), Some((_, key))) => {
+                *since = None;
+                let removed = state.waiting.try_remove(key);
+                drop(state);
+                drop(removed);
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Somebody who waits for it does so no longer.
+    pub(super) fn leave(&self, key: usize) {
+        let removed = self.lock().waiting.try_remove(key);
+        drop(removed);
+    }
+
+    /// A round begins.
+    pub(super) fn begin(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Seeking;
+        state.round += 1;
+    }
+
+    /// It is in another phase, and everybody who waits for it without a call is to look.
+    pub(super) fn publish(&self, phase: Phase) {
+        let mut state = self.lock();
+        state.phase = phase;
+        let wakers = state.waiting.iter().map(|(_, waker)| waker.clone()).collect::<Vec<_>>();
+        drop(state);
+        for waker in wakers {
+            // It may be any program's.
+            let _ended = catch(|| waker.wake());
+        }
+    }
+
+    /// Why it cannot be reached, if that is known.
+    pub(super) fn failure(&self) -> Option<Arc<Failure>> {
+        match &self.lock().phase {
+            Phase::Failed(failure, _) => Some(Arc::clone(failure)),
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The round that decides what becomes of a call that is made now.
+    fn decides(&self, connect: Connect, now: Time) -> Result<u64, Status> {
+        match &self.phase {
+            Phase::Closed => Err(shutting_down()),
+            Phase::Failed(failure, due)
+                if *due > now && (connect == Connect::FailFast || failure.is_final) =>
+            {
+                Err(failure.status_while(*due - now))
+            }
+            Phase::Seeking => Ok(self.round),
+            _ => Ok(self.round + 1),
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("target", &self.target).field("phase", &self.lock().phase).finish()
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        let left = mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).waiting);
+        debug_assert!(left.is_empty(), "whoever waits for a route has a link to it");
+    }
+}

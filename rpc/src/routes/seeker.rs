@@ -1,0 +1,261 @@
+//! Looks for the servers of a node's routes. Its first poller owns it, and it acts in that one's turns only.
+//!
+//! It begins a round for a route when somebody waits for that and the pause after the last round is over: 10 ms after a
+//! round that has failed, doubling to 1.3 s, and up to a quarter longer.
+
+use super::failure::Failure;
+use super::lookups::Lookup;
+use super::round::{Round, Step};
+use super::route::{Phase, Route};
+use super::table::Routes;
+use super::target::{Source, usable};
+use crate::resolved::Resolved;
+use crate::route_id::RouteId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_transport::{Carrier, PeerEvent, PeerKey};
+use trunkline_verbs::Time;
+
+/// The first pause after a round that has failed, and how often it doubles.
+const PAUSE: Duration = Duration::from_millis(10);
+const DOUBLINGS: u32 = 7;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Seeker {
+    routes: Arc<Routes>,
+    sought: BTreeMap<RouteId, Sought>,
+    timers: BTreeSet<(Time, RouteId)>,
+    /// To begin.
+    lookups: Vec<Lookup>,
+    last_lookup: u64,
+    is_closed: bool,
+}
+
+/// A route that somebody has waited for.
+#[derive(Debug)]
+struct Sought {
+    route: Arc<Route>,
+    /// The round that is under way.
+    round: Option<Round>,
+    /// Rounds in a row that have failed.
+    row: u32,
+    /// The node that it has led to last.
+    led_to: Option<PeerKey>,
+    /// The addresses that were looked up last.
+    last: Vec<SocketAddr>,
+    timer: Option<Time>,
+}
+
+impl Seeker {
+    /// Of this node.
+    pub(crate) fn new(routes: &Arc<Routes>) -> Self {
+        Self {
+            routes: Arc::clone(routes),
+            sought: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            lookups: Vec::new(),
+            last_lookup: 0,
+            is_closed: false,
+        }
+    }
+
+    /// The lookups that are to begin now.
+    pub(crate) fn take_lookups(&mut self) -> Vec<Lookup> {
+        mem::take(&mut self.lookups)
+    }
+
+    /// When something is due.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.timers.first().map(|(due, _)| *due)
+    }
+
+    /// Somebody waits for a route, or it is gone.
+    pub(crate) fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(route) = self.routes.get(id) else {
+            self.set_timer(id, None);
+            if let Some(gone) = self.sought.remove(&id) {
+                gone.route.release();
+            }
+            return;
+        };
+        let new = || Sought { route, round: None, row: 0, led_to: None, last: Vec::new(), timer: None };
+        self.sought.entry(id).or_insert_with(new);
+        self.consider(carrier, id);
+    }
+
+    /// Begins a round if one is wanted and due.
+    fn consider(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
+        match sought.route.phase().0 {
+            Phase::Up(peer) if !carrier.is_up(peer) => sought.route.publish(Phase::Idle),
+            Phase::Failed(_, due) if due > carrier.now() => {
+                if sought.route.is_wanted() {
+                    self.set_timer(id, Some(due));
+                }
+                return;
+            }
+            Phase::Idle | Phase::Failed(..) => {}
+            Phase::Seeking | Phase::Up(_) | Phase::Closed => return,
+        }
+        if sought.route.is_wanted() {
+            self.begin(carrier, id);
+        }
+    }
+
+    fn begin(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        let now = carrier.now();
+        sought.route.begin();
+        let step = match &sought.route.target.0 {
+            Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
+                self.last_lookup += 1;
+                self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+                let (round, step) = Round::looking_up(self.last_lookup, now);
+                sought.round = Some(round);
+                step
+            }
+            Source::Nonsense(why) => {
+                let failure = Failure::misuse(why);
+                return self.lose(carrier, id, failure);
+            }
+            Source::Resolver(..) => sought.round.insert(Round::trying(&sought.last, now)).advance(carrier),
+            Source::Address(address) => sought.round.insert(Round::trying(&[*address], now)).advance(carrier),
+            Source::Addresses(all) => sought.round.insert(Round::trying(all, now)).advance(carrier),
+        };
+        self.follow(carrier, id, step);
+    }
+
+    /// A lookup has ended.
+    pub(crate) fn resolved(&mut self, carrier: &mut dyn Carrier, resolved: Resolved) {
+        let Resolved { route: id, number, outcome } = resolved;
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
+        let error = match outcome {
+            Ok(addresses) => {
+                sought.last = usable(addresses);
+                Vec::new()
+            }
+            Err(error) => error,
+        };
+        round.looked_up(&sought.last, error);
+        let step = round.advance(carrier);
+        self.follow(carrier, id, step);
+    }
+
+    /// A peer is up, or down.
+    pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        self.routes.set_up(peer, matches!(event, PeerEvent::Up { .. }));
+        let mut concerned = Vec::new();
+        for (id, sought) in &self.sought {
+            let concerns = match &sought.round {
+                Some(round) => round.tries(peer),
+                None => sought.led_to == Some(peer),
+            };
+            if concerns {
+                concerned.push(*id);
+            }
+        }
+        for id in concerned {
+            let round = self.sought.get_mut(&id).and_then(|sought| sought.round.as_mut());
+            match (round, event) {
+                (Some(_), PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (Some(round), PeerEvent::Down { cause }) => {
+                    let step = round.down(carrier, peer, cause);
+                    self.follow(carrier, id, step);
+                }
+                // It has come back by itself.
+                (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
+                (None, PeerEvent::Down { .. }) => self.consider(carrier, id),
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let now = carrier.now();
+        let mut any = false;
+        while let Some(&(_, id)) = self.timers.first().filter(|(due, _)| *due <= now) {
+            any = true;
+            self.set_timer(id, None);
+            let Some(sought) = self.sought.get_mut(&id) else { continue };
+            let Some(round) = &mut sought.round else {
+                self.consider(carrier, id);
+                continue;
+            };
+            if round.is_lookup_late(now) {
+                round.looked_up(&sought.last, Round::late_lookup());
+            }
+            let step = round.advance(carrier);
+            self.follow(carrier, id, step);
+        }
+        any
+    }
+
+    fn follow(&mut self, carrier: &mut dyn Carrier, id: RouteId, step: Step) {
+        match step {
+            Step::Waits(until) => self.set_timer(id, Some(until)),
+            Step::Won(peer) => {
+                self.set_timer(id, None);
+                let Some(sought) = self.sought.get_mut(&id) else { return };
+                (sought.round, sought.row, sought.led_to) = (None, 0, Some(peer));
+                sought.route.publish(Phase::Up(peer));
+                self.routes.tell_all(id);
+            }
+            Step::Lost => {
+                let Some(sought) = self.sought.get(&id) else { return };
+                let Some(round) = &sought.round else { return };
+                let is_fixed = !matches!(sought.route.target.0, Source::Resolver(..));
+                let (tried, lookup) = round.what_failed();
+                let failure = Failure::new(tried, lookup, is_fixed);
+                self.lose(carrier, id, failure);
+            }
+        }
+    }
+
+    /// A round has failed.
+    fn lose(&mut self, carrier: &mut dyn Carrier, id: RouteId, failure: Failure) {
+        let now = carrier.now();
+        let Some(sought) = self.sought.get_mut(&id) else { return };
+        sought.round = None;
+        let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
+        sought.row = sought.row.saturating_add(1);
+        // Nodes whose rounds have failed together do not seek together again.
+        let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
+        let due = now + pause + pause * part / 1024;
+        tracing::debug!(server = %sought.route.target, why = failure.text(), "a server was not reached");
+        sought.route.publish(Phase::Failed(Arc::new(failure), due));
+        // Calls that wait for longer than this round want another one.
+        self.set_timer(id, Some(due));
+        self.routes.tell_all(id);
+    }
+
+    fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
+        let Some(sought) = self.sought.get_mut(&id) else {
+            self.timers.retain(|(_, of)| *of != id);
+            return;
+        };
+        if let Some(old) = sought.timer.take() {
+            self.timers.remove(&(old, id));
+        }
+        sought.timer = due;
+        if let Some(due) = due {
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// The node shuts down.
+    pub(crate) fn close(&mut self) {
+        if !mem::replace(&mut self.is_closed, true) {
+            self.timers.clear();
+            for (_, gone) in mem::take(&mut self.sought) {
+                gone.route.release();
+            }
+            self.routes.close();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The routes of a node, and the sessions that are up.
+//!
+//! Channels add routes and remove them; pollers look them up by their numbers, which calls carry.
+
+use super::pollers::Pollers;
+use super::route::{Phase, Route};
+use super::target::Target;
+use crate::route_id::RouteId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_transport::PeerKey;
+use trunkline_verbs::Clock;
+
+/// See the module.
+pub(crate) struct Routes {
+    pollers: Arc<dyn Pollers>,
+    clock: Clock,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    routes: BTreeMap<RouteId, Arc<Route>>,
+    last: u32,
+    /// Nodes that have a session with this one.
+    up: BTreeSet<PeerKey>,
+    is_closed: bool,
+}
+
+impl Routes {
+    /// Of a node with these pollers; none yet.
+    pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock) -> Arc<Self> {
+        Arc::new(Self { pollers, clock, known: Mutex::default() })
+    }
+
+    pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
+        &self.pollers
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Adds a route.
+    pub(super) fn add(&self, target: Target) -> Arc<Route> {
+        let mut known = self.lock();
+        let id = loop {
+            known.last = known.last.wrapping_add(1);
+            // Numbers come again after four billion channels.
+            if let Some(number) = NonZeroU32::new(known.last)
+                && !known.routes.contains_key(&RouteId(number))
+            {
+                break RouteId(number);
+            }
+        };
+        let route = Arc::new(Route::new(id, target));
+        if known.is_closed {
+            route.publish(Phase::Closed);
+        }
+        known.routes.insert(id, Arc::clone(&route));
+        route
+    }
+
+    /// A route's channels are gone.
+    pub(super) fn remove(&self, route: &Route) {
+        self.lock().routes.remove(&route.id);
+        if route.is_known() {
+            self.tell_all(route.id);
+        }
+    }
+
+    /// The route of this number, for a poller to have in its tables until it is told.
+    pub(super) fn get(&self, id: RouteId) -> Option<Arc<Route>> {
+        let known = self.lock();
+        let route = known.routes.get(&id)?;
+        // Under the lock: it is removed later, and then the poller is told.
+        route.is_looked_at();
+        Some(Arc::clone(route))
+    }
+
+    /// All pollers are to look at a route.
+    pub(super) fn tell_all(&self, id: RouteId) {
+        self.pollers.look(id);
+    }
+
+    /// The poller that seeks is to look at a route.
+    pub(super) fn tell_seeker(&self, id: RouteId) {
+        self.pollers.seek(id);
+    }
+
+    /// A session with this node is up, or over.
+    pub(super) fn set_up(&self, peer: PeerKey, is_up: bool) {
+        let mut known = self.lock();
+        if is_up {
+            known.up.insert(peer);
+        } else {
+            known.up.remove(&peer);
+        }
+    }
+
+    pub(super) fn is_up(&self, peer: PeerKey) -> bool {
+        self.lock().up.contains(&peer)
+    }
+
+    /// The node shuts down: nobody waits for a route any more.
+    pub(super) fn close(&self) {
+        let mut known = self.lock();
+        known.is_closed = true;
+        known.up.clear();
+        let routes = known.routes.values().map(Arc::clone).collect::<Vec<_>>();
+        drop(known);
+        routes.into_iter().for_each(|route| route.publish(Phase::Closed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes").field("routes", &self.lock().routes.len()).finish_non_exhaustive()
+    }
+}

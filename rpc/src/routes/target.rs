@@ -1,0 +1,202 @@
+//! What a channel leads to.
+
+use super::resolve::{Dns, Resolve};
+use crate::status::cut;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// What a [`Channel`](crate::Channel) leads to: an address, several, a name, or what a resolver returns.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use trunkline::Target;
+///
+/// let one = Target::from(SocketAddr::from(([10, 0, 0, 1], 7000)));
+/// let first_that_answers = Target::from(["10.0.0.1:7000", "10.0.0.2:7000"].map(|text| text.parse::<SocketAddr>().unwrap()));
+/// let name = Target::from("shop.example:7000");
+/// println!("{one}, {first_that_answers}, {name}");
+/// ```
+#[derive(Debug, Clone)]
+pub struct Target(pub(super) Source);
+
+/// Where the addresses come from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    Address(SocketAddr),
+    /// The first ones that were given.
+    Addresses(Vec<SocketAddr>),
+    /// With its name, so that its own code runs for lookups only.
+    Resolver(Arc<dyn Resolve>, Arc<str>),
+    /// It is not a target, for this reason.
+    Nonsense(String),
+}
+
+/// Most addresses of one server that are tried; further ones are left out.
+pub(super) const MOST_ADDRESSES: usize = 16;
+/// The longest name of a resolver in a status.
+const MOST_NAME_BYTES: usize = 256;
+
+impl Target {
+    /// What this resolver returns, which is asked again before each attempt to connect.
+    pub fn resolver(resolver: impl Resolve) -> Self {
+        let name = resolver.name();
+        Self(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
+    }
+
+    /// The one address that it is, if it is no more than that.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Source::Address(address) => Some(*address),
+            _ => None,
+        }
+    }
+
+    fn of_name(host: &str, port: u16) -> Self {
+        match host.parse::<IpAddr>() {
+            Ok(ip) => SocketAddr::new(ip, port).into(),
+            Err(_) => Self::resolver(Dns::new(host, port)),
+        }
+    }
+}
+
+/// Why no server is at this address, if there can be none.
+pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
+    let ip = address.ip().to_canonical();
+    // Nothing listens on port 0: it asks for a free one, and only a listener can.
+    if address.port() == 0 {
+        let text = "has no port; use the one that its node reports as its local address";
+        return Some(format!("the server's address {address} {text}"));
+    }
+    let kind = match ip {
+        _ if ip.is_unspecified() => "means all addresses of a host, and a node can only listen there",
+        _ if ip.is_multicast() => "is a multicast address, at which there are no servers",
+        IpAddr::V4(ip) if ip.is_broadcast() => "is the broadcast address, at which there are no servers",
+        _ => return None,
+    };
+    let remedy = "use one that its node reports as its local address, or that of its host";
+    Some(format!("the server's address {address} {kind}; {remedy}"))
+}
+
+/// The addresses that are tried of those that were given: each once, those at which a server can be, and so many at most.
+pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut usable = Vec::new();
+    for address in given {
+        if usable.len() == MOST_ADDRESSES {
+            break;
+        }
+        if misuse(address).is_none() && !usable.contains(&address) {
+            usable.push(address);
+        }
+    }
+    usable
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Self {
+        Self(misuse(address).map_or(Source::Address(address), Source::Nonsense))
+    }
+}
+
+/// The first address at which a session comes up. At most 16 different ones are tried.
+impl From<Vec<SocketAddr>> for Target {
+    fn from(addresses: Vec<SocketAddr>) -> Self {
+        let first = addresses.first().copied().and_then(misuse);
+        match usable(addresses)[..] {
+            [] => Self(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
+            [one] => one.into(),
+            ref more => Self(Source::Addresses(more.to_vec())),
+        }
+    }
+}
+
+impl From<&[SocketAddr]> for Target {
+    fn from(addresses: &[SocketAddr]) -> Self {
+        addresses.to_vec().into()
+    }
+}
+
+impl<const N: usize> From<[SocketAddr; N]> for Target {
+    fn from(addresses: [SocketAddr; N]) -> Self {
+        addresses.to_vec().into()
+    }
+}
+
+/// A host and a port. The host is an address or a name.
+impl From<(&str, u16)> for Target {
+    fn from((host, port): (&str, u16)) -> Self {
+        Self::of_name(host, port)
+    }
+}
+
+/// `IP:PORT` or `HOST:PORT`. A text that is neither makes calls end as `InvalidArgument`.
+impl From<&str> for Target {
+    fn from(text: &str) -> Self {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return address.into();
+        }
+        let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(':'));
+        match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
+            Some((host, port)) => Self::of_name(host, port),
+            None => Self(Source::Nonsense(format!("{text:?} is neither IP:PORT nor HOST:PORT"))),
+        }
+    }
+}
+
+impl From<String> for Target {
+    fn from(text: String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<&String> for Target {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Address(address) => address.fmt(f),
+            Source::Addresses(addresses) => match &addresses[..] {
+                [first, rest @ ..] => write!(f, "{first} or {} more", rest.len()),
+                [] => f.write_str("no address"),
+            },
+            Source::Resolver(_, name) => f.write_str(name),
+            Source::Nonsense(_) => f.write_str("an unusable address"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_are_told_apart() {
+        let is_address = |text: &str| Target::from(text).address().is_some();
+        assert!(is_address("10.0.0.1:7") && is_address("[::1]:7"));
+        assert!(Target::from(("10.0.0.1", 7)).address().is_some());
+        assert!(Target::from(("::1", 7)).address().is_some());
+        assert_eq!(Target::from("shop.example:7").to_string(), "shop.example:7");
+        assert!(matches!(Target::from("shop.example:7").0, Source::Resolver(..)));
+        for text in ["", "shop", "shop:", ":7", "shop:70000", "::1:7"] {
+            assert!(matches!(Target::from(text).0, Source::Nonsense(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn of_many_addresses_the_first_different_ones_with_a_port_are_tried() {
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 1000).unwrap_or(0)));
+        let usable = usable(many);
+        assert_eq!(usable.len(), MOST_ADDRESSES);
+        assert_eq!((usable[0], usable[1]), (address(1), address(2)));
+        assert_eq!(Target::from(vec![address(3), address(3), address(0)]).address(), Some(address(3)));
+        assert!(matches!(Target::from(Vec::new()).0, Source::Nonsense(_)));
+        let nowhere = vec!["0.0.0.0:7".parse().unwrap(), "224.0.0.1:7".parse().unwrap()];
+        assert!(matches!(Target::from(nowhere).0, Source::Nonsense(why) if why.contains("0.0.0.0:7")));
+        assert_eq!(Target::from(vec![address(3), address(4)]).to_string(), "10.0.0.1:3 or 1 more");
+    }
+}

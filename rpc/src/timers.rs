@@ -1,0 +1,190 @@
+//! The timers of code that runs on a poller or in the pool: the wheel of [`Deadlines`], with a waker for each.
+//!
+//! A poller has its own, which only its thread uses as a rule, and the workers of a pool share theirs. Who owns one fires what is due, and
+//! sleeps no longer than until the next. Without timers that costs one look at a number.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use trunkline_rings::panics::catch;
+use trunkline_transport::{DeadlineKey, Deadlines};
+use trunkline_verbs::{Clock, Time};
+
+/// What is done when a timer was set that is due before all others.
+type Earlier = Box<dyn Fn() + Send + Sync>;
+
+/// The timers of one poller, or of a pool.
+pub(crate) struct Timers {
+    clock: Clock,
+    /// Nothing for a poller, which looks before it sleeps.
+    earlier: Option<Earlier>,
+    waiting: Mutex<Deadlines<Arc<Timer>>>,
+    /// Nothing is due before this, in nanoseconds.
+    next: AtomicU64,
+}
+
+/// Who waits for a time.
+#[derive(Debug)]
+struct Timer {
+    /// It is in the wheel no more. Changed under the lock of that.
+    is_due: AtomicBool,
+    waker: Mutex<Waker>,
+}
+
+/// A timer that was set.
+#[derive(Debug)]
+pub(crate) struct SetTimer {
+    key: DeadlineKey,
+    timer: Arc<Timer>,
+}
+
+impl SetTimer {
+    /// Whether it has been fired.
+    pub(crate) fn is_due(&self) -> bool {
+        // SYNC: timer-fired
+        self.timer.is_due.load(Ordering::Acquire)
+    }
+
+    /// Wakes this one from now on.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let mut own = self.timer.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if !own.will_wake(waker) {
+            own.clone_from(waker);
+        }
+    }
+}
+
+impl Timers {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, earlier: None, waiting: Mutex::default(), next: AtomicU64::new(Time::MAX.0) }
+    }
+
+    /// The same, for threads that may sleep when another one sets a timer: `earlier` wakes one if that is due before all others.
+    pub(crate) fn shared(clock: Clock, earlier: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { earlier: Some(Box::new(earlier)), ..Self::new(clock) }
+    }
+
+    /// The clock that they go by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Wakes somebody at a time.
+    pub(crate) fn set(&self, at: Time, waker: &Waker) -> SetTimer {
+        let timer = Arc::new(Timer { is_due: AtomicBool::new(false), waker: Mutex::new(waker.clone()) });
+        let mut waiting = self.waiting();
+        let before = waiting.next();
+        let key = waiting.add(self.clock.now(), at, Arc::clone(&timer));
+        self.publish(&waiting);
+        drop(waiting);
+        if let Some(earlier) = self.earlier.as_ref().filter(|_| before.is_none_or(|before| at < before)) {
+            earlier();
+        }
+        SetTimer { key, timer }
+    }
+
+    /// Nobody waits for a timer any more.
+    pub(crate) fn remove(&self, set: &SetTimer) {
+        let mut waiting = self.waiting();
+        // Its place in the wheel may be another's once it is due.
+        if !set.is_due() {
+            let removed = waiting.remove(set.key);
+            self.publish(&waiting);
+            drop(waiting);
+            drop(removed);
+        }
+    }
+
+    /// Wakes whoever waits for a time that has come. Returns whether there was anybody.
+    #[inline]
+    pub(crate) fn fire(&self, now: Time) -> bool {
+        self.next.load(Ordering::Relaxed) <= now.0 && self.fire_all(now)
+    }
+
+    #[cold]
+    fn fire_all(&self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(timer) = self.take(now) {
+            any = true;
+            let waker = timer.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // It may be any program's.
+            let _ended = catch(|| waker.wake());
+        }
+        any
+    }
+
+    fn take(&self, now: Time) -> Option<Arc<Timer>> {
+        let mut waiting = self.waiting();
+        let timer = waiting.due(now);
+        if let Some(timer) = &timer {
+            // SYNC: timer-fired
+            timer.is_due.store(true, Ordering::Release);
+        }
+        self.publish(&waiting);
+        timer
+    }
+
+    /// When to look next.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Time> {
+        let next = self.next.load(Ordering::Relaxed);
+        (next != Time::MAX.0).then_some(Time(next))
+    }
+
+    fn publish(&self, waiting: &Deadlines<Arc<Timer>>) {
+        self.next.store(waiting.next().unwrap_or(Time::MAX).0, Ordering::Relaxed);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Deadlines<Arc<Timer>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Timers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timers").field("waiting", &self.waiting().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use trunkline_verbs::VirtualClock;
+
+    #[derive(Debug, Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn timers_are_fired_in_time_and_once_and_leave_nothing_when_they_are_dropped() {
+        let clock = VirtualClock::new();
+        clock.set(Time(1_000));
+        let wakes = Arc::new(Count::default());
+        let of_timers = Arc::clone(&wakes);
+        let timers = Timers::shared(Clock::simulated(clock), move || Arc::clone(&of_timers).wake());
+        assert!(timers.next().is_none() && !timers.fire(Time(u64::MAX - 1)));
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let late = timers.set(Time(9_000), &waker);
+        let early = timers.set(Time(5_000), &waker);
+        let dropped = timers.set(Time(6_000), &waker);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "two were the earliest");
+        assert!(!timers.fire(Time(4_999)) && !early.is_due());
+        assert!(timers.fire(Time(5_000)) && early.is_due() && !late.is_due());
+        timers.remove(&dropped);
+        // A place of the wheel that is used again is not the fired timer's.
+        let next = timers.set(Time(8_000), &waker);
+        timers.remove(&early);
+        assert!(timers.fire(Time(10_000)) && next.is_due() && late.is_due() && !dropped.is_due());
+        assert_eq!((count.0.load(Ordering::Relaxed), timers.next()), (3, None));
+        assert_eq!(timers.waiting().len(), 0);
+    }
+}

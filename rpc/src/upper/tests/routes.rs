@@ -1,0 +1,169 @@
+//! Calls by routes: which addresses are tried and when, and what becomes of the calls meanwhile.
+
+use super::{FakeCarrier, sent, server, status};
+use crate::call::Outcome;
+use crate::fake::Rig;
+use crate::reason::Reason;
+use crate::routes::{Link, Target};
+use crate::status::Code;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_rings::cell::Getter;
+use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, Upper as _};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MS: Duration = Duration::from_millis(1);
+
+fn at(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+fn key(port: u16) -> PeerKey {
+    FakeCarrier::key(at(port))
+}
+
+fn link(rig: &Rig, ports: &[u16]) -> Arc<Link> {
+    let addresses = ports.iter().map(|port| at(*port)).collect::<Vec<_>>();
+    Link::new(&rig.routes, Target::from(addresses))
+}
+
+fn up(rig: &mut Rig, port: u16) {
+    rig.carrier.up.insert(key(port));
+    rig.peer(key(port), PeerEvent::Up { epoch: 1, pollers: 1 });
+    rig.run();
+}
+
+fn down(rig: &mut Rig, port: u16, cause: PeerDown) {
+    rig.carrier.up.remove(&key(port));
+    rig.peer(key(port), PeerEvent::Down { cause });
+    rig.run();
+}
+
+fn submit(rig: &mut Rig, link: &Link, connect: Connect) -> Getter<Outcome> {
+    let getter = rig.submit_by(link, connect, LIMIT);
+    // The seeker is told in the next turn.
+    rig.run();
+    rig.run();
+    getter
+}
+
+fn waits(getter: &mut Getter<Outcome>) -> bool {
+    getter.try_take().is_none()
+}
+
+#[test]
+fn the_next_address_is_tried_when_the_last_has_failed_or_does_not_answer() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2, 3]);
+    let mut call = submit(&mut rig, &link, Connect::FailFast);
+    assert_eq!(rig.carrier.reached, [key(1)]);
+    assert!(rig.poller.next_timer().is_some_and(|due| due <= rig.carrier.now + 500 * MS));
+    rig.carrier.wait(499 * MS);
+    rig.run();
+    assert_eq!(rig.carrier.reached.len(), 1, "it may still answer");
+    rig.carrier.wait(MS);
+    rig.run();
+    assert_eq!(rig.carrier.reached, [key(1), key(2)]);
+    down(&mut rig, 2, PeerDown::NotListening);
+    assert_eq!(rig.carrier.reached, [key(1), key(2), key(3)], "at once");
+    assert!(waits(&mut call) && sent(&mut rig).is_empty());
+    up(&mut rig, 1);
+    let given = sent(&mut rig);
+    assert_eq!((given.len(), given[0].0.peer), (1, key(1)), "the first one has answered after all");
+}
+
+#[test]
+fn calls_fail_with_the_round_that_they_have_waited_for_unless_they_wait_for_any() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let mut fast = submit(&mut rig, &link, Connect::FailFast);
+    let mut patient = submit(&mut rig, &link, Connect::Wait);
+    down(&mut rig, 1, PeerDown::NotListening);
+    assert!(waits(&mut fast));
+    down(&mut rig, 2, PeerDown::Unreachable);
+    rig.run();
+    let failed = status(&mut fast);
+    assert_eq!((failed.code(), failed.reason()), (Code::Unavailable, Some(Reason::Unreachable)), "{failed}");
+    assert!(!failed.may_have_run());
+    for words in ["127.0.0.1:1: nobody listens", "127.0.0.1:2: the peer does not answer"] {
+        assert!(failed.message().contains(words), "{failed}");
+    }
+    let refused = status(&mut submit(&mut rig, &link, Connect::FailFast));
+    assert!(refused.message().contains("; the next attempt to connect is due in "), "{refused}");
+    assert!(waits(&mut patient));
+    // Pauses double, and end.
+    for _ in 0..12 {
+        let before = rig.carrier.reached.len();
+        rig.carrier.wait(1700 * MS);
+        rig.run();
+        assert!(rig.carrier.reached.len() > before, "another round begins");
+        down(&mut rig, 1, PeerDown::NotListening);
+        down(&mut rig, 2, PeerDown::NotListening);
+        rig.run();
+    }
+    rig.carrier.wait(1700 * MS);
+    rig.run();
+    up(&mut rig, 1);
+    assert_eq!(sent(&mut rig).len(), 1);
+    // Nobody waits any more, so nobody is looked for.
+    down(&mut rig, 1, PeerDown::Died);
+    let before = rig.carrier.reached.len();
+    rig.carrier.wait(5000 * MS);
+    rig.run();
+    assert_eq!(rig.carrier.reached.len(), before);
+}
+
+#[test]
+fn a_call_that_waits_ends_by_its_deadline_and_one_that_is_dropped_leaves_nothing() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let mut call = rig.submit_by(&link, Connect::Wait, 100 * MS);
+    let dropped = rig.submit_by(&link, Connect::Wait, LIMIT);
+    rig.run();
+    assert_eq!(rig.poller.sizes(), (2, 0));
+    drop(dropped);
+    rig.inbox.ask_for_sweep();
+    rig.run();
+    assert_eq!(rig.poller.sizes(), (1, 0));
+    rig.carrier.wait(100 * MS);
+    rig.run();
+    let late = status(&mut call);
+    assert_eq!((late.code(), late.may_have_run()), (Code::DeadlineExceeded, false), "{late}");
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_call_does_not_follow_a_session_that_is_over_before_its_end_is_known() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let _first = submit(&mut rig, &link, Connect::FailFast);
+    up(&mut rig, 1);
+    assert_eq!(sent(&mut rig).len(), 1);
+    // The carrier knows already; what waited there would be tied to this address.
+    rig.carrier.up.remove(&key(1));
+    let mut second = submit(&mut rig, &link, Connect::Wait);
+    assert!(waits(&mut second) && sent(&mut rig).is_empty());
+    down(&mut rig, 1, PeerDown::NotListening);
+    rig.carrier.wait(500 * MS);
+    rig.run();
+    up(&mut rig, 2);
+    let given = sent(&mut rig);
+    assert_eq!((given.len(), given[0].0.peer), (1, key(2)));
+    assert_ne!(server().peer, key(2));
+}
+
+#[test]
+fn an_attempt_that_never_ends_is_given_up() {
+    let mut rig = Rig::new();
+    let link = link(&rig, &[1, 2]);
+    let mut call = submit(&mut rig, &link, Connect::FailFast);
+    // The device is away, say: nobody reports anything.
+    for _ in 0..40 {
+        rig.carrier.wait(500 * MS);
+        rig.run();
+        rig.run();
+    }
+    let failed = status(&mut call);
+    assert!(failed.message().matches("no session in time").count() == 2, "{failed}");
+}

@@ -1,0 +1,384 @@
+//! Channels to servers that have several addresses, or names, or move: who is tried, when, and what callers are told.
+
+use crate::common::{LIMIT, events, until};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as Task, Poll, Waker};
+use std::time::{Duration, Instant};
+use trunkline::{
+    Admission, CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder,
+    PollerIndex, Reason, Resolve, Resolving, Status, Target, block_on,
+};
+
+#[trunkline::service]
+trait Who {
+    async fn who(&self) -> Result<u32, Status>;
+    async fn ask_back(&self, cx: &Context) -> Result<u32, Status>;
+}
+
+/// Who it is.
+struct Number(u32, Option<Arc<Mutex<Option<Node>>>>);
+
+impl Who for Number {
+    async fn who(&self) -> Result<u32, Status> {
+        Ok(self.0)
+    }
+
+    async fn ask_back(&self, cx: &Context) -> Result<u32, Status> {
+        let node = self.1.as_ref().ok_or_else(|| Status::internal("it has no node"))?;
+        let peer = cx.peer().ok_or_else(|| Status::internal("nobody called"))?;
+        let channel = node.lock().unwrap().as_ref().map(|node| node.channel_to(&peer));
+        WhoClient::new(channel.ok_or_else(|| Status::internal("no node"))?).who().await
+    }
+}
+
+fn node(network: &InProcessNetwork) -> NodeBuilder {
+    Node::builder().in_process(network)
+}
+
+fn server(network: &InProcessNetwork, number: u32) -> Node {
+    node(network).serve(WhoServer::new(Number(number, None))).start().unwrap()
+}
+
+/// An address of this node's host where nobody listens.
+fn next_to(node: &Node) -> SocketAddr {
+    let taken = node.local_address();
+    SocketAddr::new(taken.ip(), taken.port() ^ 1)
+}
+
+fn patient() -> CallOptions {
+    CallOptions::new().timeout(LIMIT).connect(Connect::Wait)
+}
+
+fn who(channel: &Channel, options: &CallOptions) -> Result<u32, Status> {
+    block_on(WhoClient::new(channel.clone()).with(options).who())
+}
+
+/// Returns what the test has set, and counts how often it is asked.
+#[derive(Debug, Clone, Default)]
+struct Directory(Arc<Mutex<Vec<SocketAddr>>>, Arc<AtomicUsize>);
+
+impl Directory {
+    fn set(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into_iter().collect();
+    }
+
+    fn lookups(&self) -> usize {
+        self.1.load(Ordering::SeqCst)
+    }
+}
+
+impl Resolve for Directory {
+    fn resolve(&self) -> Resolving<'_> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()) })
+    }
+}
+
+#[test]
+fn all_addresses_are_tried_until_one_answers() {
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let nobody = SocketAddr::from(([127, 9, 9, 9], 7000));
+    let channel = caller.channel([next_to(&there), nobody, there.local_address()]);
+    assert!(!channel.is_connected(), "it connects when that is needed");
+    let began = Instant::now();
+    assert_eq!(who(&channel, &CallOptions::new()), Ok(7));
+    assert!(began.elapsed() < Duration::from_secs(4), "an address that does not answer held up the next one");
+    assert!(channel.is_connected());
+    assert_eq!(block_on(channel.ready()), Ok(()));
+}
+
+#[test]
+fn a_channel_is_lazy_and_ready_connects_it() {
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let channel = caller.channel(there.local_address());
+    assert_eq!((caller.report().ini, channel.is_connected()), (0, false));
+    assert_eq!(block_on(channel.ready()), Ok(()));
+    assert!(channel.is_connected() && channel.clone().is_connected() && caller.report().ini > 0);
+    drop(there);
+    until("the session ends", || (!channel.is_connected()).then_some(()));
+}
+
+#[test]
+fn ready_and_calls_name_every_address_with_its_cause() {
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let dead =
+        [next_to(&there), SocketAddr::new(there.local_address().ip(), there.local_address().port() ^ 2)];
+    let channel = caller.channel(dead);
+    let named = |status: &Status| {
+        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+        assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
+        for address in dead {
+            let words = format!("{address}: nobody listens on that port");
+            assert!(status.message().contains(&words), "{status}");
+        }
+    };
+    let status = block_on(channel.ready()).unwrap_err();
+    named(&status);
+    assert!(status.message().starts_with("connecting to "), "{status}");
+    let refused = until("no attempt is due", || {
+        let status = who(&channel, &CallOptions::new()).unwrap_err();
+        named(&status);
+        status.message().contains("; the next attempt to connect is due in ").then_some(status)
+    });
+    assert!(refused.message().starts_with("Who.who at "), "{refused}");
+    let late = who(&channel, &CallOptions::new().timeout(Duration::from_millis(100)).connect(Connect::Wait));
+    let late = late.unwrap_err();
+    assert_eq!((late.code(), late.may_have_run()), (Code::DeadlineExceeded, false), "{late}");
+    assert!(late.message().contains("nobody listens on that port"), "{late}");
+}
+
+#[test]
+fn names_are_resolved_again_when_connecting_fails_and_when_a_session_ends() {
+    let network = InProcessNetwork::new();
+    let (first, second) = (server(&network, 1), server(&network, 2));
+    let caller = node(&network).start().unwrap();
+    let directory = Directory::default();
+    let channel = caller.channel(Target::resolver(directory.clone()));
+    let status = who(&channel, &CallOptions::new()).unwrap_err();
+    assert!(status.message().contains("the name has no address"), "{status}");
+    directory.set([next_to(&first)]);
+    let waiting = WhoClient::new(channel.clone());
+    let options = patient();
+    let mut waiting = pin!(waiting.with(&options).who());
+    assert!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+    let before = directory.lookups();
+    until("it is asked again", || (directory.lookups() > before + 2).then_some(()));
+    assert_eq!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())), Poll::Pending);
+    directory.set([next_to(&first), first.local_address()]);
+    assert_eq!(block_on(waiting), Ok(1));
+    // All calls go to that one, and nobody is asked, as long as it is there.
+    let asked = directory.lookups();
+    directory.set([second.local_address()]);
+    assert_eq!((who(&channel, &CallOptions::new()), directory.lookups()), (Ok(1), asked));
+    first.shutdown();
+    until("the other one answers", || who(&channel, &CallOptions::new()).ok().filter(|who| *who == 2));
+    assert_eq!(directory.lookups(), asked + 1);
+}
+
+#[test]
+fn a_lookup_that_blocks_holds_up_neither_pollers_nor_callers() {
+    #[derive(Debug)]
+    struct Blocked(Mutex<std::sync::mpsc::Receiver<SocketAddr>>);
+    impl Resolve for Blocked {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async { Ok(vec![self.0.lock().unwrap().recv_timeout(LIMIT)?]) })
+        }
+    }
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let (answer, lookup) = std::sync::mpsc::channel();
+    let channel = caller.channel(Target::resolver(Blocked(Mutex::new(lookup))));
+    let client = WhoClient::new(channel.clone());
+    let options = patient();
+    let mut blocked = pin!(client.with(&options).who());
+    let (mut ready, other) = (pin!(channel.ready()), caller.channel(there.local_address()));
+    for _ in 0..20 {
+        assert!(blocked.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+        assert!(ready.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+        assert_eq!(who(&other, &CallOptions::new()), Ok(7), "the node's only poller goes on");
+    }
+    answer.send(there.local_address()).unwrap();
+    assert_eq!((block_on(blocked), block_on(ready)), (Ok(7), Ok(())));
+}
+
+#[test]
+fn a_name_is_asked_of_dns_and_its_error_is_kept() {
+    // As anybody's: the system's resolver knows this one.
+    let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
+    let caller = crate::common::node().start().unwrap();
+    let port = server.local_address().port();
+    let channel = caller.channel(format!("no-such-host.invalid:{port}"));
+    let status = block_on(channel.ready()).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+    assert!(status.message().contains(&format!("no-such-host.invalid:{port}")), "{status}");
+    assert!(!status.causes().is_empty(), "{status}");
+    // It resolves to 127.0.0.1, where this server does not listen, and maybe to ::1.
+    let status = block_on(caller.channel(("localhost", port)).ready()).unwrap_err();
+    assert!(status.message().contains(&format!("127.0.0.1:{port}: ")), "{status}");
+}
+
+#[test]
+fn a_resolver_may_return_anything() {
+    #[derive(Debug)]
+    enum Hostile {
+        Many(SocketAddr),
+        Panics,
+        Fails,
+    }
+    impl Resolve for Hostile {
+        fn resolve(&self) -> Resolving<'_> {
+            match self {
+                Self::Many(dead) => {
+                    let dead = *dead;
+                    let all = (0..1_000_000_u32).map(move |at| {
+                        let port = u16::try_from(at % 50_000).unwrap_or(0);
+                        SocketAddr::new(dead.ip(), if port == dead.port() { 0 } else { port })
+                    });
+                    Box::pin(async move { Ok(all.collect()) })
+                }
+                Self::Panics => panic!("on purpose"),
+                Self::Fails => Box::pin(async { Err("the directory is on fire".into()) }),
+            }
+        }
+    }
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let status = |resolver| block_on(caller.channel(Target::resolver(resolver)).ready()).unwrap_err();
+    let many = status(Hostile::Many(there.local_address()));
+    assert_eq!(many.message().matches("nobody listens").count(), 16, "{many}");
+    assert!(many.message().len() < 4096, "{many}");
+    let panicked = status(Hostile::Panics);
+    assert!(panicked.causes()[0].contains("the resolver panicked: on purpose"), "{panicked}");
+    assert_eq!(status(Hostile::Fails).causes(), ["the directory is on fire"]);
+    assert_eq!(who(&caller.channel(there.local_address()), &CallOptions::new()), Ok(7));
+}
+
+#[test]
+fn a_resolver_is_named_by_what_it_says_and_not_by_its_fields() {
+    #[derive(Debug)]
+    struct Listed {
+        _password: &'static str,
+    }
+    impl Resolve for Listed {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async { Ok(vec!["0.0.0.0:7".parse()?, "224.0.0.1:7".parse()?]) })
+        }
+    }
+    let node = node(&InProcessNetwork::new()).start().unwrap();
+    let channel = node.channel(Target::resolver(Listed { _password: "secret" }));
+    let status = who(&channel, &CallOptions::new()).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(
+        status.message().ends_with("at Listed: the name has no address at which a server can be"),
+        "{status}"
+    );
+    let named = Target::resolver(Dns::new("shop.example", 7000));
+    assert_eq!(named.to_string(), "shop.example:7000");
+}
+
+#[test]
+fn what_is_not_a_target_is_refused_by_calls() {
+    let network = InProcessNetwork::new();
+    let caller = node(&network).start().unwrap();
+    let nowhere =
+        ["0.0.0.0:7", "[::]:7", "[::ffff:0.0.0.0]:7", "224.0.0.1:7", "[ff02::1]:7", "255.255.255.255:7"];
+    let targets = ["shop", "shop:seven", "", "10.0.0.1:0"].into_iter().chain(nowhere).map(Target::from);
+    for target in targets.chain([Target::from(Vec::new())]) {
+        let channel = caller.channel(target);
+        for options in [CallOptions::new(), patient()] {
+            let status = who(&channel, &options).unwrap_err();
+            assert_eq!((status.code(), status.may_have_run()), (Code::InvalidArgument, false), "{status}");
+            assert_eq!(status.reason(), Some(Reason::Misuse));
+        }
+        assert_eq!(block_on(channel.ready()).unwrap_err().code(), Code::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_server_calls_its_client_over_the_same_session() {
+    let network = InProcessNetwork::new();
+    let own = Arc::new(Mutex::new(None));
+    let handler = Number(1, Some(Arc::clone(&own)));
+    let there = node(&network).serve(WhoServer::new(handler)).start().unwrap();
+    let address = there.local_address();
+    *own.lock().unwrap() = Some(there);
+    let caller = server(&network, 2);
+    let client = WhoClient::new(caller.channel(address));
+    assert_eq!(block_on(client.who()), Ok(1));
+    let halves = |node: &Node| (node.report().ini, node.report().tgt);
+    let before = (halves(&caller), own.lock().unwrap().as_ref().map(halves));
+    assert_eq!(block_on(client.ask_back()), Ok(2));
+    assert_eq!(
+        (halves(&caller), own.lock().unwrap().as_ref().map(halves)),
+        before,
+        "another session was made"
+    );
+    own.lock().unwrap().take();
+}
+
+#[test]
+fn a_channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).pollers(2).start().unwrap());
+    let other = node(&network).start().unwrap();
+    let directory = Directory::default();
+    directory.set([next_to(&there), there.local_address()]);
+    let channel = caller.channel(Target::resolver(directory));
+    for (node, poller) in [(&caller, 0), (&caller, 1), (&other, 0)] {
+        let channel = channel.clone();
+        let task = move |context: trunkline::PollerContext| async move {
+            let local = channel.on(&context);
+            local.ready().await?;
+            assert!(local.is_connected());
+            WhoLocal::new(local).who().await
+        };
+        assert_eq!(block_on(node.run_on(PollerIndex(poller), task)), Ok(Ok(7)));
+    }
+}
+
+#[test]
+fn calls_on_an_ordered_channel_keep_their_order_while_it_is_looked_for() {
+    #[trunkline::service]
+    trait Log {
+        async fn note(&self, number: u32) -> Result<(), Status>;
+    }
+    struct Notes(crate::common::Reporter<u32>);
+    impl Log for Notes {
+        async fn note(&self, number: u32) -> Result<(), Status> {
+            self.0.tell(number);
+            Ok(())
+        }
+    }
+    let (reporter, noted) = events();
+    let network = InProcessNetwork::new();
+    let there = node(&network).pollers(2).serve(LogServer::new(Notes(reporter))).start().unwrap();
+    let caller = node(&network).pollers(2).start().unwrap();
+    let directory = Directory::default();
+    directory.set([next_to(&there), there.local_address()]);
+    let client = LogClient::new(caller.channel(Target::resolver(directory)).ordered());
+    let options = patient();
+    let calls = (0..100).map(|number| client.with(&options).note(number)).collect::<Vec<_>>();
+    for (number, call) in (0..).zip(calls) {
+        assert_eq!(block_on(call), Ok(()));
+        assert_eq!(noted.next(), number);
+    }
+}
+
+#[test]
+fn calls_that_wait_for_a_connection_end_when_dropped_and_when_their_node_shuts_down() {
+    let network = InProcessNetwork::new();
+    let caller = node(&network).start().unwrap();
+    let nobody = SocketAddr::from(([127, 9, 9, 9], 7000));
+    let channel = caller.channel([nobody, SocketAddr::from(([127, 9, 9, 9], 7001))]);
+    let client = WhoClient::new(channel.clone());
+    let options = patient().timeout(Duration::from_secs(3600)).admission(Admission::Try);
+    drop(client.with(&options).who());
+    let mut waiting = pin!(client.with(&options).who());
+    let mut ready = pin!(channel.ready());
+    assert!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+    assert!(ready.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_pending());
+    caller.shutdown();
+    let ended = [block_on(waiting).map(drop), block_on(ready), block_on(channel.ready())];
+    for status in ended.map(Result::unwrap_err) {
+        assert_eq!((status.code(), status.reason()), (Code::Unavailable, Some(Reason::Draining)), "{status}");
+    }
+}
+
+#[test]
+fn a_channel_that_is_dropped_leaves_no_route() {
+    let network = InProcessNetwork::new();
+    let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
+    let directory = Directory::default();
+    directory.set([there.local_address()]);
+    let weak = Arc::downgrade(&directory.0);
+    let channel = caller.channel(Target::resolver(directory));
+    assert_eq!(who(&channel, &CallOptions::new()), Ok(7));
+    drop(channel);
+    until("pollers forget it", || weak.upgrade().is_none().then_some(()));
+}

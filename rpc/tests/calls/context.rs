@@ -1,0 +1,192 @@
+//! What a handler knows of its call, and what the calls that it makes inherit.
+
+use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Reason, Status, block_on};
+
+#[trunkline::service]
+trait Chain {
+    /// The time that is left, in microseconds.
+    async fn left(&self, cx: &Context) -> Option<u64>;
+    /// Works for so long, and then asks the next server for its time left: inherited, with a limit of an hour of its own, and
+    /// detached.
+    async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
+    /// Hangs at the end of a chain of so many calls.
+    async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
+    /// Where the caller listens, explicit and ambient.
+    async fn who(&self, cx: &Context) -> (Option<SocketAddr>, Option<SocketAddr>);
+    /// Hands its context to a thread, which reports the end of the call.
+    async fn leave(&self, hang: bool);
+}
+
+struct Link {
+    context: PollerContext,
+    reporter: Reporter<&'static str>,
+    contexts: Reporter<Context>,
+}
+
+impl Link {
+    fn to(&self, server: SocketAddr) -> Result<ChainLocal, Status> {
+        ChainLocal::connect(&self.context, server)
+    }
+}
+
+fn micros(left: Duration) -> u64 {
+    u64::try_from(left.as_micros()).unwrap()
+}
+
+impl Chain for Link {
+    async fn left(&self, cx: &Context) -> Option<u64> {
+        cx.time_left().map(micros)
+    }
+
+    async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status> {
+        thread::sleep(Duration::from_millis(work_ms));
+        let own = cx.time_left().map(micros).unwrap();
+        let next = self.to(next)?;
+        let inherited = next.left().await?.unwrap();
+        let hour = CallOptions::new().timeout(Duration::from_secs(3600));
+        let limited = next.with(&hour).left().await?.unwrap();
+        let detached = Context::detached().scope(async { next.with(&hour).left().await }).await?.unwrap();
+        Ok([own, inherited, limited, detached])
+    }
+
+    async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status> {
+        if depth > 1 {
+            let next = route[usize::try_from(depth).unwrap() % route.len()];
+            return self.to(next)?.hang(depth - 1, route).await;
+        }
+        let _guard = Guard(self.reporter.clone());
+        self.reporter.tell("started");
+        std::future::pending().await
+    }
+
+    async fn who(&self, cx: &Context) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let ambient = Context::current().and_then(|current| current.peer());
+        (cx.peer().map(|peer| peer.address()), ambient.map(|peer| peer.address()))
+    }
+
+    async fn leave(&self, hang: bool) {
+        self.contexts.tell(Context::current().unwrap());
+        if hang {
+            std::future::pending().await
+        }
+    }
+}
+
+struct Rig {
+    nodes: [Node; 2],
+    client: ChainClient,
+    told: Events<&'static str>,
+    contexts: Events<Context>,
+}
+
+fn rig() -> Rig {
+    let ((reporter, told), (of_contexts, contexts)) = (events(), events());
+    let nodes = [1, 2].map(|pollers| {
+        let (reporter, contexts) = (reporter.clone(), of_contexts.clone());
+        let service = ChainServer::per_poller(move |context| {
+            let (reporter, contexts) = (reporter.clone(), contexts.clone());
+            Ok::<_, Status>(Link { context: context.clone(), reporter, contexts })
+        });
+        // Handlers that never end must not outlast the time limit of their calls.
+        node().grace(Duration::from_millis(100)).pollers(pollers).serve(service).start().unwrap()
+    });
+    let client = ChainClient::connect(&nodes[1], nodes[0].local_address()).unwrap();
+    Rig { nodes, client, told, contexts }
+}
+
+#[test]
+fn a_call_of_a_handler_has_the_rest_of_the_handlers_time() {
+    let Rig { nodes, client, .. } = rig();
+    // Connects the two in both directions.
+    block_on(client.ask(0, nodes[1].local_address())).unwrap();
+    let limited = client.clone().with_timeout(Duration::from_millis(200));
+    let [own, inherited, limited, detached] =
+        until("a machine that is fast enough", || block_on(limited.ask(50, nodes[1].local_address())).ok());
+    assert!(own <= 150_000, "the handler has {own} us left");
+    assert!(inherited <= own, "the second handler has {inherited} of {own} us");
+    assert!(limited <= inherited, "a longer limit does not help: {limited} of {inherited} us");
+    assert!(detached > 3_000_000_000, "nor does detached() inherit: {detached} us");
+    // A call without a limit anywhere has 10 s.
+    let left = block_on(client.left()).unwrap().unwrap();
+    assert!((5_000_000..=10_010_000).contains(&left), "{left} us");
+}
+
+#[test]
+fn a_call_that_is_dropped_stops_the_fifth_handler_of_its_chain() {
+    let Rig { nodes, client, told, .. } = rig();
+    let route = nodes.iter().map(Node::local_address).collect::<Vec<_>>();
+    for _ in 0..3 {
+        // It always ends, and in time on a machine that others leave some of.
+        until("a machine that is fast enough", || {
+            let call = client.hang(5, route.clone());
+            assert_eq!(told.next(), "started");
+            let dropped = Instant::now();
+            drop(call);
+            assert_eq!(told.next(), "dropped");
+            (dropped.elapsed() < Duration::from_millis(100)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_handler_knows_its_caller() {
+    let Rig { nodes, client, .. } = rig();
+    let caller = Some(nodes[1].local_address());
+    assert_eq!(block_on(client.who()), Ok((caller, caller)));
+}
+
+#[test]
+fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
+    let Rig { nodes, client, contexts, .. } = rig();
+    block_on(client.leave(false)).unwrap();
+    assert!(contexts.next().is_cancelled(), "its handler has returned");
+    let call = client.leave(true);
+    let context = contexts.next();
+    assert!(!context.is_cancelled() && context.time_left().is_some_and(|left| left > Duration::ZERO));
+    let (sender, ended) = mpsc::channel();
+    let of_thread = context.clone();
+    let waiter = thread::spawn(move || {
+        block_on(of_thread.cancelled());
+        sender.send(()).unwrap();
+    });
+    assert!(ended.try_recv().is_err());
+    drop(call);
+    ended.recv_timeout(LIMIT).expect("the call is over");
+    waiter.join().unwrap();
+    assert!(context.is_cancelled());
+    let short = client.clone().with_timeout(Duration::from_millis(50));
+    assert_eq!(block_on(short.leave(true)).unwrap_err().reason(), Some(Reason::Expired));
+    let expired = contexts.next();
+    until("the end of the handler", || expired.is_cancelled().then_some(()));
+    assert_eq!(expired.time_left(), Some(Duration::ZERO));
+    drop(nodes);
+}
+
+#[test]
+fn a_scope_takes_the_deadline_to_another_executor() {
+    let Rig { nodes: _nodes, client, contexts, .. } = rig();
+    let _call = client.with(&CallOptions::new().timeout(Duration::from_millis(300))).leave(true);
+    let context = contexts.next();
+    let left = block_on(context.scope(async { client.left().await })).unwrap();
+    assert!(left.is_some_and(|left| left <= 300_000), "{left:?}");
+    let late = block_on(context.scope(async {
+        block_on(context.cancelled());
+        client.left().await
+    }));
+    assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+#[test]
+fn outside_of_handlers_there_is_no_context() {
+    let Rig { nodes, .. } = rig();
+    assert!(Context::current().is_none() && PollerContext::current().is_none());
+    let task = nodes[1].run_on(PollerIndex(1), |_| async {
+        (Context::current().is_none(), PollerContext::current().map(|poller| poller.poller()))
+    });
+    assert_eq!(block_on(task), Ok((true, Some(PollerIndex(1)))));
+}

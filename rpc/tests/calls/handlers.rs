@@ -1,0 +1,120 @@
+//! Handlers: one for all pollers or one for each, and what they may use.
+
+use crate::common::{node, pair};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use trunkline::{Code, PollerContext, Reason, Status, block_on};
+
+#[trunkline::service]
+trait Counter {
+    /// Counts in the handler; returns the count, and on which poller it runs.
+    async fn count(&self) -> (u32, u16);
+    /// Sleeps by tokio's timer in a task of tokio's, and beside it.
+    async fn sleep(&self) -> Result<u32, Status>;
+}
+
+fn poller() -> u16 {
+    PollerContext::current().unwrap().poller().0
+}
+
+async fn sleep() -> Result<u32, Status> {
+    let pause = Duration::from_millis(5);
+    let task = tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        7
+    });
+    tokio::time::timeout(Duration::from_secs(20), tokio::time::sleep(pause))
+        .await
+        .map_err(|_| Status::internal("it takes too long"))?;
+    task.await.map_err(|error| Status::internal(error.to_string()))
+}
+
+#[derive(Default)]
+struct Shared(AtomicU32);
+
+impl Counter for Shared {
+    async fn count(&self) -> (u32, u16) {
+        (self.0.fetch_add(1, Ordering::Relaxed) + 1, poller())
+    }
+    async fn sleep(&self) -> Result<u32, Status> {
+        sleep().await
+    }
+}
+
+#[derive(Default)]
+struct Own(Cell<u32>);
+
+impl Counter for Own {
+    async fn count(&self) -> (u32, u16) {
+        self.0.set(self.0.get() + 1);
+        (self.0.get(), poller())
+    }
+    async fn sleep(&self) -> Result<u32, Status> {
+        sleep().await
+    }
+}
+
+const POLLERS: u16 = 4;
+const CALLS: u32 = 16;
+
+/// The counts and pollers of some calls.
+fn count(server: CounterServer) -> Vec<(u32, u16)> {
+    let server = node().pollers(POLLERS).serve(server).start().unwrap();
+    let caller = node().start().unwrap();
+    let client = CounterClient::connect(&caller, server.local_address()).unwrap();
+    (0..CALLS).map(|_| block_on(client.count()).unwrap()).collect()
+}
+
+#[test]
+fn all_pollers_have_one_handler() {
+    let kept = Arc::new(Shared::default());
+    let counts = count(CounterServer::shared(Arc::clone(&kept)));
+    assert_eq!(counts.iter().map(|(count, _)| *count).collect::<Vec<_>>(), (1..=CALLS).collect::<Vec<_>>());
+    let mut pollers = counts.iter().map(|(_, poller)| *poller).collect::<Vec<_>>();
+    pollers.sort_unstable();
+    pollers.dedup();
+    assert_eq!(pollers.len(), usize::from(POLLERS), "all take part");
+    assert_eq!(kept.0.load(Ordering::Relaxed), CALLS, "the program's own reference is to the same handler");
+    assert_eq!(count(CounterServer::new(Shared::default())).last().unwrap().0, CALLS);
+}
+
+#[test]
+fn each_poller_has_a_handler_of_its_own_by_name() {
+    let counts = count(CounterServer::per_poller(|context| {
+        assert_eq!(PollerContext::current().unwrap().poller(), context.poller());
+        Ok::<_, Status>(Own::default())
+    }));
+    for own in 0..POLLERS {
+        let of_poller = counts.iter().filter(|(_, poller)| *poller == own).map(|(count, _)| *count);
+        assert_eq!(of_poller.collect::<Vec<_>>(), (1..=CALLS / u32::from(POLLERS)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn tokio_works_in_handlers_and_tasks_of_a_node_that_has_its_handle() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server =
+        node().tokio(runtime.handle().clone()).serve(CounterServer::new(Shared::default())).start().unwrap();
+    let caller = node().start().unwrap();
+    let client = CounterClient::connect(&caller, server.local_address()).unwrap();
+    assert_eq!(block_on(client.sleep()), Ok(7));
+    assert_eq!(block_on(server.run_on(trunkline::PollerIndex(0), |_| sleep())).unwrap(), Ok(7));
+    server.shutdown();
+}
+
+#[test]
+fn tokio_in_a_handler_of_a_node_without_it_is_refused_with_the_remedy() {
+    let (server, caller) = pair(CounterServer::new(Shared::default()));
+    let client = CounterClient::connect(&caller, server.local_address()).unwrap();
+    let status = block_on(client.sleep()).unwrap_err();
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
+    assert!(status.message().contains("start the node with NodeBuilder::tokio(handle)"), "{status}");
+    let bare = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let server =
+        node().tokio(bare.handle().clone()).serve(CounterServer::new(Shared::default())).start().unwrap();
+    let client = CounterClient::connect(&caller, server.local_address()).unwrap();
+    let status = block_on(client.sleep()).unwrap_err();
+    assert!(status.message().contains("enable_all"), "{status}");
+}

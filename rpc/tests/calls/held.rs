@@ -1,0 +1,88 @@
+//! A handler that keeps its poller is reported while it does, by its name.
+
+use crate::common::{Events, Reporter, events, node, until};
+use crate::logged::Logged;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use tracing::Level;
+use trunkline::{Node, PollerIndex, block_on};
+
+#[trunkline::service(name = "test.Held")]
+trait Held {
+    /// Blocks its poller until the test sends something.
+    async fn hold(&self);
+    /// Awaits what the test sends.
+    async fn rest(&self);
+}
+
+struct Holder {
+    reporter: Reporter<&'static str>,
+    blocked: Mutex<Receiver<()>>,
+}
+
+impl Held for Holder {
+    async fn hold(&self) {
+        self.reporter.tell("started");
+        let _released = self.blocked.lock().unwrap().recv();
+    }
+    async fn rest(&self) {
+        self.reporter.tell("started");
+        while self.blocked.lock().unwrap().try_recv().is_err() {
+            trunkline::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn held(server: &Node) -> u64 {
+    server.report().counters.iter().find(|counter| counter.name == "pollers_held").unwrap().value
+}
+
+fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
+    let ((reporter, told), (release, blocked)) = (events(), channel());
+    let service = HeldServer::new(Holder { reporter, blocked: Mutex::new(blocked) });
+    let server = node().hold_limit(Duration::from_millis(40)).serve(service).start().unwrap();
+    let caller = node().start().unwrap();
+    let client = HeldClient::connect(&caller, server.local_address()).unwrap();
+    (server, caller, client, told, release)
+}
+
+#[test]
+fn a_handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
+    // The only test of this program that looks at what all threads log.
+    // Of all threads: the node's own warn.
+    let warnings = Logged::at(Level::WARN);
+    tracing::subscriber::set_global_default(warnings.clone()).unwrap();
+    let warnings_of = |text: &str| warnings.lines().iter().filter(|line| line.contains(text)).count();
+    let (server, _caller, client, told, release) = rig();
+    let call = client.hold();
+    assert_eq!(told.next(), "started");
+    until("the warning", || (warnings_of("a handler of test.Held.hold") == 1).then_some(()));
+    assert_eq!(held(&server), 1, "one warning for one turn");
+    assert!(warnings_of("#[blocking] or #[offload]") >= 1, "it names the remedy");
+    release.send(()).unwrap();
+    block_on(call).unwrap();
+    let (begun, begins) = channel();
+    let (ends, ended) = channel::<()>();
+    let task = server.run_on(PollerIndex(0), move |_| async move {
+        begun.send(()).unwrap();
+        let _released = ended.recv();
+    });
+    begins.recv().unwrap();
+    until("the warning of a task", || (held(&server) == 2).then_some(()));
+    ends.send(()).unwrap();
+    block_on(task).unwrap();
+}
+
+#[test]
+fn a_handler_that_awaits_for_long_is_not_warned_of() {
+    let (server, _caller, client, told, release) = rig();
+    let call = client.rest();
+    assert_eq!(told.next(), "started");
+    // Longer than the limit, by timers that would fire late if the poller were held.
+    block_on(server.run_on(PollerIndex(0), |_| trunkline::sleep(Duration::from_millis(120)))).unwrap();
+    release.send(()).unwrap();
+    block_on(call).unwrap();
+    // A loaded machine may stop the poller's thread in the middle of a turn, but not in each.
+    assert!(held(&server) <= 1, "{}", held(&server));
+}

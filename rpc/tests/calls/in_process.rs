@@ -1,0 +1,84 @@
+//! Nodes on a network inside the process, as tests of programs use them.
+
+use crate::common::fresh_address;
+use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
+use trunkline::{Code, InProcessNetwork, Node, Status, block_on};
+
+#[trunkline::service]
+trait Greeter {
+    async fn greet(&self, name: String) -> String;
+}
+
+struct Polite;
+
+impl Greeter for Polite {
+    async fn greet(&self, name: String) -> String {
+        format!("Good day, {name}!")
+    }
+}
+
+/// Set for the process in which a test runs again: the address to listen on.
+const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
+/// The port of RoCEv2.
+const PORT: u16 = 4791;
+
+/// A test that a user might write.
+fn client_and_server(listen: IpAddr) {
+    let network = InProcessNetwork::new();
+    let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);
+    let server = server.serve(GreeterServer::new(Polite)).start().unwrap();
+    let node = Node::builder().in_process(&network).start().unwrap();
+    let client = GreeterClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(client.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
+    assert_eq!(node.report().link, "in-process");
+}
+
+#[test]
+fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory() {
+    if let Ok(listen) = std::env::var(CHILD) {
+        return client_and_server(listen.parse().unwrap());
+    }
+    let listen = fresh_address().ip();
+    let taken = UdpSocket::bind((listen, PORT)).unwrap();
+    // Over UDP it would not start.
+    let refused = Node::builder().listen((listen, 0)).start().unwrap_err();
+    assert!(refused.to_string().contains("4791"), "{refused}");
+    let name =
+        "in_process::a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory";
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, listen.to_string())
+        .env("TRUNKLINE_PROVIDER", "require");
+    for directory in ["TRUNKLINE_RUNTIME_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "HOME"] {
+        child.env(directory, "/proc/nowhere");
+    }
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    drop(taken);
+}
+
+#[test]
+fn networks_are_apart_and_keep_ports() {
+    let networks = [InProcessNetwork::new(), InProcessNetwork::new()];
+    let listen = fresh_address();
+    let start = |network| {
+        Node::builder()
+            .in_process(network)
+            .listen((listen.ip(), 7513))
+            .serve(GreeterServer::new(Polite))
+            .start()
+            .unwrap()
+    };
+    let [one, two, apart] = [&networks[0], &networks[0], &networks[1]].map(start);
+    assert_eq!((one.local_address().port(), two.local_address().port()), (7513, 7513));
+    assert_ne!(one.local_address(), two.local_address());
+    let greet = |from, to: &Node| {
+        block_on(GreeterClient::connect(from, to.local_address()).unwrap().greet(String::new()))
+    };
+    assert!(greet(&one, &two).is_ok() && greet(&two, &one).is_ok() && greet(&apart, &apart).is_ok());
+    let unreached: Status = greet(&apart, &two).unwrap_err();
+    assert_eq!(unreached.code(), Code::Unavailable, "{unreached}");
+}

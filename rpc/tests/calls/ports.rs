@@ -1,0 +1,131 @@
+//! Other programs that have UDP port 4791: who they are is in the error, or in a warning.
+
+use crate::logged::Logged;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Command;
+use tracing::Level;
+use trunkline::{Node, ProviderChoice, StartError, block_on};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_testkit::{Folder, Input, Process, fresh_address, print_line, same_test};
+use trunkline_transport::NodeOptions;
+
+#[trunkline::service]
+trait Greeter {
+    async fn greet(&self, name: String) -> String;
+}
+
+struct Polite;
+
+impl Greeter for Polite {
+    async fn greet(&self, name: String) -> String {
+        format!("Good day, {name}!")
+    }
+}
+
+/// The port of RoCEv2.
+const PORT: u16 = 4791;
+/// Set for a process in which a test runs again: the address that is taken.
+const TAKEN: &str = "TRUNKLINE_TEST_TAKEN";
+
+fn refusal(address: IpAddr) -> StartError {
+    Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap_err()
+}
+
+/// This test in a process of its own.
+fn child(test: &str, taken: IpAddr) -> Command {
+    let mut command = same_test(module_path!(), test);
+    command.env(TAKEN, taken.to_string());
+    command
+}
+
+#[test]
+fn a_taken_port_names_its_holder_and_the_remedy() {
+    let address = fresh_address().ip();
+    let taken = UdpSocket::bind((address, PORT)).unwrap();
+    let text = refusal(address).to_string();
+    let pid = format!("process {} (", std::process::id());
+    for words in [address.to_string().as_str(), "4791", &pid, "another one of 127.0.0.0/8"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    drop(taken);
+    drop(Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap());
+}
+
+#[test]
+fn a_holder_of_another_runtime_directory_is_named_with_that() {
+    if let Ok(address) = std::env::var(TAKEN) {
+        let address = address.parse::<IpAddr>().unwrap();
+        let _node = Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap();
+        print_line("ready");
+        let _end = Input::open().wait();
+        return;
+    }
+    let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
+    let directory = folder.path().join("run");
+    let test = "a_holder_of_another_runtime_directory_is_named_with_that";
+    let mut holder =
+        Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
+    holder.after("ready").unwrap();
+    let text = refusal(address).to_string();
+    let pid = format!("process {} (", holder.id());
+    for words in [address.to_string().as_str(), &pid, directory.to_str().unwrap(), "TRUNKLINE_RUNTIME_DIR"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+}
+
+#[test]
+fn a_node_that_listens_elsewhere_than_at_the_addresses_of_its_device_warns_of_that() {
+    let (named, other) = (fresh_address().ip(), fresh_address().ip());
+    let warnings = Logged::at(Level::WARN);
+    let start = |listen: IpAddr| {
+        let device = SoftOptions { addresses: vec![named], ..SoftOptions::from_env().unwrap() };
+        let node = Node::builder().transport(NodeOptions::new().device(device)).listen((listen, 0));
+        tracing::subscriber::with_default(warnings.clone(), || node.start())
+    };
+    let _started = start(other);
+    let text = warnings.lines().join("\n");
+    for words in
+        [named.to_string().as_str(), &other.to_string(), "TRUNKLINE_ADDRESS", "listen on one of them"]
+    {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    warnings.lines().clear();
+    drop(start(named).unwrap());
+    assert!(
+        !warnings.lines().iter().any(|line| line.contains("TRUNKLINE_ADDRESS")),
+        "{:?}",
+        warnings.lines()
+    );
+}
+
+/// The device has two addresses, and another program has the port at the first.
+#[test]
+fn a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reached_at_another() {
+    if let Ok(taken) = std::env::var(TAKEN) {
+        let warnings = Logged::at(Level::WARN);
+        let start = || {
+            let any = Node::builder().provider(ProviderChoice::Soft).allow_unauthenticated(true);
+            any.listen("0.0.0.0:0").serve(GreeterServer::new(Polite)).start().unwrap()
+        };
+        let server = tracing::subscriber::with_default(warnings.clone(), start);
+        let warnings = warnings.lines().join("\n");
+        for words in [taken.as_str(), "process ", "4791", "another one of 127.0.0.0/8"] {
+            assert!(warnings.contains(words), "{words:?} is not in {warnings}");
+        }
+        let reached: SocketAddr = server.local_address();
+        assert!(!reached.ip().is_unspecified() && reached.ip().to_string() != taken, "{reached}");
+        let caller =
+            Node::builder().provider(ProviderChoice::Soft).listen((reached.ip(), 0)).start().unwrap();
+        let greeter = GreeterClient::new(caller.channel(reached));
+        assert_eq!(block_on(greeter.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
+        print_line("reached");
+        return;
+    }
+    let (taken, free) = (fresh_address().ip(), fresh_address().ip());
+    let holder = UdpSocket::bind((taken, PORT)).unwrap();
+    let test = "a_wildcard_listener_warns_of_an_address_that_another_program_has_and_is_reached_at_another";
+    let mut command = child(test, taken);
+    command.env("TRUNKLINE_ADDRESS", format!("{taken},{free}"));
+    Process::start("listener", &mut command).unwrap().after("reached").unwrap();
+    drop(holder);
+}

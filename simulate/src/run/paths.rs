@@ -1,0 +1,144 @@
+//! Packets change their path while nothing else is wrong: no call may fail of it.
+
+use super::{QUIET, Run};
+use crate::client::Client;
+use crate::coverage::Kind;
+use crate::node::SimNode;
+use crate::plan::Fault;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Calls of each client meanwhile, and the longest pause between two.
+const CALLS: usize = 8;
+const THINK_NS: u64 = 2_000_000;
+/// How often memory is written over meanwhile, and within which time.
+const TIMES: usize = 6;
+const WITHIN_NS: u64 = 12_000_000;
+/// A call takes at most so long: what was lost is sent again at once, or after a time-out.
+const LIMIT: Duration = Duration::from_millis(50);
+/// Time limit of its calls, which none of them needs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Run {
+    /// The nodes that share memory write nonsense into it: their packets go by the network, and by memory again.
+    pub(super) fn paths_change(&mut self) -> bool {
+        if !self.plan.shares_memory() {
+            return true;
+        }
+        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("packets change their path"));
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        if !self.memory_is_used() {
+            return false;
+        }
+        let ended = Rc::new(Cell::new(0));
+        let mut clients = 0;
+        for index in 0..self.nodes.len() {
+            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
+            let (random, ended) = (self.random.fork(), Rc::clone(&ended));
+            clients += 1;
+            self.scheduler.tasks.add(client.process, async move {
+                calls(client, random).await;
+                ended.set(ended.get() + 1);
+            });
+        }
+        let mut times = (0..TIMES)
+            .map(|_| self.scheduler.now().plus_ns(self.random.u64(..WITHIN_NS)))
+            .collect::<Vec<_>>();
+        times.sort_unstable();
+        for time in times {
+            self.scheduler.run_until(time, |_| false);
+            let node = self.random.usize(..self.nodes.len());
+            self.scribble(node);
+        }
+        let limit = self.scheduler.now() + PATIENCE * 20;
+        if !self.scheduler.run_until(limit, |_| ended.get() == clients) {
+            return self.fail("calls do not end while packets change their path");
+        }
+        self.is_unbroken() && self.memory_is_released()
+    }
+
+    /// A node's process writes nonsense into the memory that it shares with others.
+    pub(super) fn scribble(&mut self, node: usize) {
+        let random = &mut self.random;
+        let areas = self.nodes[node].scribble(|_| nonsense(random));
+        if areas > 0 {
+            self.scheduler.coverage.count(Kind::MemoryScribbled);
+        }
+    }
+
+    /// Nodes of one host, all of which share memory, use it, on each of their shards. After nonsense they do so again, but
+    /// perhaps much later.
+    fn memory_is_used(&mut self) -> bool {
+        if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
+            return true;
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let mut of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
+            if !of_host.all(SimNode::shares_memory) {
+                continue;
+            }
+            let paths = node.paths_to(node.address.ip());
+            if let Some(path) = paths.iter().find(|path| path.path != "shm") {
+                return self.fail(&format!("node {index} shares no memory with one of its host: {path:?}"));
+            }
+        }
+        true
+    }
+
+    /// Nobody keeps memory of processes that have ended: each process has a pair with each that lives at most, for each
+    /// two shards.
+    fn memory_is_released(&mut self) -> bool {
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        for (index, node) in self.nodes.iter().enumerate() {
+            let own = node.shards();
+            let of_host = self.nodes.iter().filter(|other| other.address.ip() == node.address.ip());
+            let most = of_host
+                .filter(|other| other.shares_memory())
+                .map(|other| other.shards() * own)
+                .sum::<usize>();
+            let pairs = node.counter("shm_peers");
+            if pairs > most as u64 {
+                return self
+                    .fail(&format!("node {index} shares memory {pairs} times; {most} times at most it can"));
+            }
+        }
+        true
+    }
+}
+
+/// A word of an area and a value for it, of those that a reader can tell from sense.
+fn nonsense(random: &mut fastrand::Rng) -> (usize, u64) {
+    let wild = random.u64(..) | 1 << 40;
+    match random.u8(..3) {
+        // What it has written.
+        0 => (0, if random.bool() { wild } else { random.u64(..1 << 17) }),
+        // What it has read.
+        1 => (8, wild),
+        // Whether it looks.
+        _ => (16, wild | 1),
+    }
+}
+
+async fn calls(client: Client, mut random: fastrand::Rng) {
+    for _ in 0..CALLS {
+        for server in client.servers.clone() {
+            client.timers.sleep(Duration::from_nanos(random.u64(..THINK_NS))).await;
+            let began: Time = client.timers.now();
+            let bytes = match random.u8(..6) {
+                0 => 40 << 10,
+                1 | 2 => 4 << 10,
+                _ => 64,
+            };
+            let failure = client.echo_of(server, PATIENCE, bytes, bytes).await;
+            let took = client.timers.now() - began;
+            client.coverage.count(Kind::PathChanged);
+            if let Some(status) = failure {
+                client.oracle.fail(format!("a call failed while packets change their path: {status}"));
+            } else if took > LIMIT {
+                client.oracle.fail(format!("a call took {took:?} while packets change their path"));
+            }
+        }
+    }
+}

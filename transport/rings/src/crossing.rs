@@ -1,0 +1,130 @@
+//! What crosses from one shard to another: a bounded ring per sender, and one word that shows which hold
+//! something and whether the receiver wants to be notified.
+//!
+//! Owns rings and word. A sender pushes into the ring of its own, then sets its bit. A receiver takes the bits,
+//! then empties those rings. It may announce that it will not look again by itself
+//! ([`Crossing::listen`]); then the next sender is told that it has to notify it. All of this is decided by
+//! read-modify-writes of the one word, so that a sender whose item the receiver does not see is told.
+
+use core::fmt;
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+
+use crate::spsc::{self, Consumer, Producer};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// Senders that there can be at most.
+pub const MAX_SENDERS: usize = 32;
+
+/// The receiver wants to be notified.
+const LISTENING: u64 = 1 << 63;
+const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
+
+/// What became of an item.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sent<T> {
+    /// The receiver will find it.
+    Quietly,
+    /// It will find it once it was notified, which is up to the sender.
+    Notify,
+    /// There is no room.
+    Full(T),
+}
+
+struct Lane<T> {
+    /// Each end has a line of its own. A sender's own threads take turns by its lock.
+    producer: CachePadded<Mutex<Producer<T>>>,
+    consumer: CachePadded<Mutex<Consumer<T>>>,
+}
+
+/// See the module.
+pub struct Crossing<T> {
+    word: CachePadded<AtomicU64>,
+    /// By sender; made when it sends for the first time.
+    lanes: [OnceLock<Box<Lane<T>>>; MAX_SENDERS],
+    capacity: usize,
+}
+
+impl<T> Crossing<T> {
+    /// A crossing whose senders each have a ring for so many items.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let lanes = [const { OnceLock::new() }; MAX_SENDERS];
+        Self { word: CachePadded::new(AtomicU64::new(0)), lanes, capacity }
+    }
+
+    /// Sends an item. Senders are numbered from 0 to [`MAX_SENDERS`].
+    pub fn send(&self, sender: usize, item: T) -> Sent<T> {
+        let lane = self.lanes[sender].get_or_init(|| {
+            let (producer, consumer) = spsc::ring(self.capacity);
+            let producer = CachePadded::new(Mutex::new(producer));
+            Box::new(Lane { producer, consumer: CachePadded::new(Mutex::new(consumer)) })
+        });
+        if let Err(item) = lock(&lane.producer).push(item) {
+            return Sent::Full(item);
+        }
+        // SYNC: crossing-word
+        let before = self.word.fetch_or(1 << sender, Ordering::AcqRel);
+        if before & LISTENING == 0 { Sent::Quietly } else { Sent::Notify }
+    }
+
+    /// Whether a sender has sent something that was not taken.
+    #[inline]
+    pub fn has_items(&self) -> bool {
+        // SYNC: crossing-word
+        self.word.load(Ordering::Acquire) & SENDERS != 0
+    }
+
+    /// Takes items, those of each sender in order, so many at most.
+    #[inline]
+    pub fn receive(&self, most: usize, take: impl FnMut(usize, T)) {
+        if self.has_items() {
+            self.receive_some(most, take);
+        }
+    }
+
+    fn receive_some(&self, mut most: usize, mut take: impl FnMut(usize, T)) {
+        // SYNC: crossing-word
+        let mut bits = self.word.fetch_and(!SENDERS, Ordering::AcqRel) & SENDERS;
+        let mut left = 0;
+        while bits != 0 {
+            let sender = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let Some(lane) = self.lanes[sender].get() else { continue };
+            let mut consumer = lock(&lane.consumer);
+            while most > 0
+                && let Some(item) = consumer.pop()
+            {
+                most -= 1;
+                take(sender, item);
+            }
+            if !consumer.is_empty() {
+                left |= 1 << sender;
+            }
+        }
+        if left != 0 {
+            // SYNC: crossing-word
+            self.word.fetch_or(left, Ordering::AcqRel);
+        }
+    }
+
+    /// The receiver wants to be notified from now on. Returns whether something has been sent before, which
+    /// nobody will notify it of.
+    pub fn listen(&self) -> bool {
+        // SYNC: crossing-word
+        self.word.fetch_or(LISTENING, Ordering::AcqRel) & SENDERS != 0
+    }
+
+    /// Nobody has to notify the receiver any more. Returns whether it was listening.
+    pub fn ignore(&self) -> bool {
+        // SYNC: crossing-word
+        self.word.fetch_and(!LISTENING, Ordering::AcqRel) & LISTENING != 0
+    }
+}
+
+impl<T> fmt::Debug for Crossing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crossing").field("has_items", &self.has_items()).finish_non_exhaustive()
+    }
+}

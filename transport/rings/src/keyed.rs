@@ -1,0 +1,242 @@
+//! A table from numbers to values that is read without a lock.
+//!
+//! Owns the values. Readers look a number up while they are [`Reading`]; writers take turns by a lock that
+//! readers do not know. A value that was removed is returned to the writer once no reader can use it any
+//! more, so that whoever removes a key may free, at once, what it led to.
+//!
+//! The table is an open-addressed one whose keys are spread already (they are drawn by a permutation); it
+//! doubles when it is half full of keys and graves, and readers of the old array are waited for.
+
+use core::fmt;
+use core::ptr;
+
+use crate::readers::{Readers, Reading};
+use crate::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
+
+/// A place that was never used since the array was made, or since nothing after it was: a search ends here.
+const EMPTY: u32 = 0;
+/// A place whose key was removed: a search goes on.
+const GRAVE: u32 = u32::MAX;
+/// Places of the first array.
+const FIRST: usize = if cfg!(test) { 2 } else { 64 };
+
+struct Place<V> {
+    key: AtomicU32,
+    value: AtomicPtr<V>,
+}
+
+struct Array<V> {
+    places: Box<[Place<V>]>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    keys: usize,
+    graves: usize,
+}
+
+/// See the module.
+pub struct Keyed<V> {
+    array: AtomicPtr<Array<V>>,
+    readers: Arc<Readers>,
+    /// Held by writers.
+    counts: Mutex<Counts>,
+}
+
+// SAFETY: readers on several threads share values by reference, and a writer on any thread takes them out.
+unsafe impl<V: Send + Sync> Sync for Keyed<V> {}
+// SAFETY: it owns its values; moving or dropping it on another thread moves values of V.
+unsafe impl<V: Send + Sync> Send for Keyed<V> {}
+
+impl<V> Array<V> {
+    fn new(places: usize) -> *mut Self {
+        let place = || Place { key: AtomicU32::new(EMPTY), value: AtomicPtr::new(ptr::null_mut()) };
+        Box::into_raw(Box::new(Self { places: (0..places).map(|_| place()).collect() }))
+    }
+
+    /// The places that a key may have, in order.
+    #[inline]
+    fn path(&self, key: u32) -> impl Iterator<Item = (usize, &Place<V>)> {
+        let mask = self.places.len() - 1;
+        (0..self.places.len()).map(move |step| {
+            let at = (key as usize).wrapping_add(step) & mask;
+            (at, &self.places[at])
+        })
+    }
+
+    #[inline]
+    fn find(&self, key: u32) -> Option<(usize, *mut V)> {
+        for (at, place) in self.path(key) {
+            // SYNC: keyed-key
+            match place.key.load(Ordering::Acquire) {
+                EMPTY => return None,
+                found if found == key => {
+                    // SYNC: keyed-value
+                    let value = place.value.load(Ordering::Acquire);
+                    return (!value.is_null()).then_some((at, value));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Enters a key that it does not have, where there is room; returns whether that was a grave.
+    fn put(&self, key: u32, value: *mut V) -> bool {
+        for (_, place) in self.path(key) {
+            // Only writers change keys.
+            let before = place.key.load(Ordering::Relaxed);
+            if matches!(before, EMPTY | GRAVE) {
+                // SYNC: keyed-value
+                place.value.store(value, Ordering::Release);
+                // SYNC: keyed-key
+                place.key.store(key, Ordering::Release);
+                return before == GRAVE;
+            }
+        }
+        unreachable!("at least half of the places are empty");
+    }
+}
+
+impl<V> Keyed<V> {
+    /// An empty table for these readers.
+    #[must_use]
+    pub fn new(readers: &Arc<Readers>) -> Self {
+        Self {
+            array: AtomicPtr::new(Array::new(FIRST)),
+            readers: Arc::clone(readers),
+            counts: Mutex::new(Counts::default()),
+        }
+    }
+
+    /// The value of a key.
+    ///
+    /// # Panics
+    /// If the reader is not one of the table's.
+    #[inline]
+    pub fn get<'r>(&'r self, reading: &'r Reading<'_>, key: u32) -> Option<&'r V> {
+        assert!(reading.is_of(&self.readers), "a reader of other tables");
+        if matches!(key, EMPTY | GRAVE) {
+            return None;
+        }
+        // SYNC: keyed-array
+        let array = self.array.load(Ordering::Acquire);
+        // SAFETY: an array that was replaced is freed when readers that may have it have left, and this one
+        // stays for 'r.
+        let (_, value) = unsafe { &*array }.find(key)?;
+        // SAFETY: a value that was removed is freed when readers that may have found it have left, and this
+        // one stays for 'r. Nobody has it mutably.
+        Some(unsafe { &*value })
+    }
+
+    /// Enters a key that the table does not have.
+    ///
+    /// # Panics
+    /// If it has it, or the key is 0 or `u32::MAX`.
+    pub fn insert(&self, key: u32, value: V) {
+        assert!(!matches!(key, EMPTY | GRAVE), "no key");
+        let mut counts = lock(&self.counts);
+        self.make_room(&mut counts);
+        let array = self.array();
+        assert!(array.find(key).is_none(), "the key is taken");
+        counts.graves -= usize::from(array.put(key, Box::into_raw(Box::new(value))));
+        counts.keys += 1;
+    }
+
+    /// Takes a value out; it is out of use when this returns. Must not be called by a thread that reads.
+    pub fn remove(&self, key: u32) -> Option<V> {
+        if matches!(key, EMPTY | GRAVE) {
+            return None;
+        }
+        let mut counts = lock(&self.counts);
+        let array = self.array();
+        let (at, value) = array.find(key)?;
+        let next = (at + 1) & (array.places.len() - 1);
+        // Nothing is searched past an empty place, so a grave before one is needless.
+        let is_last = array.places[next].key.load(Ordering::Relaxed) == EMPTY;
+        let place = &array.places[at];
+        // SYNC: keyed-key
+        place.key.store(if is_last { EMPTY } else { GRAVE }, Ordering::Release);
+        // SYNC: keyed-value
+        place.value.store(ptr::null_mut(), Ordering::Release);
+        counts.keys -= 1;
+        counts.graves += usize::from(!is_last);
+        self.readers.settle();
+        // SAFETY: the pointer came from a box in `insert`. It was in one place, which no longer has it, and
+        // readers that may have found it have left.
+        Some(*unsafe { Box::from_raw(value) })
+    }
+
+    /// All keys, in ascending order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<u32> {
+        let _counts = lock(&self.counts);
+        let places = self.array().places.iter();
+        let keys = places.map(|place| place.key.load(Ordering::Relaxed));
+        let mut keys: Vec<u32> = keys.filter(|key| !matches!(*key, EMPTY | GRAVE)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        lock(&self.counts).keys
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The array, for writers.
+    fn array(&self) -> &Array<V> {
+        // SAFETY: only writers replace and free arrays, and the caller holds their lock.
+        unsafe { &*self.array.load(Ordering::Relaxed) }
+    }
+
+    /// Replaces the array when another key would fill more than half of it.
+    fn make_room(&self, counts: &mut Counts) {
+        let old = self.array();
+        if (counts.keys + counts.graves + 1) * 2 <= old.places.len() {
+            return;
+        }
+        let places = ((counts.keys + 1) * 4).next_power_of_two().max(FIRST);
+        let new = Array::new(places);
+        for place in &old.places {
+            let key = place.key.load(Ordering::Relaxed);
+            if !matches!(key, EMPTY | GRAVE) {
+                // SAFETY: the array was made above, and nobody else has it yet.
+                unsafe { &*new }.put(key, place.value.load(Ordering::Relaxed));
+            }
+        }
+        // SYNC: keyed-array
+        let old = self.array.swap(new, Ordering::AcqRel);
+        counts.graves = 0;
+        self.readers.settle();
+        // SAFETY: the pointer came from a box in `Array::new`, it is replaced, and readers that may have it
+        // have left. Its values are in the new array; places do not own them.
+        drop(unsafe { Box::from_raw(old) });
+    }
+}
+
+impl<V> Drop for Keyed<V> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from a box in `Array::new`; nobody else has the table any more.
+        let array = unsafe { Box::from_raw(self.array.load(Ordering::Relaxed)) };
+        for place in &array.places {
+            let value = place.value.load(Ordering::Relaxed);
+            if !value.is_null() {
+                // SAFETY: the pointer came from a box in `insert`, and each is in one place.
+                drop(unsafe { Box::from_raw(value) });
+            }
+        }
+    }
+}
+
+impl<V> fmt::Debug for Keyed<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyed").field("keys", &self.len()).finish_non_exhaustive()
+    }
+}

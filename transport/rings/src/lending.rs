@@ -1,0 +1,176 @@
+//! A stock that is lent in small batches to those that use it.
+//!
+//! Owns the stock at home, under one lock, and what each borrower was lent, under a lock on a cache line of
+//! its own that only recalls contend for. A borrower takes from what it was lent; when that is used up it is
+//! lent more, and when nothing is left at home, what others were lent and have not used is recalled.
+//!
+//! What is lent counts as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
+//! lent: everyone takes from home.
+//!
+//! Home's lock comes before those of borrowers. Only home lends, so whoever has home's lock and finds that
+//! home and each borrower have nothing knows that nothing is left at all.
+
+use core::fmt;
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// A queue that a part can be moved out of.
+pub trait Stock {
+    /// How many it holds.
+    fn len(&self) -> usize;
+
+    /// Whether it holds none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Moves the oldest to the end of another one, so many at most and no more than have room there.
+    fn shift(&mut self, into: &mut Self, most: usize);
+
+    /// An empty one of its kind, with room for so many.
+    fn small(&self, room: usize) -> Self;
+}
+
+/// Borrowers that there can be at most.
+pub const MAX_BORROWERS: usize = 32;
+/// The part of the stock at home that is lent at once at most.
+const PART: usize = 8;
+
+/// The stock at home.
+#[derive(Debug)]
+pub struct Home<S> {
+    stock: S,
+    /// Nothing is lent.
+    is_exact: bool,
+}
+
+/// See the module.
+pub struct Lending<S> {
+    home: CachePadded<Mutex<Home<S>>>,
+    /// By borrower; made when it borrows for the first time.
+    lent: [OnceLock<Box<CachePadded<Mutex<S>>>>; MAX_BORROWERS],
+    batch: usize,
+}
+
+impl<S: Stock> Lending<S> {
+    /// A stock of which `batch` at most are lent at a time.
+    pub fn new(stock: S, batch: usize) -> Self {
+        Self {
+            home: CachePadded::new(Mutex::new(Home { stock, is_exact: false })),
+            lent: [const { OnceLock::new() }; MAX_BORROWERS],
+            batch,
+        }
+    }
+
+    /// Takes one out by `take`, which is called with a stock and returns `None` when that is empty; `None` when
+    /// the whole stock is. Borrowers are numbered from 0 to [`MAX_BORROWERS`]; nothing is lent to `None`.
+    /// `from_home` is called as well when home had it, with home as it is then.
+    #[inline]
+    pub fn take<R>(
+        &self,
+        borrower: Option<usize>,
+        mut take: impl FnMut(&mut S) -> Option<R>,
+        from_home: impl FnOnce(&mut Kept<'_, S>),
+    ) -> Option<R> {
+        if let Some(own) = borrower.and_then(|borrower| self.lent[borrower].get())
+            && let Some(taken) = take(&mut lock(own))
+        {
+            return Some(taken);
+        }
+        let mut home = lock(&self.home);
+        if home.stock.is_empty() {
+            self.recall(&mut home, 1);
+        }
+        let taken = take(&mut home.stock)?;
+        if let Some(borrower) = borrower.filter(|_| !home.is_exact) {
+            let own = || Box::new(CachePadded::new(Mutex::new(home.stock.small(self.batch))));
+            let mut own = lock(self.lent[borrower].get_or_init(own));
+            let part = home.stock.len() / PART;
+            home.stock.shift(&mut own, part.min(self.batch));
+        }
+        from_home(&mut Kept { home, lending: self });
+        Some(taken)
+    }
+
+    /// Everything that is needed at home: its lock, with what is lent recalled.
+    pub fn home(&self) -> Kept<'_, S> {
+        let mut home = lock(&self.home);
+        self.recall(&mut home, usize::MAX);
+        Kept { home, lending: self }
+    }
+
+    /// Changes the stock at home, whatever is lent.
+    pub fn with_home<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
+        change(&mut lock(&self.home).stock)
+    }
+
+    /// Whether anything is left, lent or not.
+    pub fn is_empty(&self) -> bool {
+        let mut home = lock(&self.home);
+        if home.stock.is_empty() {
+            self.recall(&mut home, 1);
+        }
+        home.stock.is_empty()
+    }
+
+    /// How many are left, lent or not.
+    pub fn count(&self) -> usize {
+        let home = lock(&self.home);
+        let lent = self.lent.iter().filter_map(OnceLock::get).map(|lent| lock(lent).len());
+        home.stock.len() + lent.sum::<usize>()
+    }
+
+    /// Brings back what is lent, so many at most.
+    fn recall(&self, home: &mut Home<S>, most: usize) {
+        for lent in self.lent.iter().filter_map(OnceLock::get) {
+            let missing = most.saturating_sub(home.stock.len());
+            if missing == 0 {
+                return;
+            }
+            lock(lent).shift(&mut home.stock, missing);
+        }
+    }
+}
+
+/// The stock, with its lock held.
+pub struct Kept<'a, S> {
+    home: MutexGuard<'a, Home<S>>,
+    lending: &'a Lending<S>,
+}
+
+impl<S: Stock> Kept<'_, S> {
+    /// The stock at home. Nothing is lent while it is exact, nor right after [`Lending::home`].
+    pub fn stock(&mut self) -> &mut S {
+        &mut self.home.stock
+    }
+
+    /// Whether nothing is lent until further notice.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.home.is_exact
+    }
+
+    /// Whether everything stays at home from now on.
+    pub fn keep_home(&mut self, keeps: bool) {
+        if keeps && !self.home.is_exact {
+            self.lending.recall(&mut self.home, usize::MAX);
+        }
+        self.home.is_exact = keeps;
+    }
+}
+
+impl<S> fmt::Debug for Lending<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let borrowers = self.lent.iter().filter(|lent| lent.get().is_some()).count();
+        f.debug_struct("Lending").field("borrowers", &borrowers).finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for Kept<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("is_exact", &self.home.is_exact).finish_non_exhaustive()
+    }
+}

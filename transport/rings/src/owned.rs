@@ -1,0 +1,130 @@
+//! A value that one thread at a time works on, for one turn: the lock word of a shard.
+//!
+//! Owns the word, on a cache line of its own, and the value. A poller tries the word once per turn: as long as
+//! nobody else needs the value, that is one read-modify-write of a line that nobody else touches. Whoever
+//! needs it as well, such as control or a program's second thread, takes the same word, and waits for it.
+//!
+//! ```text
+//!   word      meaning                      try_enter   enter                     leave
+//!   FREE      nobody                       -> HELD     -> HELD                   -
+//!   HELD      one thread                   fails       -> AWAITED, waits         -> FREE
+//!   AWAITED   one thread, others may wait  fails       waits                     -> FREE, wakes one
+//! ```
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, UnsafeCell, lock};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const AWAITED: u32 = 2;
+
+/// See the module.
+pub struct Owned<T> {
+    word: CachePadded<AtomicU32>,
+    /// Threads wait under this lock.
+    waiting: Mutex<()>,
+    freed: Condvar,
+    value: CachePadded<UnsafeCell<T>>,
+}
+
+// SAFETY: at most one turn exists at a time, by the word; its acquire and release order the accesses of
+// successive turns. So the value is only ever moved between threads, and T: Send suffices.
+unsafe impl<T: Send> Sync for Owned<T> {}
+// SAFETY: moving or dropping it on another thread moves a T, which is Send.
+unsafe impl<T: Send> Send for Owned<T> {}
+
+impl<T> Owned<T> {
+    /// A value that nobody works on.
+    pub fn new(value: T) -> Self {
+        Self {
+            word: CachePadded::new(AtomicU32::new(FREE)),
+            waiting: Mutex::new(()),
+            freed: Condvar::new(),
+            value: CachePadded::new(UnsafeCell::new(value)),
+        }
+    }
+
+    /// Begins a turn, unless another thread is in one.
+    #[inline]
+    pub fn try_enter(&self) -> Option<Turn<'_, T>> {
+        // SYNC: owned-word
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| self.turn())
+    }
+
+    /// Begins a turn, when no other thread is in one any more.
+    pub fn enter(&self) -> Turn<'_, T> {
+        self.try_enter().unwrap_or_else(|| self.wait())
+    }
+
+    #[cold]
+    fn wait(&self) -> Turn<'_, T> {
+        let mut waiting = lock(&self.waiting);
+        // SYNC: owned-word
+        while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
+            waiting = self.freed.wait(waiting).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        drop(waiting);
+        self.turn()
+    }
+
+    fn turn(&self) -> Turn<'_, T> {
+        Turn { owned: self, value: self.value.with_mut(|value| value) }
+    }
+}
+
+impl<T> fmt::Debug for Owned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").field("word", &self.word.load(Ordering::Relaxed)).finish_non_exhaustive()
+    }
+}
+
+/// A turn: exclusive access to the value until it is dropped.
+pub struct Turn<'a, T> {
+    owned: &'a Owned<T>,
+    value: *mut T,
+}
+
+impl<T> Deref for Turn<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the pointer comes from the live cell of `owned`, and no other turn exists, by the word.
+        unsafe { &*self.value }
+    }
+}
+
+impl<T> DerefMut for Turn<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and this turn is borrowed mutably.
+        unsafe { &mut *self.value }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Turn<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T> Drop for Turn<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Loom sees the last access here.
+        self.owned.value.with_mut(|_| ());
+        // SYNC: owned-word
+        if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
+            // Whoever has set the word to that waits, or has not given the lock away yet.
+            let waiting = lock(&self.owned.waiting);
+            self.owned.freed.notify_one();
+            drop(waiting);
+        }
+    }
+}

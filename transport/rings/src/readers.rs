@@ -1,0 +1,108 @@
+//! Who is reading tables without a lock, so that a writer can wait until what it has taken out is out of use.
+//!
+//! Owns one word per reader, each on a cache line of its own. A reader enters before it looks into a table
+//! ([`crate::keyed`]) and leaves when it holds nothing of it any more. A writer first makes a thing
+//! impossible to find, then calls [`Readers::settle`]: whoever was reading then has left, and whoever enters
+//! later does not find the thing.
+//!
+//! The writer asks by a read-modify-write, which is ordered against the reader's own: either the reader
+//! entered before it, and the writer waits, or it enters after it, and sees what the writer did before.
+
+use core::fmt;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering, lock, yield_now};
+
+const AWAY: u32 = 0;
+const READING: u32 = 1;
+
+type Word = CachePadded<AtomicU32>;
+
+/// All readers of some tables.
+#[derive(Default)]
+pub struct Readers {
+    words: Mutex<Vec<Arc<Word>>>,
+}
+
+impl Readers {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { words: Mutex::new(Vec::new()) })
+    }
+
+    /// Returns when each reader that was reading at the call has left. Must not be called by a thread that
+    /// reads.
+    pub fn settle(&self) {
+        // Not under the lock: a reader that is dropped meanwhile does not wait.
+        let words = lock(&self.words).clone();
+        for word in words {
+            // The release of this read-modify-write, and the acquire of the reader's own, order what the
+            // caller did before the reader's next look.
+            // SYNC: readers-word
+            while word.fetch_or(AWAY, Ordering::AcqRel) != AWAY {
+                yield_now();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("count", &lock(&self.words).len()).finish()
+    }
+}
+
+/// One reader.
+#[derive(Debug)]
+pub struct Reader {
+    readers: Arc<Readers>,
+    word: Arc<Word>,
+}
+
+impl Reader {
+    /// One more reader. Its word is forgotten when it is dropped.
+    #[must_use]
+    pub fn new(readers: &Arc<Readers>) -> Self {
+        let word = Arc::new(CachePadded::new(AtomicU32::new(AWAY)));
+        lock(&readers.words).push(Arc::clone(&word));
+        Self { readers: Arc::clone(readers), word }
+    }
+
+    /// Begins to read. Keep it short: writers wait for the end.
+    #[inline]
+    pub fn enter(&mut self) -> Reading<'_> {
+        // SYNC: readers-word
+        self.word.swap(READING, Ordering::AcqRel);
+        Reading { reader: self }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        lock(&self.readers.words).retain(|word| !Arc::ptr_eq(word, &self.word));
+    }
+}
+
+/// The time during which a reader reads. What it has found is out of reach when this is dropped.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    reader: &'a Reader,
+}
+
+impl Reading<'_> {
+    /// Whether these are its readers.
+    #[inline]
+    pub(crate) fn is_of(&self, readers: &Arc<Readers>) -> bool {
+        Arc::ptr_eq(&self.reader.readers, readers)
+    }
+}
+
+impl Drop for Reading<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SYNC: readers-word
+        self.reader.word.swap(AWAY, Ordering::Release);
+    }
+}

@@ -1,0 +1,303 @@
+//! A ring of messages from one process to another, through memory that each of them shares with the other.
+//!
+//! Owns positions and their order, and the word by which a receiver that stops looking is woken. Each side
+//! writes its own memory only, [`Mine`], and reads the other's, [`Theirs`], which may hold anything: any value is
+//! safe to read, and one that no honest peer writes ends the ring ([`Nonsense`]). It never waits, and never keeps a
+//! reference to shared memory.
+//!
+//! ```text
+//! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
+//!
+//! message:  length 4, zero 4, bytes, padded to 8
+//! ```
+//!
+//! # Parking
+//! A receiver that will not look for a while parks the ring: it makes `parked` odd, and looks once more. A sender
+//! that has published a message reads the word afterwards, and wakes the receiver when it is odd and has not done
+//! so for this value. The two full fences exclude that the receiver misses the message while the sender misses the
+//! word.
+
+use crate::sync::{Ordering, fence};
+
+/// Bytes before each message.
+const HEADER: usize = 8;
+
+/// A word of a side's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Bytes that the sender has put into the ring since it began.
+    Produced,
+    /// Bytes that the receiver has taken out.
+    Consumed,
+    /// Odd while the receiver does not look.
+    Parked,
+}
+
+/// The memory of this side, which the other one reads.
+pub trait Mine {
+    /// Stores a word, with release ordering.
+    fn store(&self, word: Word, value: u64);
+
+    /// Copies bytes into the ring; the range is inside.
+    fn write(&self, at: usize, bytes: &[u8]);
+}
+
+/// The memory of the other side.
+pub trait Theirs {
+    /// Loads a word, with acquire ordering.
+    fn load(&self, word: Word) -> u64;
+
+    /// Copies bytes out of the ring; the range is inside.
+    fn read(&self, at: usize, into: &mut [u8]);
+}
+
+/// The other side has written what no honest one writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+/// A position in the ring: bytes since it began, and where that is.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    count: u64,
+    at: usize,
+    capacity: usize,
+}
+
+impl Position {
+    /// A ring of `capacity` bytes, a multiple of 8.
+    fn new(capacity: usize) -> Self {
+        assert!(capacity > HEADER && capacity.is_multiple_of(8), "a ring holds whole messages");
+        Self { count: 0, at: 0, capacity }
+    }
+
+    /// Moves on by at most the capacity.
+    fn advance(&mut self, bytes: usize) {
+        self.count = self.count.wrapping_add(bytes as u64);
+        self.at += bytes;
+        if self.at >= self.capacity {
+            self.at -= self.capacity;
+        }
+    }
+
+    /// How many of so many bytes from here on are before the end of the ring's memory.
+    fn straight(&self, bytes: usize) -> usize {
+        bytes.min(self.capacity - self.at)
+    }
+}
+
+/// Bytes that a message takes in the ring.
+fn footprint(length: usize) -> usize {
+    HEADER + length.next_multiple_of(8)
+}
+
+/// The sender's side of a ring.
+#[derive(Debug)]
+pub struct Producer {
+    written: Position,
+    /// What the receiver sees.
+    published: u64,
+    /// What it has taken out, as far as is known.
+    consumed: u64,
+    /// The value of `parked` for which the receiver was woken last.
+    woken: u64,
+}
+
+impl Producer {
+    /// The sender of an empty ring of `capacity` bytes, a multiple of 8.
+    ///
+    /// # Panics
+    /// With any other capacity.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { written: Position::new(capacity), published: 0, consumed: 0, woken: 0 }
+    }
+
+    /// Whether there is room for a message of so many bytes.
+    ///
+    /// # Errors
+    /// [`Nonsense`].
+    pub fn has_room(&mut self, theirs: &impl Theirs, length: usize) -> Result<bool, Nonsense> {
+        let needed = footprint(length) as u64;
+        let capacity = self.written.capacity as u64;
+        if self.written.count.wrapping_sub(self.consumed) + needed <= capacity {
+            return Ok(true);
+        }
+        // SYNC: shared-consumed
+        let consumed = theirs.load(Word::Consumed);
+        let used = self.written.count.wrapping_sub(consumed);
+        if used > capacity {
+            return Err(Nonsense);
+        }
+        self.consumed = consumed;
+        Ok(used + needed <= capacity)
+    }
+
+    /// Appends a message, for which [`Producer::has_room`] has found room. The receiver sees it after the next
+    /// [`Producer::publish`].
+    pub fn push(&mut self, mine: &impl Mine, message: &[u8]) {
+        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        mine.write(self.written.at, &u64::from(length).to_le_bytes());
+        self.written.advance(HEADER);
+        let (first, rest) = message.split_at(self.written.straight(message.len()));
+        mine.write(self.written.at, first);
+        if !rest.is_empty() {
+            mine.write(0, rest);
+        }
+        self.written.advance(message.len().next_multiple_of(8));
+    }
+
+    /// Shows the receiver what was appended. Returns whether the caller has to wake it.
+    #[must_use = "a receiver that parked the ring does not look"]
+    pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
+        if self.published == self.written.count {
+            return false;
+        }
+        self.published = self.written.count;
+        // SYNC: shared-produced
+        mine.store(Word::Produced, self.published);
+        // SYNC: shared-parked-fence
+        fence(Ordering::SeqCst);
+        self.finds_parked(theirs)
+    }
+
+    /// Whether the receiver has parked the ring and was not woken since.
+    fn finds_parked(&mut self, theirs: &impl Theirs) -> bool {
+        // SYNC: shared-parked
+        let parked = theirs.load(Word::Parked);
+        let sleeps = parked % 2 == 1 && parked != self.woken;
+        if sleeps {
+            self.woken = parked;
+        }
+        sleeps
+    }
+
+    /// The receiver was not woken when it had to be: the next [`Producer::publish`] asks for that again.
+    pub fn was_not_woken(&mut self) {
+        self.woken = 0;
+    }
+
+    /// Whether the receiver has taken out all that it was shown.
+    #[must_use]
+    pub fn is_drained(&self, theirs: &impl Theirs) -> bool {
+        // SYNC: shared-consumed
+        theirs.load(Word::Consumed) == self.published
+    }
+
+    /// What the receiver has taken out, to find out whether it goes on.
+    #[must_use]
+    pub fn consumed(&self, theirs: &impl Theirs) -> u64 {
+        // SYNC: shared-consumed
+        theirs.load(Word::Consumed)
+    }
+}
+
+/// The receiver's side of a ring.
+#[derive(Debug)]
+pub struct Consumer {
+    taken: Position,
+    /// What the sender knows of it.
+    released: u64,
+    /// What the sender has put in, as far as is known.
+    produced: u64,
+    /// The own word.
+    parked: u64,
+}
+
+impl Consumer {
+    /// The receiver of an empty ring of `capacity` bytes, a multiple of 8. It looks.
+    ///
+    /// # Panics
+    /// With any other capacity.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { taken: Position::new(capacity), released: 0, produced: 0, parked: 0 }
+    }
+
+    /// Takes the next message into `into`, whose content it replaces; `false` when there is none. `longest` is that
+    /// of any honest message.
+    ///
+    /// # Errors
+    /// [`Nonsense`].
+    pub fn pop(
+        &mut self,
+        theirs: &impl Theirs,
+        longest: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, Nonsense> {
+        if self.taken.count == self.produced && !self.look(theirs)? {
+            return Ok(false);
+        }
+        let mut header = [0; HEADER];
+        theirs.read(self.taken.at, &mut header);
+        let length = usize::try_from(u64::from_le_bytes(header)).map_err(|_| Nonsense)?;
+        let available = self.produced.wrapping_sub(self.taken.count);
+        if length > longest || footprint(length) as u64 > available {
+            return Err(Nonsense);
+        }
+        self.taken.advance(HEADER);
+        // What is there already need not be zeroed.
+        into.resize(length, 0);
+        let (first, rest) = into.split_at_mut(self.taken.straight(length));
+        theirs.read(self.taken.at, first);
+        if !rest.is_empty() {
+            theirs.read(0, rest);
+        }
+        self.taken.advance(length.next_multiple_of(8));
+        Ok(true)
+    }
+
+    /// Looks for messages; whether there are any.
+    fn look(&mut self, theirs: &impl Theirs) -> Result<bool, Nonsense> {
+        // SYNC: shared-produced
+        let produced = theirs.load(Word::Produced);
+        let available = produced.wrapping_sub(self.taken.count);
+        if available > self.taken.capacity as u64 || !available.is_multiple_of(8) {
+            return Err(Nonsense);
+        }
+        self.produced = produced;
+        Ok(available > 0)
+    }
+
+    /// Gives the room of the messages taken out back to the sender.
+    pub fn release(&mut self, mine: &impl Mine) {
+        if self.released != self.taken.count {
+            self.released = self.taken.count;
+            // SYNC: shared-consumed
+            mine.store(Word::Consumed, self.released);
+        }
+    }
+
+    /// Stops looking until the sender wakes this side. `false` when a message, or nonsense, has come meanwhile: then
+    /// it still looks.
+    #[must_use = "the ring is not parked when this is false"]
+    pub fn park(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
+        if self.is_parked() {
+            return true;
+        }
+        self.parked = self.parked.wrapping_add(1);
+        // SYNC: shared-parked
+        mine.store(Word::Parked, self.parked);
+        // SYNC: shared-parked-fence
+        fence(Ordering::SeqCst);
+        if self.taken.count == self.produced && self.look(theirs) == Ok(false) {
+            return true;
+        }
+        self.unpark(mine);
+        false
+    }
+
+    /// Looks from now on.
+    pub fn unpark(&mut self, mine: &impl Mine) {
+        if self.is_parked() {
+            self.parked = self.parked.wrapping_add(1);
+            // SYNC: shared-parked
+            mine.store(Word::Parked, self.parked);
+        }
+    }
+
+    /// Whether it does not look.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.parked % 2 == 1
+    }
+}

@@ -1,0 +1,178 @@
+//! The ring between processes: against a queue, and against memory that holds anything.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
+
+const CAPACITY: usize = 256;
+const LONGEST: usize = 120;
+
+/// One side's memory.
+struct Side {
+    words: [Cell<u64>; 3],
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Self { words: Default::default(), bytes: RefCell::new(vec![0; CAPACITY]) }
+    }
+}
+
+impl Mine for Side {
+    fn store(&self, word: Word, value: u64) {
+        self.words[word as usize].set(value);
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Theirs for Side {
+    fn load(&self, word: Word) -> u64 {
+        self.words[word as usize].get()
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.bytes.borrow()[at..at + into.len()]);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push(Vec<u8>),
+    Publish,
+    Pop,
+    Release,
+    Park,
+    Unpark,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => vec(any::<u8>(), 0..=LONGEST).prop_map(Step::Push),
+        3 => Just(Step::Publish),
+        4 => Just(Step::Pop),
+        2 => Just(Step::Release),
+        1 => Just(Step::Park),
+        1 => Just(Step::Unpark),
+    ]
+}
+
+proptest! {
+    /// What was published comes out once, in order and whole; what is in the ring fits; a sleeper is woken.
+    #[test]
+    fn it_is_a_queue(steps in vec(step(), 0..400)) {
+        let (sender, receiver) = (Side::default(), Side::default());
+        let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
+        let (mut pushed, mut published) = (VecDeque::new(), VecDeque::new());
+        let (mut is_woken, mut out) = (true, Vec::new());
+        for step in steps {
+            match step {
+                Step::Push(message) => {
+                    if producer.has_room(&receiver, message.len()) == Ok(true) {
+                        producer.push(&sender, &message);
+                        pushed.push_back(message);
+                    }
+                    let bytes: usize =
+                        pushed.iter().chain(&published).map(|message| 8 + message.len().next_multiple_of(8)).sum();
+                    prop_assert!(bytes <= CAPACITY);
+                }
+                Step::Publish => {
+                    is_woken |= producer.publish(&sender, &receiver);
+                    published.append(&mut pushed);
+                }
+                Step::Pop => {
+                    let popped = consumer.pop(&sender, LONGEST, &mut out).unwrap().then(|| out.clone());
+                    prop_assert_eq!(popped, published.pop_front());
+                }
+                Step::Release => consumer.release(&receiver),
+                Step::Park => {
+                    let was_parked = consumer.is_parked();
+                    let parks = consumer.park(&receiver, &sender);
+                    if !was_parked {
+                        prop_assert_eq!(parks, published.is_empty());
+                        is_woken = !parks;
+                    }
+                }
+                Step::Unpark => {
+                    consumer.unpark(&receiver);
+                    is_woken = true;
+                }
+            }
+            prop_assert!(is_woken || published.is_empty(), "a sleeper is left with a message");
+        }
+    }
+
+    /// Whatever the other side's memory holds: no panic, no read outside, nothing longer than allowed.
+    #[test]
+    fn any_memory_is_safe_to_read(
+        rounds in vec((any::<[u64; 3]>(), vec(any::<u8>(), CAPACITY), 0_u64..400), 1..20),
+    ) {
+        let (mine, theirs) = (Side::default(), Side::default());
+        let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
+        let mut out = Vec::new();
+        for (words, bytes, ahead) in rounds {
+            for (word, value) in theirs.words.iter().zip(words) {
+                word.set(value);
+            }
+            // Near what it was, too: far-off values alone would be found out at once.
+            theirs.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
+            *theirs.bytes.borrow_mut() = bytes;
+            while consumer.pop(&theirs, LONGEST, &mut out) == Ok(true) {
+                prop_assert!(out.len() <= LONGEST);
+            }
+            consumer.release(&mine);
+            let _ = consumer.park(&mine, &theirs);
+            if producer.has_room(&theirs, 40) == Ok(true) {
+                producer.push(&mine, &[1; 40]);
+            }
+            let _ = producer.publish(&mine, &theirs);
+        }
+    }
+}
+
+#[test]
+fn positions_that_no_honest_side_has_are_nonsense() {
+    let (mine, theirs) = (Side::default(), Side::default());
+    let mut out = Vec::new();
+    for produced in [264, u64::MAX, u64::MAX - 7, 12] {
+        theirs.store(Word::Produced, produced);
+        assert_eq!(Consumer::new(CAPACITY).pop(&theirs, LONGEST, &mut out), Err(Nonsense), "{produced}");
+    }
+    theirs.store(Word::Produced, 64);
+    for length in [57_u64, 121, 1 << 40, u64::MAX] {
+        theirs.write(0, &length.to_le_bytes());
+        assert_eq!(Consumer::new(CAPACITY).pop(&theirs, LONGEST, &mut out), Err(Nonsense), "{length}");
+    }
+    let mut producer = Producer::new(CAPACITY);
+    for _ in 0..2 {
+        assert_eq!(producer.has_room(&theirs, LONGEST), Ok(true));
+        producer.push(&mine, &[7; LONGEST]);
+    }
+    assert_eq!(producer.has_room(&theirs, LONGEST), Ok(false), "full");
+    theirs.store(Word::Consumed, 300);
+    assert_eq!(producer.has_room(&theirs, LONGEST), Err(Nonsense), "more than there was");
+    theirs.store(Word::Consumed, 128);
+    assert_eq!(producer.has_room(&theirs, LONGEST), Ok(true));
+}
+
+#[test]
+fn a_receiver_whose_wake_up_was_lost_is_woken_by_the_next_message() {
+    let (sender, receiver) = (Side::default(), Side::default());
+    let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
+    assert!(consumer.park(&receiver, &sender));
+    let send = |producer: &mut Producer| {
+        assert_eq!(producer.has_room(&receiver, 8), Ok(true));
+        producer.push(&sender, &[1; 8]);
+        producer.publish(&sender, &receiver)
+    };
+    assert!(send(&mut producer));
+    assert!(!send(&mut producer), "it was woken");
+    producer.was_not_woken();
+    assert!(send(&mut producer), "it was not");
+    assert!(!send(&mut producer));
+}

@@ -1,0 +1,46 @@
+//! What there is to say about paths: which ones a device may use, and which one a QP does.
+
+use super::Refusal;
+
+/// Which paths a device may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::device) enum PathPolicy {
+    /// Memory where it can be shared, else the network.
+    Either,
+    /// The network only, and why.
+    Network(Refusal),
+    /// Memory only.
+    Memory,
+}
+
+/// The path that a QP may use now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::device::shard) struct Choice {
+    /// The pair that its peer's packets may come from.
+    pub(in crate::device::shard) pair: Option<usize>,
+    /// Whether the QP sends by it, too.
+    pub(in crate::device::shard) is_used: bool,
+    /// Why not, if not.
+    pub(in crate::device::shard) why: &'static str,
+}
+
+impl Choice {
+    /// The network, and why.
+    pub(super) fn network(why: &'static str) -> Self {
+        Self { pair: None, is_used: false, why }
+    }
+}
+
+/// The path of a QP, and whether it was chosen by what is known now.
+#[derive(Debug)]
+pub(in crate::device::shard) struct QpPath {
+    /// When it was chosen; 0 is never.
+    pub(in crate::device::shard) epoch: u64,
+    pub(in crate::device::shard) choice: Choice,
+}
+
+impl Default for QpPath {
+    fn default() -> Self {
+        Self { epoch: 0, choice: Choice::network("not connected yet") }
+    }
+}

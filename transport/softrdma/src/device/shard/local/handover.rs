@@ -1,0 +1,292 @@
+//! How two members agree on a pair of areas.
+//!
+//! Owns the offers, and what becomes of them. An area that was mapped, and one that was not, are the same to QPs: they
+//! use the network until both sides have mapped what the other has shown.
+
+use super::choice::{Choice, PathPolicy};
+use super::message::{Ends, Message, Refusal, VERSION};
+use super::pair::{AREA_BYTES, Pair};
+use super::{AWAITED, Known, LocalPaths, Partner};
+use crate::device::directory::MAX_SHARDS;
+use crate::device::shard::outbox::MemberOutbox;
+use crate::host::{AreaHandle, MemberId, OwnArea, PeerArea};
+use trunkline_verbs::Time;
+
+impl LocalPaths {
+    /// Offers a shard of a member an area.
+    pub(super) fn offer(&mut self, partner: Partner, outbox: &mut MemberOutbox, now: Time) -> Choice {
+        let is_ours = self.host.as_ref().is_some_and(|host| host.me() == partner.member);
+        let is_same = is_ours && partner.shard == self.shard;
+        let (own, number, handle) = match self.make_area(partner.member) {
+            Ok(made) => made,
+            Err(why) => return self.remember(partner, why, now),
+        };
+        if is_same {
+            let index = self.insert(Pair::with_itself(partner, own, number, now));
+            self.activate(index);
+            return self.choose_pair(index);
+        }
+        let message = Message::Offer { version: VERSION, area: number };
+        if !self.hand_over(partner, handle, message, outbox) {
+            return self.remember(partner, "too many messages to other processes wait", now);
+        }
+        self.insert(Pair::new(partner, own, number, now));
+        Choice::network(AWAITED)
+    }
+
+    /// Sends a message with an area; `false` when there is no room.
+    fn hand_over(&self, to: Partner, area: AreaHandle, message: Message, outbox: &mut MemberOutbox) -> bool {
+        let ends = Ends { from: self.shard, to: to.shard };
+        outbox.hand_over(to.member, area, |out| message.write(ends, out))
+    }
+
+    fn make_area(&mut self, with: MemberId) -> Result<(OwnArea, u64, AreaHandle), &'static str> {
+        let has_pairs = self.pairs.iter().any(|(_, pair)| pair.partner().member == with);
+        self.room.check(has_pairs)?;
+        let areas = self.areas.as_ref().map_err(|why| *why)?;
+        let (own, handle) = areas.make(AREA_BYTES)?;
+        self.last_number += 1;
+        Ok((own, self.last_number, handle))
+    }
+
+    /// A message of another member, perhaps with an area; returns whether it has the form of its kind.
+    pub(in crate::device::shard) fn handle(
+        &mut self,
+        member: MemberId,
+        (kind, bytes): (u8, &[u8]),
+        area: Option<AreaHandle>,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> bool {
+        // A child of a fork has none of the memory that the messages are about.
+        if !self.is_own_process() {
+            return true;
+        }
+        let read =
+            Message::read(kind, bytes).filter(|(ends, _)| ends.to == self.shard && is_shard(ends.from));
+        let Some((Ends { from: shard, .. }, message)) = read else {
+            self.counts.unknown += 1;
+            return false;
+        };
+        let from = Partner { member, shard };
+        match (message, area) {
+            (Message::Offer { version, area }, Some(handle)) => {
+                if let Err(reason) = self.accept(from, version, (area, handle), outbox, now) {
+                    let _asked_again = self.send(from, Message::Refuse { reason }, outbox);
+                }
+            }
+            (Message::Accept { version, area, offered }, Some(handle)) => {
+                self.accepted(from, version, (area, handle), offered, outbox, now);
+            }
+            // Its descriptor was lost, as when this process may open no more.
+            (Message::Offer { .. }, None) => {
+                let _asked_again = self.send(from, Message::Refuse { reason: Refusal::NoRoom }, outbox);
+            }
+            (Message::Accept { offered, .. }, None) => {
+                if let Some(index) = self.awaits(from, offered) {
+                    self.end(index, Refusal::NoRoom.ours(), outbox, now);
+                }
+            }
+            (Message::Refuse { reason }, None) => self.refused(from, reason),
+            (Message::Wake, None) => self.woken(from, now),
+            (Message::End { area }, None) => {
+                let index = self.partners.get(&from).and_then(|known| known.pair);
+                if let Some(index) = index.filter(|index| self.pairs[*index].is_with(area)) {
+                    drop(self.drop_pair(index));
+                    self.remember(from, "the peer has stopped looking into shared memory", now);
+                }
+            }
+            _ => {
+                self.counts.unknown += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Another member offers an area.
+    fn accept(
+        &mut self,
+        from: Partner,
+        version: u32,
+        (number, handle): (u64, AreaHandle),
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        if let PathPolicy::Network(reason) = self.policy {
+            return Err(reason);
+        }
+        if version != VERSION {
+            return Err(Refusal::OtherVersion);
+        }
+        if !self.is_own_process() {
+            return Err(Refusal::Forked);
+        }
+        let areas = self.areas.as_ref().map_err(|_| Refusal::NoRoom)?;
+        let area = areas.map(handle, AREA_BYTES).map_err(|why| {
+            tracing::debug!(?from, why, "an offer of shared memory is refused");
+            Refusal::NoRoom
+        })?;
+        let pair = self.partners.get(&from).and_then(|known| known.pair);
+        if let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) {
+            // Both sides have offered at the same time.
+            self.attach(index, area, number, now);
+            return Ok(());
+        }
+        if let Some(index) = pair {
+            // It does not know the old pair any more. Without a new one, nothing is final for a while.
+            drop(self.drop_pair(index));
+            self.remember(from, "the peer has begun to share memory again", now);
+        }
+        let (own, own_number, handle) = self.make_area(from.member).map_err(|_| Refusal::NoRoom)?;
+        let message = Message::Accept { version: VERSION, area: own_number, offered: number };
+        if !self.hand_over(from, handle, message, outbox) {
+            return Err(Refusal::NoRoom);
+        }
+        let index = self.insert(Pair::new(from, own, own_number, now));
+        self.attach(index, area, number, now);
+        Ok(())
+    }
+
+    /// Another member has accepted an area.
+    fn accepted(
+        &mut self,
+        from: Partner,
+        version: u32,
+        (number, handle): (u64, AreaHandle),
+        offered: u64,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) {
+        let Some(index) = self.awaits(from, offered) else { return };
+        let mapped = match &self.areas {
+            Ok(areas) if version == VERSION => areas.map(handle, AREA_BYTES),
+            Ok(_) => Err(Refusal::OtherVersion.ours()),
+            Err(why) => Err(*why),
+        };
+        match mapped {
+            Ok(area) => self.attach(index, area, number, now),
+            Err(why) => self.end(index, why, outbox, now),
+        }
+    }
+
+    /// The pair of which this area was offered, and not answered yet.
+    fn awaits(&self, from: Partner, offered: u64) -> Option<usize> {
+        let pair = self.partners.get(&from).and_then(|known| known.pair);
+        pair.filter(|index| !self.pairs[*index].has_other() && self.pairs[*index].number() == offered)
+    }
+
+    fn attach(&mut self, index: usize, area: PeerArea, number: u64, now: Time) {
+        self.pairs[index].attach(area, number, now);
+        self.activate(index);
+        self.changed();
+    }
+
+    fn refused(&mut self, from: Partner, reason: Refusal) {
+        let pair = self.partners.get(&from).and_then(|known| known.pair);
+        let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) else { return };
+        drop(self.drop_pair(index));
+        let ended = self.partners.get(&from).map_or(0, |known| known.ended);
+        self.partners.insert(from, Known { pair: None, why: reason.theirs(), again: None, ended });
+    }
+
+    pub(super) fn woken(&mut self, from: Partner, now: Time) {
+        let Some(index) = self.partners.get(&from).and_then(|known| known.pair) else { return };
+        if self.pairs[index].has_other() {
+            self.pairs[index].unpark(now);
+            self.activate(index);
+        }
+    }
+}
+
+/// Whether a device can have a shard of this index.
+fn is_shard(index: u8) -> bool {
+    usize::from(index) < MAX_SHARDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LocalInit, Room};
+    use super::*;
+    use crate::device::directory::ShardIndex;
+    use crate::host::{Areas, Host};
+    use std::sync::Arc;
+
+    const THEIRS: u64 = 500;
+
+    /// What a shard knows, another member, and the room for pairs.
+    struct Scene {
+        _folder: crate::host::testing::Folder,
+        local: LocalPaths,
+        outbox: MemberOutbox,
+        room: Arc<Room>,
+        other: Arc<Host>,
+    }
+
+    fn scene(name: &str) -> Scene {
+        let folder = crate::host::testing::Folder::new(name);
+        let [host, other] = [(); 2].map(|()| Host::join(Some(&folder.path().join("run"))).unwrap());
+        let init = LocalInit::new(Some(host), None, PathPolicy::Memory, 7);
+        let room = Arc::clone(&init.room);
+        let local = LocalPaths::new(init, ShardIndex::FIRST);
+        Scene { _folder: folder, local, outbox: MemberOutbox::new(None), room, other }
+    }
+
+    impl Scene {
+        fn partner(&self) -> Partner {
+            Partner { member: self.other.me(), shard: 0 }
+        }
+
+        fn receive(&mut self, from: u8, message: Message, area: Option<AreaHandle>) -> bool {
+            let mut bytes = Vec::new();
+            let kind = message.write(Ends { from, to: 0 }, &mut bytes);
+            let member = self.other.me();
+            self.local.handle(member, (kind, &bytes), area, &mut self.outbox, Time::default())
+        }
+
+        fn offered_area(&self) -> AreaHandle {
+            Areas::new(&self.other).unwrap().make(AREA_BYTES).unwrap().1
+        }
+
+        fn known(&self) -> Known {
+            self.local.partners[&self.partner()]
+        }
+    }
+
+    #[test]
+    fn an_acceptance_without_its_descriptor_ends_the_offer_for_a_while() {
+        let mut scene = scene("no-descriptor");
+        scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
+        let offered = scene.local.last_number;
+        let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
+        assert!(scene.known().pair.is_some() && scene.receive(0, accept, None));
+        let known = scene.known();
+        assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
+    }
+
+    #[test]
+    fn a_message_from_a_shard_that_no_device_has_is_dropped() {
+        let mut scene = scene("no-shard");
+        for from in [32, u8::MAX] {
+            let area = scene.offered_area();
+            assert!(!scene.receive(from, Message::Offer { version: VERSION, area: THEIRS }, Some(area)));
+        }
+        assert!(scene.local.partners.is_empty() && scene.local.counts.unknown == 2);
+    }
+
+    /// Else a device that must use memory breaks queue pairs to others, whose offers are not answered yet.
+    #[test]
+    fn one_that_begins_again_and_finds_no_room_leaves_nothing_final() {
+        let mut scene = scene("no-room");
+        let offer = Message::Offer { version: VERSION, area: THEIRS };
+        let area = scene.offered_area();
+        assert!(scene.receive(0, offer, Some(area)) && scene.known().pair.is_some());
+        while scene.room.check(false).is_ok() {
+            scene.room.take();
+        }
+        scene.room.take();
+        let area = scene.offered_area();
+        assert!(scene.receive(0, offer, Some(area)));
+        assert!(scene.known().pair.is_none() && !scene.local.is_final(AWAITED), "{:?}", scene.known());
+    }
+}

@@ -1,0 +1,202 @@
+//! What two members tell each other about the memory between them.
+//!
+//! Owns the form of the messages. Each is from one shard to another, whose numbers are its first two bytes. Numbers are
+//! little-endian. Reading one checks nothing but its form.
+//!
+//! | kind | meaning | body, after the two shards |
+//! |---|---|---|
+//! | 32 offer, with an area | this is what I write; show me yours | version, the area's number |
+//! | 33 accept, with an area | this is mine, for the area of yours that has the second number | version, both numbers |
+//! | 34 refuse | I do not share memory | version, reason |
+//! | 35 wake | I have put something into a ring that you parked | |
+//! | 36 end | I do not look any more | the own area's number |
+
+use std::ops::RangeInclusive;
+
+/// The kinds that are read here.
+pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=36;
+
+/// The layout of areas and the format of what is in them; those of another version are refused.
+pub(super) const VERSION: u32 = 2;
+
+/// The shards that a message is from and for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::device::shard) struct Ends {
+    pub(in crate::device::shard) from: u8,
+    pub(in crate::device::shard) to: u8,
+}
+
+impl Ends {
+    /// Reads those of a message.
+    pub(in crate::device::shard) fn read(bytes: &[u8]) -> Option<Self> {
+        let [from, to, ..] = *bytes else { return None };
+        Some(Self { from, to })
+    }
+}
+
+/// Why a member does not share memory, as its peers report it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::device) enum Refusal {
+    /// `TRUNKLINE_LINK=udp`.
+    AsksForUdp,
+    /// Its packets are captured.
+    Captures,
+    /// Its packets have faults.
+    Faults,
+    /// The caller has put a link of its own around the device's.
+    Wrapped,
+    /// Its format of areas is another one.
+    OtherVersion,
+    /// It has no memory, descriptor or place for more.
+    NoRoom,
+    /// It is the child of a fork.
+    Forked,
+}
+
+impl Refusal {
+    const ALL: [Self; 7] = [
+        Self::AsksForUdp,
+        Self::Captures,
+        Self::Faults,
+        Self::Wrapped,
+        Self::OtherVersion,
+        Self::NoRoom,
+        Self::Forked,
+    ];
+
+    fn code(self) -> u8 {
+        let code = Self::ALL.iter().position(|reason| *reason == self);
+        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+    }
+
+    /// In words, of this process.
+    pub(in crate::device) fn ours(self) -> &'static str {
+        match self {
+            Self::AsksForUdp => "TRUNKLINE_LINK=udp",
+            Self::Captures => "packets are captured",
+            Self::Faults => "packets have faults (TRUNKLINE_FAULTS)",
+            Self::Wrapped => "the program has put a link of its own around the device's",
+            Self::OtherVersion => "the peer's format of shared memory is another one",
+            Self::NoRoom => "this process has no room to share memory with more peers",
+            Self::Forked => "this process is the child of a fork",
+        }
+    }
+
+    /// In words, of the peer.
+    pub(super) fn theirs(self) -> &'static str {
+        match self {
+            Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp",
+            Self::Captures => "the peer captures packets",
+            Self::Faults => "the peer's packets have faults (TRUNKLINE_FAULTS)",
+            Self::Wrapped => "the peer's program has put a link of its own around the device's",
+            Self::OtherVersion => "the peer's format of shared memory is another one",
+            Self::NoRoom => "the peer has no room to share memory with more peers",
+            Self::Forked => "the peer is the child of a fork",
+        }
+    }
+}
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Message {
+    Offer { version: u32, area: u64 },
+    Accept { version: u32, area: u64, offered: u64 },
+    Refuse { reason: Refusal },
+    Wake,
+    End { area: u64 },
+}
+
+impl Message {
+    /// Appends the body; returns the kind.
+    pub(super) fn write(self, ends: Ends, out: &mut Vec<u8>) -> u8 {
+        out.extend_from_slice(&[ends.from, ends.to]);
+        match self {
+            Self::Offer { version, area } => {
+                out.extend_from_slice(&version.to_le_bytes());
+                out.extend_from_slice(&area.to_le_bytes());
+                32
+            }
+            Self::Accept { version, area, offered } => {
+                out.extend_from_slice(&version.to_le_bytes());
+                out.extend_from_slice(&area.to_le_bytes());
+                out.extend_from_slice(&offered.to_le_bytes());
+                33
+            }
+            Self::Refuse { reason } => {
+                out.extend_from_slice(&VERSION.to_le_bytes());
+                out.push(reason.code());
+                34
+            }
+            Self::Wake => 35,
+            Self::End { area } => {
+                out.extend_from_slice(&area.to_le_bytes());
+                36
+            }
+        }
+    }
+
+    /// Reads a message; `None` when it has not the form of its kind.
+    pub(super) fn read(kind: u8, bytes: &[u8]) -> Option<(Ends, Self)> {
+        let (ends, mut bytes) = (Ends::read(bytes)?, bytes.get(2..)?);
+        let from = &mut bytes;
+        let message = match kind {
+            32 => Self::Offer { version: take32(from)?, area: take64(from)? },
+            33 => Self::Accept { version: take32(from)?, area: take64(from)?, offered: take64(from)? },
+            34 => {
+                let _version = take32(from)?;
+                let (code, rest) = from.split_first()?;
+                *from = rest;
+                // A later version may have other reasons.
+                let reason = Refusal::ALL.get(usize::from(*code));
+                Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
+            }
+            35 => Self::Wake,
+            36 => Self::End { area: take64(from)? },
+            _ => return None,
+        };
+        bytes.is_empty().then_some((ends, message))
+    }
+}
+
+fn take32(from: &mut &[u8]) -> Option<u32> {
+    let (bytes, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+fn take64(from: &mut &[u8]) -> Option<u64> {
+    let (bytes, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_only_whole() {
+        let mut messages = vec![
+            Message::Offer { version: VERSION, area: u64::MAX },
+            Message::Accept { version: 7, area: 1, offered: 2 },
+            Message::Wake,
+            Message::End { area: 9 },
+        ];
+        messages.extend(Refusal::ALL.map(|reason| Message::Refuse { reason }));
+        let ends = Ends { from: 7, to: 31 };
+        for message in messages {
+            let mut bytes = Vec::new();
+            let kind = message.write(ends, &mut bytes);
+            assert!(KINDS.contains(&kind));
+            assert_eq!(Message::read(kind, &bytes), Some((ends, message)));
+            for end in 0..bytes.len() {
+                assert_eq!(Message::read(kind, &bytes[..end]), None, "{message:?} cut");
+            }
+            bytes.push(0);
+            assert_eq!(Message::read(kind, &bytes), None, "{message:?} and more");
+        }
+        let unknown = Message::read(34, &[7, 31, 9, 0, 0, 0, 200]);
+        assert_eq!(unknown, Some((ends, Message::Refuse { reason: Refusal::OtherVersion })));
+        assert_eq!(Message::read(31, &[]), None);
+    }
+}

@@ -1,0 +1,550 @@
+//! Paths through memory that this process shares with others of the host.
+//!
+//! Owns the pairs of areas, one for each shard of a member that a QP is connected with, and the choice of the path of each
+//! QP. Each shard of a device has its own.
+//! What a QP's halves send goes into the ring of its pair in place of a UDP datagram: the same packets with the same
+//! PSNs, without an ICRC, and with the payload of several packets in one. So a change of path, in either direction
+//! and at any moment, is a retransmission, and all that may be lost, doubled or out of order is the engine's business.
+//! Called by the shard only, which hands what comes out to its QPs. It must never wait.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | `pair` | two areas, a ring each way |
+//! | `handover` | how two members agree on a pair |
+//! | `message` | what they tell each other for that |
+//! | `choice` | what there is to say about a QP's path |
+//! | `init` | what a device's shards make their pairs with, and how many they may make |
+//!
+//! # From offer to use
+//! A QP's number shows its member and that one's shard. The first QP that is connected with one of theirs makes this side
+//! offer an area. The other side maps it and
+//! accepts with one of its own, or refuses. Each side writes into its area which area of the other it has mapped, and
+//! the other sends from then on. Until then, and whenever a pair ends, QPs use the network.
+//!
+//! # Looking
+//! Rings in which something came lately are looked into at each turn; the others are parked, and their senders wake
+//! this side by a message between members. It comes to the first shard, and whoever takes it there does the work of the
+//! shard that it is for. Before the card sleeps, all are parked.
+
+mod choice;
+mod handover;
+mod init;
+mod message;
+mod pair;
+
+pub(in crate::device) use choice::PathPolicy;
+pub(super) use choice::{Choice, QpPath};
+pub(in crate::device) use init::LocalInit;
+pub(in crate::device) use message::Refusal;
+pub(super) use message::{Ends, KINDS};
+
+use super::outbox::MemberOutbox;
+use crate::device::directory::ShardIndex;
+use crate::host::{Areas, Host, MemberId, Targets};
+use init::Room;
+use message::Message;
+use pair::Pair;
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_mutants::mutant;
+use trunkline_verbs::{Counter, QpNumber, Time};
+
+/// A ring in which nothing came for so long is parked.
+const IDLE_NS: u64 = 1_000_000;
+/// A receiver that takes nothing out of a ring for so long, while QPs wait for room or for an answer, has stopped; they go back to the network.
+const STALLED_NS: u64 = 100_000_000;
+/// When a pair that ended is made again, doubled each time.
+const AGAIN_NS: u64 = 100_000_000;
+const AGAIN_DOUBLINGS: u32 = 8;
+/// How long the background machine goes on looking after something came, before it sleeps.
+const LINGER_NS: u64 = 50_000;
+
+/// Why there is no pair with a member now.
+const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
+
+/// A shard of a member, which may be this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Partner {
+    member: MemberId,
+    shard: u8,
+}
+
+/// What is known of a partner.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    pair: Option<usize>,
+    /// Why there is none.
+    why: &'static str,
+    /// When one may be offered again; `None` is never.
+    again: Option<Time>,
+    /// Pairs that ended.
+    ended: u32,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    wakes: u64,
+    ended: u64,
+    nonsense: u64,
+    unknown: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::device) struct LocalPaths {
+    /// The shard that it is of.
+    shard: u8,
+    /// `None` on a network in process.
+    host: Option<Arc<Host>>,
+    targets: Option<Arc<Targets>>,
+    policy: PathPolicy,
+    /// Or why this process can share no memory.
+    areas: Result<Areas, &'static str>,
+    room: Arc<Room>,
+    pairs: Slab<Pair>,
+    partners: BTreeMap<Partner, Known>,
+    /// Pairs that are not parked.
+    active: Vec<usize>,
+    /// Changes when any QP's choice may.
+    epoch: u64,
+    has_changed: bool,
+    /// The first time at which a pair may be offered again.
+    again: Option<Time>,
+    last_number: u64,
+    /// A packet that is taken out or written.
+    packet: Vec<u8>,
+    lingers: bool,
+    counts: Counts,
+}
+
+/// What a look into a ring came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Packet,
+    Nothing,
+    /// The pair has ended.
+    Ended,
+}
+
+impl LocalPaths {
+    pub(super) fn new(init: LocalInit, of: ShardIndex) -> Self {
+        let LocalInit { host, targets, policy, areas, room, first_number } = init;
+        let lingers = host.as_ref().is_some_and(|host| host.directory().is_some());
+        Self {
+            shard: of.0,
+            host,
+            targets,
+            policy,
+            areas,
+            room,
+            pairs: Slab::new(),
+            partners: BTreeMap::new(),
+            active: Vec::new(),
+            epoch: 1,
+            has_changed: false,
+            again: None,
+            last_number: first_number >> 1,
+            packet: Vec::new(),
+            lingers,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A number that changes when any QP's choice may; never 0.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether QPs have to choose again, since this was called last.
+    pub(super) fn has_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// Whether QPs may not use the network.
+    pub(super) fn must_use_memory(&self) -> bool {
+        self.policy == PathPolicy::Memory
+    }
+
+    /// Whether a QP that does not use memory for this reason never will.
+    pub(super) fn is_final(&self, why: &str) -> bool {
+        self.partners.values().any(|known| known.again.is_none() && known.pair.is_none() && known.why == why)
+    }
+
+    fn changed(&mut self) {
+        self.epoch += 1;
+        self.has_changed = true;
+    }
+
+    /// Whose the peer of a QP is. TGTs that processes share belong to the first shard of whoever executes them.
+    fn partner_of(&self, peer: QpNumber, at: IpAddr) -> Option<Partner> {
+        let host = self.host.as_ref()?;
+        let number = peer.get();
+        let executor = self.targets.as_ref().and_then(|targets| targets.executor_of(number));
+        let home = executor.map(|member| (member, ShardIndex::FIRST.0)).or_else(|| host.home_of(number));
+        let (member, shard) = home.filter(|(member, _)| host.has_port_at(*member, at))?;
+        Some(Partner { member, shard })
+    }
+
+    /// The path to the QP of this number at an address.
+    pub(super) fn choose(
+        &mut self,
+        peer: QpNumber,
+        at: IpAddr,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> Choice {
+        if let PathPolicy::Network(reason) = self.policy {
+            return Choice::network(reason.ours());
+        }
+        let Some(partner) = self.partner_of(peer, at) else {
+            return Choice::network("the peer is not a process of this user on this host");
+        };
+        let known = self.partners.get(&partner).copied();
+        if let Some(index) = known.and_then(|known| known.pair) {
+            return self.choose_pair(index);
+        }
+        match known {
+            Some(Known { why, again, .. }) if again.is_none_or(|again| now < again) => Choice::network(why),
+            _ => self.offer(partner, outbox, now),
+        }
+    }
+
+    fn choose_pair(&self, index: usize) -> Choice {
+        let pair = &self.pairs[index];
+        let why =
+            if pair.is_stalled() { "the peer has stopped taking what is in shared memory" } else { AWAITED };
+        let pair_index = pair.has_other().then_some(index);
+        Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why }
+    }
+
+    /// Whether peers at an address can be reached through memory, for a device that must; or why not.
+    pub(super) fn check(&self, at: IpAddr) -> Result<(), &'static str> {
+        if self.policy != PathPolicy::Memory {
+            return Ok(());
+        }
+        let host = self.host.as_ref().ok_or("TRUNKLINE_LINK=shm: the device's network is not the host's")?;
+        // A peer of this host may open its address later than this side connects.
+        if at.to_canonical().is_loopback() || host.is_address_of_members(at) {
+            return Ok(());
+        }
+        Err("TRUNKLINE_LINK=shm: no process of this user on this host has the peer's address")
+    }
+
+    fn insert(&mut self, pair: Pair) -> usize {
+        let partner = pair.partner();
+        self.room.take();
+        let index = self.pairs.insert(pair);
+        let ended = self.partners.get(&partner).map_or(0, |known| known.ended);
+        self.partners.insert(partner, Known { pair: Some(index), why: AWAITED, again: None, ended });
+        index
+    }
+
+    /// There is no pair with the partner for a while.
+    fn remember(&mut self, partner: Partner, why: &'static str, now: Time) -> Choice {
+        let ended = self.partners.get(&partner).map_or(0, |known| known.ended);
+        let again = now.plus_ns(AGAIN_NS << ended.min(AGAIN_DOUBLINGS));
+        self.partners.insert(partner, Known { pair: None, why, again: Some(again), ended: ended + 1 });
+        self.again = Some(self.again.map_or(again, |first| first.min(again)));
+        Choice::network(why)
+    }
+
+    /// Sends a message; `false` when there is no room.
+    fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
+        let ends = Ends { from: self.shard, to: to.shard };
+        outbox.push(to.member, |out| message.write(ends, out))
+    }
+
+    fn activate(&mut self, index: usize) {
+        if !self.active.contains(&index) {
+            self.active.push(index);
+        }
+    }
+
+    /// Ends a pair and tells the other side.
+    fn end(&mut self, index: usize, why: &'static str, outbox: &mut MemberOutbox, now: Time) {
+        let Some(pair) = self.drop_pair(index) else { return };
+        let (partner, number) = (pair.partner(), pair.number());
+        drop(pair);
+        tracing::debug!(?partner, why, "shared memory is no longer used");
+        self.remember(partner, why, now);
+        // Without room, the other side finds a ring that is not emptied.
+        let _full = self.send(partner, Message::End { area: number }, outbox);
+    }
+
+    /// Drops a pair; its memory is released.
+    fn drop_pair(&mut self, index: usize) -> Option<Pair> {
+        let pair = self.pairs.try_remove(index)?;
+        self.active.retain(|active| *active != index);
+        self.room.give_back(1);
+        if let Some(known) = self.partners.get_mut(&pair.partner()) {
+            known.pair = None;
+        }
+        self.counts.ended += 1;
+        if !mutant!(path_generation_is_not_bumped) {
+            self.changed();
+        }
+        Some(pair)
+    }
+
+    /// A member has died or left, or lives and messages do not reach it. Such a one is offered memory again later, each
+    /// time after twice as long.
+    pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
+        if mutant!(memory_of_the_dead_is_kept) {
+            return;
+        }
+        let (first, last) = (Partner { member, shard: 0 }, Partner { member, shard: u8::MAX });
+        for partner in self.partners.range(first..=last).map(|(partner, _)| *partner).collect::<Vec<_>>() {
+            if let Some(index) = self.partners.get(&partner).and_then(|known| known.pair) {
+                drop(self.drop_pair(index));
+            }
+            if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
+                self.remember(partner, "messages do not reach the peer's process", now);
+            } else {
+                self.partners.remove(&partner);
+            }
+        }
+    }
+
+    /// The device is removed: the other sides are told, and all memory is released.
+    pub(super) fn leave(&mut self, outbox: &mut MemberOutbox) {
+        for (_, pair) in &self.pairs {
+            let _full = self.send(pair.partner(), Message::End { area: pair.number() }, outbox);
+        }
+        self.clear(Refusal::AsksForUdp);
+    }
+
+    fn clear(&mut self, reason: Refusal) {
+        self.policy = PathPolicy::Network(reason);
+        self.room.give_back(self.pairs.len());
+        self.pairs.clear();
+        self.partners.clear();
+        self.active.clear();
+        self.changed();
+    }
+
+    /// Whether this is the process that made the areas; a child of a fork forgets them.
+    fn is_own_process(&mut self) -> bool {
+        let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
+        if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
+            self.clear(Refusal::Forked);
+        }
+        is_own
+    }
+
+    /// Whether there is no pair, and nothing that QPs have to be told.
+    #[inline]
+    pub(super) fn is_unused(&self) -> bool {
+        self.pairs.is_empty() && self.again.is_none() && !self.has_changed
+    }
+
+    /// Whether rings are looked into at each turn.
+    pub(super) fn is_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// A pair to look into, by its place among them.
+    pub(super) fn active(&self, at: usize) -> Option<usize> {
+        self.active.get(at).copied()
+    }
+
+    /// Finds out what has become of the other sides. Returns QPs that wanted room and may go on.
+    pub(super) fn look(&mut self, now: Time) -> Vec<u32> {
+        let mut ready = Vec::new();
+        if !self.is_own_process() {
+            return ready;
+        }
+        if self.again.is_some_and(|again| again <= now) {
+            self.again = None;
+            self.changed();
+        }
+        let mut has_changed = false;
+        for (_, pair) in &mut self.pairs {
+            has_changed |= pair.has_become_attached() || pair.goes_on();
+            if pair.waiting.is_empty() {
+                continue;
+            }
+            // Nonsense is found out again when they send.
+            if pair.has_room() != Ok(false) {
+                pair.is_not_full();
+                ready.append(&mut pair.waiting);
+            } else if pair.has_stopped(now, STALLED_NS) {
+                has_changed = true;
+                ready.append(&mut pair.waiting);
+            }
+        }
+        if has_changed {
+            self.changed();
+        }
+        ready
+    }
+
+    /// Something shows that the other side may not look: a QP that sends through this pair had no answer in time, or was
+    /// sent a packet by the network. QPs leave a ring that is not emptied all the while.
+    pub(super) fn note_silence(&mut self, index: usize, now: Time) {
+        let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
+        if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
+            self.changed();
+        }
+    }
+
+    /// Takes the next packet of a pair; [`LocalPaths::lend_packet`] has it.
+    pub(super) fn take(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) -> Taken {
+        let Self { pairs, packet, .. } = self;
+        let Some(pair) = pairs.get_mut(index) else { return Taken::Ended };
+        match pair.pop(packet, now) {
+            Ok(true) => {
+                self.counts.received += 1;
+                Taken::Packet
+            }
+            Ok(false) => Taken::Nothing,
+            Err(_) => {
+                self.is_nonsense(index, outbox, now);
+                Taken::Ended
+            }
+        }
+    }
+
+    /// What a pair holds is nothing that a member writes.
+    pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
+        self.counts.nonsense += 1;
+        self.end(index, "the peer has written nonsense into shared memory", outbox, now);
+    }
+
+    /// The packet that was taken; return it by [`LocalPaths::return_packet`].
+    pub(super) fn lend_packet(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.packet)
+    }
+
+    /// See [`LocalPaths::lend_packet`].
+    pub(super) fn return_packet(&mut self, packet: Vec<u8>) {
+        self.packet = packet;
+    }
+
+    /// The packets that were taken of a pair are done.
+    pub(super) fn release(&mut self, index: usize) {
+        if let Some(pair) = self.pairs.get_mut(index) {
+            pair.release();
+        }
+    }
+
+    /// Whether there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
+    /// when its pair has ended.
+    pub(super) fn has_room(
+        &mut self,
+        index: usize,
+        qp: QpNumber,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> bool {
+        // A child of a fork has none of the memory, and any of its threads may be the first to send.
+        if !self.is_own_process() {
+            return false;
+        }
+        let Some(pair) = self.pairs.get_mut(index) else { return false };
+        match pair.has_room() {
+            Ok(true) => true,
+            Ok(false) => {
+                if !pair.waiting.contains(&qp.get()) {
+                    pair.waiting.push(qp.get());
+                }
+                false
+            }
+            Err(_) => {
+                self.is_nonsense(index, outbox, now);
+                false
+            }
+        }
+    }
+
+    /// Writes a packet, for which there is room.
+    pub(super) fn push(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) {
+        let Some(pair) = self.pairs.get_mut(index) else { return };
+        self.counts.sent += 1;
+        if pair.push(packet) {
+            self.wake(index, outbox);
+        }
+    }
+
+    /// Writes and publishes a packet if there is room; returns whether there was.
+    pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
+        let has_room = self.is_own_process()
+            && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
+        if has_room {
+            self.push(index, packet, outbox);
+            self.publish(index, outbox);
+        }
+        has_room
+    }
+
+    /// Shows the other side what was written.
+    pub(super) fn publish(&mut self, index: usize, outbox: &mut MemberOutbox) {
+        if self.pairs.get_mut(index).is_some_and(Pair::publish) {
+            self.wake(index, outbox);
+        }
+    }
+
+    fn wake(&mut self, index: usize, outbox: &mut MemberOutbox) {
+        let Some(pair) = self.pairs.get(index) else { return };
+        self.counts.wakes += 1;
+        if mutant!(parked_ring_is_not_woken) {
+            return;
+        }
+        if pair.is_same() {
+            let now = pair.heard();
+            self.woken(pair.partner(), now);
+        } else if !self.send(pair.partner(), Message::Wake, outbox) {
+            // The next packet wakes it, or this one when it is repeated.
+            self.pairs[index].was_not_woken();
+        }
+    }
+
+    /// Parks rings in which nothing came lately.
+    pub(super) fn park_idle(&mut self, now: Time) {
+        let Self { active, pairs, .. } = self;
+        active.retain(|index| {
+            pairs.get_mut(*index).is_some_and(|pair| now.since(pair.heard()) < IDLE_NS || !pair.park())
+        });
+    }
+
+    /// Parks all rings, before the card sleeps; returns whether something has come meanwhile.
+    pub(super) fn park(&mut self) -> bool {
+        if self.active.is_empty() {
+            return false;
+        }
+        if !self.is_own_process() {
+            return true;
+        }
+        let Self { active, pairs, .. } = self;
+        active.retain(|index| pairs.get_mut(*index).is_some_and(|pair| !pair.park()));
+        !active.is_empty()
+    }
+
+    /// Whether it is better to look again than to sleep.
+    pub(super) fn lingers(&self, now: Time) -> bool {
+        let is_recent = |index: &usize| now.since(self.pairs[*index].heard()) < LINGER_NS;
+        self.lingers && self.active.iter().any(is_recent)
+    }
+
+    /// Whether QPs wait for room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.pairs.is_empty() && self.pairs.iter().any(|(_, pair)| !pair.waiting.is_empty())
+    }
+
+    /// Appends its counters.
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        let pairs = self.pairs.iter().filter(|(_, pair)| pair.is_attached()).count() as u64;
+        into.extend([
+            Counter { name: "shm_peers", value: pairs },
+            Counter { name: "shm_packets_sent", value: self.counts.sent },
+            Counter { name: "shm_packets_received", value: self.counts.received },
+            Counter { name: "shm_wakes", value: self.counts.wakes },
+            Counter { name: "shm_peers_ended", value: self.counts.ended },
+            Counter { name: "drop_shm_nonsense", value: self.counts.nonsense },
+            Counter { name: "drop_shm_messages", value: self.counts.unknown },
+        ]);
+    }
+}

@@ -1,0 +1,275 @@
+//! The memory between a shard of this process and one of another: a ring each way.
+//!
+//! Owns the layout of areas, and what is known of the other side. [`super::LocalPaths`] alone calls it. Nothing in
+//! the other side's area is believed before it was checked, and nothing there ends more than this pair.
+//!
+//! ```text
+//! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
+//!        each word on a cache line of its own
+//! ```
+//! `attached` is the number of the other side's area that this side has mapped: the other one may send from then on.
+
+use super::Partner;
+use crate::host::{OwnArea, PeerArea};
+use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
+use trunkline_roce::engine::JOINED_BYTES;
+use trunkline_roce::wire::HEADERS_LENGTH_MAX;
+use trunkline_verbs::Time;
+
+/// Bytes of an area: what each side of a pair takes of memory.
+pub(super) const AREA_BYTES: usize = 64 << 10;
+/// Where the ring begins.
+const RING_AT: usize = 4096;
+const RING_BYTES: usize = AREA_BYTES - RING_AT;
+const ATTACHED: usize = 256;
+
+/// The longest packet: headers, payload, and pad.
+pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
+
+const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
+
+/// Published at once when so many bytes wait, so that the other side copies them while more are written.
+const PUBLISH_AT_BYTES: usize = 8 << 10;
+
+/// Words of each ring, by offset.
+fn offset(word: Word) -> usize {
+    match word {
+        Word::Produced => 0,
+        Word::Consumed => 64,
+        Word::Parked => 128,
+    }
+}
+
+/// The other side of a pair.
+#[derive(Debug)]
+enum Other {
+    /// It has not shown its area yet.
+    Awaited,
+    /// Its area, and the area's number.
+    Mapped(PeerArea, u64),
+    /// The same shard: what it sends comes back to itself.
+    Same,
+}
+
+/// A pair of areas.
+#[derive(Debug)]
+pub(super) struct Pair {
+    partner: Partner,
+    own: OwnArea,
+    /// The own area's number.
+    number: u64,
+    other: Other,
+    producer: Producer,
+    consumer: Consumer,
+    /// The other side has mapped our area.
+    is_attached: bool,
+    /// When it was made, or something came last.
+    heard: Time,
+    /// Bytes written and not yet published.
+    unpublished: usize,
+    /// QPs that wait for room.
+    pub(super) waiting: Vec<u32>,
+    /// Since when nothing was taken out while QPs wait for room or answers, and what had been.
+    full: Option<(Time, u64)>,
+    /// The other side has not taken anything out for long.
+    is_stalled: bool,
+}
+
+struct Own<'a>(&'a OwnArea);
+
+impl Mine for Own<'_> {
+    fn store(&self, word: Word, value: u64) {
+        self.0.store(offset(word), value);
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.0.write(RING_AT + at, bytes);
+    }
+}
+
+struct Shown<'a>(&'a Other, &'a OwnArea);
+
+impl Theirs for Shown<'_> {
+    fn load(&self, word: Word) -> u64 {
+        match self.0 {
+            Other::Awaited => 0,
+            Other::Mapped(area, _) => area.load(offset(word)),
+            Other::Same => self.1.load(offset(word)),
+        }
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        match self.0 {
+            Other::Awaited => {}
+            Other::Mapped(area, _) => area.read(RING_AT + at, into),
+            Other::Same => self.1.read(RING_AT + at, into),
+        }
+    }
+}
+
+impl Pair {
+    /// Of an area of ours, before the other side has shown its own.
+    pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
+        Self {
+            partner,
+            own,
+            number,
+            other: Other::Awaited,
+            producer: Producer::new(RING_BYTES),
+            consumer: Consumer::new(RING_BYTES),
+            is_attached: false,
+            heard: now,
+            unpublished: 0,
+            waiting: Vec::new(),
+            full: None,
+            is_stalled: false,
+        }
+    }
+
+    /// With this shard itself.
+    pub(super) fn with_itself(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
+        Self { other: Other::Same, is_attached: true, ..Self::new(partner, own, number, now) }
+    }
+
+    /// Who has the other side.
+    pub(super) fn partner(&self) -> Partner {
+        self.partner
+    }
+
+    /// The number of the own area.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The other side has shown its area.
+    pub(super) fn attach(&mut self, area: PeerArea, number: u64, now: Time) {
+        self.other = Other::Mapped(area, number);
+        self.own.store(ATTACHED, number);
+        self.heard = now;
+    }
+
+    /// Whether the other side's area is mapped.
+    pub(super) fn has_other(&self) -> bool {
+        !matches!(self.other, Other::Awaited)
+    }
+
+    /// Whether the other side's area is the one of this number.
+    pub(super) fn is_with(&self, area: u64) -> bool {
+        matches!(self.other, Other::Mapped(_, number) if number == area)
+    }
+
+    /// Whether it is this shard itself.
+    pub(super) fn is_same(&self) -> bool {
+        matches!(self.other, Other::Same)
+    }
+
+    /// Finds out whether the other side has mapped our area; returns whether that is new.
+    pub(super) fn has_become_attached(&mut self) -> bool {
+        if self.is_attached {
+            return false;
+        }
+        self.is_attached =
+            matches!(&self.other, Other::Mapped(area, _) if area.load(ATTACHED) == self.number);
+        self.is_attached
+    }
+
+    /// Whether packets may be sent.
+    pub(super) fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
+    /// Whether the other side has stopped taking packets.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// Whether a packet of any length has room.
+    pub(super) fn has_room(&mut self) -> Result<bool, Nonsense> {
+        self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
+    }
+
+    /// Writes a packet, for which [`Pair::has_room`] has found room. Returns whether the receiver is to be woken.
+    pub(super) fn push(&mut self, packet: &[u8]) -> bool {
+        self.producer.push(&Own(&self.own), packet);
+        self.unpublished += packet.len();
+        self.unpublished >= PUBLISH_AT_BYTES && self.publish()
+    }
+
+    /// Shows the receiver what was written; returns whether it is to be woken.
+    #[must_use = "a receiver that parked the ring does not look"]
+    pub(super) fn publish(&mut self) -> bool {
+        self.unpublished = 0;
+        self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own))
+    }
+
+    /// The message that wakes the other side could not be sent.
+    pub(super) fn was_not_woken(&mut self) {
+        self.producer.was_not_woken();
+    }
+
+    /// Takes the next packet into `into`; `false` when there is none.
+    pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<bool, Nonsense> {
+        let popped = self.consumer.pop(&Shown(&self.other, &self.own), LONGEST, into)?;
+        if popped {
+            self.heard = now;
+        }
+        Ok(popped)
+    }
+
+    /// Gives the room of the packets taken out back.
+    pub(super) fn release(&mut self) {
+        self.consumer.release(&Own(&self.own));
+    }
+
+    /// Stops looking until the other side wakes this one; `false` when something has come meanwhile.
+    pub(super) fn park(&mut self) -> bool {
+        self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own))
+    }
+
+    /// Looks from now on.
+    pub(super) fn unpark(&mut self, now: Time) {
+        self.heard = now;
+        self.consumer.unpark(&Own(&self.own));
+    }
+
+    /// When something came last.
+    pub(super) fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// Whether the other side has taken out all that it was shown.
+    pub(super) fn is_drained(&self) -> bool {
+        self.producer.is_drained(&Shown(&self.other, &self.own))
+    }
+
+    /// QPs wait for room or answers at `now`; finds out whether the other side still takes packets. Returns whether it has stopped.
+    pub(super) fn has_stopped(&mut self, now: Time, patience_ns: u64) -> bool {
+        let consumed = self.producer.consumed(&Shown(&self.other, &self.own));
+        match self.full {
+            Some((since, before)) if before == consumed => {
+                let stops = !self.is_stalled && now.since(since) >= patience_ns;
+                self.is_stalled |= stops;
+                stops
+            }
+            _ => {
+                self.full = Some((now, consumed));
+                false
+            }
+        }
+    }
+
+    /// No QP waits for room any more.
+    pub(super) fn is_not_full(&mut self) {
+        self.full = None;
+    }
+
+    /// Whether a receiver that had stopped has taken everything out.
+    pub(super) fn goes_on(&mut self) -> bool {
+        if !self.is_stalled || !self.is_drained() {
+            return false;
+        }
+        self.is_stalled = false;
+        self.full = None;
+        true
+    }
+}

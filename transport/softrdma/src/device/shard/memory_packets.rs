@@ -1,0 +1,193 @@
+//! Packets that come and go through memory which processes of the host share.
+//!
+//! Owns the order in which rings are looked into, and the checks of a packet before it reaches an engine: it comes
+//! from the process of its QP's peer, or is dropped. What a ring holds that no device writes ends the ring.
+
+use super::Shard;
+use super::local::{Ends, KINDS, LocalPaths, Taken};
+use super::qp_table::QpTable;
+use super::resources::Resources;
+use crate::device::directory::ShardIndex;
+use crate::host::{AreaHandle, MemberId};
+use std::collections::BTreeMap;
+use trunkline_roce::engine::{Response, is_request};
+use trunkline_roce::wire::{Packet, QP1};
+use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, PeerPath, QpPath, Time, VerbsError};
+
+/// Packets of one ring before the next has its turn.
+const PACKETS_IN_TURN: usize = 64;
+
+impl Shard {
+    /// Takes packets out of the rings that are not parked; returns whether more may wait.
+    #[inline]
+    pub(in crate::device) fn receive_by_memory(&mut self, now: Time) -> bool {
+        !self.local.is_unused() && self.look_into_memory(now)
+    }
+
+    fn look_into_memory(&mut self, now: Time) -> bool {
+        let Self { local, qps, resources, .. } = self;
+        for number in local.look(now) {
+            qps.mark_ready(number);
+        }
+        if local.has_changed() {
+            for number in qps.numbers() {
+                qps.mark_ready(number);
+            }
+        }
+        if !local.is_active() {
+            return false;
+        }
+        let (mut more, mut at) = (false, 0);
+        while let Some(pair) = local.active(at) {
+            let mut count = 0;
+            while count < PACKETS_IN_TURN && local.take(pair, &mut resources.outbox, now) == Taken::Packet {
+                let packet = local.lend_packet();
+                let is_sound = handle(local, (qps, resources), (pair, &packet), now);
+                local.return_packet(packet);
+                if !is_sound {
+                    local.is_nonsense(pair, &mut resources.outbox, now);
+                    break;
+                }
+                local.release(pair);
+                count += 1;
+            }
+            more |= count == PACKETS_IN_TURN;
+            // One that has ended is no longer in its place.
+            at += usize::from(local.active(at) == Some(pair));
+        }
+        local.park_idle(now);
+        more
+    }
+
+    /// A message of another member about shared memory; returns whether it is one.
+    pub(in crate::device) fn handle_memory_message(
+        &mut self,
+        from: MemberId,
+        message: (u8, &[u8]),
+        area: Option<AreaHandle>,
+        now: Time,
+    ) -> bool {
+        KINDS.contains(&message.0) && {
+            self.local.handle(from, message, area, &mut self.resources.outbox, now);
+            true
+        }
+    }
+
+    /// A connection with a member ended.
+    pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
+        self.local.member_gone(member, now);
+    }
+
+    /// The device is removed: what is shared with other processes is released, and they are told.
+    pub(in crate::device) fn leave_memory(&mut self) {
+        self.local.leave(&mut self.resources.outbox);
+    }
+
+    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings; `true` when something
+    /// waits already.
+    pub(in crate::device) fn arm(&mut self) -> bool {
+        self.link.arm() | self.local.park()
+    }
+
+    /// Parks all rings, for a machine that sleeps; returns whether something has come meanwhile.
+    pub(in crate::device) fn has_found_more_in_memory(&mut self) -> bool {
+        self.local.park()
+    }
+
+    /// The shard that a message of another member is for, if it is one about shared memory.
+    pub(in crate::device) fn memory_message_is_for((kind, bytes): (u8, &[u8])) -> Option<ShardIndex> {
+        KINDS.contains(&kind).then(|| Ends::read(bytes).map(|ends| ShardIndex(ends.to)))?
+    }
+
+    /// Whether receiving leaves the link armed, and all rings are parked.
+    pub(in crate::device) fn stays_armed(&self) -> bool {
+        self.link.stays_armed() && !self.local.is_active()
+    }
+
+    /// Refuses a peer that a device which must use memory cannot reach so.
+    pub(in crate::device) fn check_path(&self, at: std::net::IpAddr) -> Result<(), VerbsError> {
+        self.local.check(at).map_err(VerbsError::AddressNotAvailable)
+    }
+
+    /// The way that a QP's packets take now.
+    pub(in crate::device) fn path(&self, number: u32) -> Option<QpPath> {
+        Some(match self.qps.get(number)?.why_not_memory() {
+            Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },
+            Some(why) => QpPath { name: self.link.name(), why },
+            None => QpPath { name: "shm", why: "" },
+        })
+    }
+
+    /// The ways that packets take to peers now.
+    pub(in crate::device) fn paths(&self) -> Vec<PeerPath> {
+        let mut qps = BTreeMap::<_, u32>::new();
+        for number in self.qps.numbers() {
+            let address = self.qps.get(number).and_then(super::qp::Qp::peer_address);
+            if let (Some(address), Some(path)) = (address, self.path(number)) {
+                *qps.entry((address, path)).or_default() += 1;
+            }
+        }
+        qps.into_iter().map(|((address, path), qps)| PeerPath { address, path, qps }).collect()
+    }
+
+    /// Appends the counters of shared memory.
+    pub(in crate::device) fn memory_counters(&self, into: &mut Vec<Counter>) {
+        self.local.counters(into);
+    }
+
+    /// Serves a QP whose device must use memory and that cannot now: what it sends is lost, so that its time-outs
+    /// pass as with a silent peer. One that never can breaks.
+    pub(super) fn serve_without_memory(&mut self, number: u32, now: Time) {
+        let Self { local, qps, resources, .. } = self;
+        let Some(qp) = qps.get_mut(number) else { return };
+        match qp.why_not_memory().filter(|why| local.is_final(why)) {
+            Some(why) if qp.can_break() => {
+                tracing::error!(qp = number, why, "TRUNKLINE_LINK=shm: a peer cannot be reached");
+                qp.break_down(AsyncEventKind::QpFatal, resources);
+            }
+            _ => qp.send_nowhere(local, now, resources),
+        }
+        qp.report(resources);
+        qps.schedule(number);
+    }
+}
+
+/// A packet out of a ring; returns whether a device can have written it.
+fn handle(
+    local: &mut LocalPaths,
+    (qps, resources): (&mut QpTable, &mut Resources),
+    (pair, bytes): (usize, &[u8]),
+    now: Time,
+) -> bool {
+    let Ok(packet) = Packet::parse_joined(bytes) else {
+        resources.counters.malformed += 1;
+        return false;
+    };
+    let packet = &packet;
+    if packet.bth.pkey != PKEY_DEFAULT || packet.bth.destination == QP1 {
+        resources.counters.wrong_pkey += 1;
+        return false;
+    }
+    let outbox = &mut resources.outbox;
+    let addressed =
+        qps.addressed(&packet.bth, &mut resources.counters, |qp| qp.is_reached_by(pair, local, outbox, now));
+    let Some((qp, turn)) = addressed else { return true };
+    let is_proof = if is_request(packet.bth.opcode) {
+        if qp.keep(bytes, true) {
+            return true;
+        }
+        qp.handle_request(packet, true, now, resources).map(trunkline_roce::engine::Handled::is_proof)
+    } else {
+        qp.handle_response(packet, true, now, resources).map(Response::is_proof)
+    };
+    match is_proof {
+        Some(true) => qp.heard_by_memory(),
+        Some(false) => {}
+        None => {
+            resources.counters.wrong_half += 1;
+            return true;
+        }
+    }
+    turn.take();
+    true
+}

@@ -1,0 +1,191 @@
+//! The path that a QP's packets take: the network, or memory that is shared with its peer's process.
+//!
+//! Owns when a QP chooses again. The two halves do not know: what was sent by the old path and not answered is sent
+//! again by the new one.
+
+use super::Qp;
+use crate::device::shard::local::{LocalPaths, QpPath};
+use crate::device::shard::memory::QpMemory;
+use crate::device::shard::outbox::MemberOutbox;
+use crate::device::shard::resources::Resources;
+use crate::device::shard::target::QpTarget;
+use std::net::IpAddr;
+use trunkline_roce::engine::{Requester, ResponderState};
+use trunkline_verbs::{QpState, Time};
+
+/// Packets of one QP before the next has its turn.
+const PACKETS_IN_TURN: usize = 64;
+
+impl Qp {
+    /// Chooses its path again if another one may have become possible. Returns the pair to send by, if it is memory.
+    #[inline]
+    pub(in crate::device::shard) fn choose_path(
+        &mut self,
+        local: &mut LocalPaths,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> Option<usize> {
+        if self.path.epoch != local.epoch() {
+            self.choose_again(local, outbox, now);
+        }
+        self.pair_in_use()
+    }
+
+    #[cold]
+    fn choose_again(&mut self, local: &mut LocalPaths, outbox: &mut MemberOutbox, now: Time) {
+        let Some(route) = &self.route else { return };
+        let (used, pair) = (self.path.choice.is_used, self.path.choice.pair);
+        let choice = local.choose(self.attributes.destination_qp, route.destination().ip(), outbox, now);
+        self.path = QpPath { epoch: local.epoch(), choice };
+        if (used, pair) != (choice.is_used, choice.pair)
+            && (used || choice.is_used)
+            && let Some(requester) = &mut self.requester
+        {
+            requester.resend();
+        }
+    }
+
+    /// Something has shown that the peer may be reached by memory now.
+    pub(in crate::device::shard) fn reconsider_path(&mut self) {
+        if !self.path.choice.is_used {
+            self.path.epoch = 0;
+        }
+    }
+
+    /// The pair that its packets go through, if they do.
+    pub(in crate::device::shard) fn pair_in_use(&self) -> Option<usize> {
+        self.path.choice.pair.filter(|_| self.path.choice.is_used)
+    }
+
+    /// The QP is connected with another peer, or with none.
+    pub(super) fn forget_path(&mut self) {
+        self.path = QpPath::default();
+    }
+
+    /// Whether its peer's packets come through this pair.
+    pub(in crate::device::shard) fn is_reached_by(
+        &mut self,
+        pair: usize,
+        local: &mut LocalPaths,
+        outbox: &mut MemberOutbox,
+        now: Time,
+    ) -> bool {
+        if self.path.epoch != local.epoch() {
+            self.choose_again(local, outbox, now);
+        }
+        self.route.is_some() && self.path.choice.pair == Some(pair)
+    }
+
+    /// Sends by memory: answers first, then requests. Returns whether the QP has more.
+    pub(in crate::device::shard) fn send_by_memory(
+        &mut self,
+        pair: usize,
+        local: &mut LocalPaths,
+        now: Time,
+        resources: &mut Resources,
+    ) -> bool {
+        // Before any answer leaves.
+        self.publish(resources);
+        let mut packet = local.lend_packet();
+        let mut sent = 0;
+        while sent < PACKETS_IN_TURN
+            && self.has_output()
+            && local.has_room(pair, self.number, &mut resources.outbox, now)
+        {
+            packet.clear();
+            if !self.next_packet(now, resources, &mut packet) {
+                break;
+            }
+            local.push(pair, &packet, &mut resources.outbox);
+            sent += 1;
+        }
+        local.return_packet(packet);
+        sent == PACKETS_IN_TURN
+    }
+
+    /// Repeats the last acknowledgement, of a QP that is about to stop receiving. Returns `false` when it does not use
+    /// memory, or there is no room.
+    pub(in crate::device::shard) fn send_final_ack_by_memory(
+        &mut self,
+        local: &mut LocalPaths,
+        resources: &mut Resources,
+    ) -> bool {
+        let pair =
+            self.path.choice.pair.filter(|_| self.path.choice.is_used && self.path.epoch == local.epoch());
+        let (Some(pair), Some(responder)) = (pair, &mut self.responder) else { return false };
+        let mut packet = local.lend_packet();
+        packet.clear();
+        let sent = responder.final_ack(&mut packet).is_none()
+            || local.push_if_room(pair, &packet, &mut resources.outbox);
+        local.return_packet(packet);
+        sent
+    }
+
+    /// Whether it may have a packet to send.
+    #[inline]
+    fn has_output(&self) -> bool {
+        self.responder.as_ref().is_some_and(ResponderState::has_output)
+            || self.requester.as_ref().is_some_and(Requester::has_output)
+    }
+
+    /// The next packet, with the payload of several.
+    fn next_packet(&mut self, now: Time, resources: &mut Resources, packet: &mut Vec<u8>) -> bool {
+        if let Some(responder) = self.responder.as_mut().filter(|responder| responder.has_output()) {
+            let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
+            let mut target =
+                QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
+            if responder.poll_joined(&mut target, packet).is_some() {
+                return true;
+            }
+        }
+        let Some(requester) = self.requester.as_mut().filter(|requester| requester.has_output()) else {
+            return false;
+        };
+        let Resources { reader, tables, .. } = resources;
+        let reading = reader.enter();
+        let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
+        requester.poll_joined(now, &memory, packet).is_some()
+    }
+
+    /// A packet of a member's has come through memory and proved that its sender is the peer.
+    pub(in crate::device::shard) fn heard_by_memory(&mut self) {
+        if let Some(route) = &mut self.route {
+            route.heard_by_memory();
+        }
+    }
+
+    /// Why it does not use memory; `None` when it does.
+    pub(in crate::device::shard) fn why_not_memory(&self) -> Option<&'static str> {
+        (!self.path.choice.is_used).then_some(self.path.choice.why)
+    }
+
+    /// Where its peer is.
+    pub(in crate::device::shard) fn peer_address(&self) -> Option<IpAddr> {
+        self.route.as_ref().map(|route| route.destination().ip())
+    }
+
+    /// Whether it is connected and works.
+    pub(in crate::device::shard) fn can_break(&self) -> bool {
+        self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
+    }
+
+    /// What it sends is lost.
+    pub(in crate::device::shard) fn send_nowhere(
+        &mut self,
+        local: &mut LocalPaths,
+        now: Time,
+        resources: &mut Resources,
+    ) {
+        if self.route.is_none() {
+            return;
+        }
+        let mut packet = local.lend_packet();
+        for _ in 0..PACKETS_IN_TURN {
+            packet.clear();
+            if !self.next_packet(now, resources, &mut packet) {
+                break;
+            }
+        }
+        local.return_packet(packet);
+    }
+}

@@ -1,0 +1,101 @@
+//! The receive queue that a message uses.
+//!
+//! Owns nothing: it joins a queue of a QP's own, or an SRQ, with its protection domains and its CQ.
+
+use super::resources::Intake;
+use crate::device::async_events::AsyncEvents;
+use crate::device::cq_ring::CqRing;
+use crate::device::directory::ShardIndex;
+use crate::device::domain_table::DomainNumber;
+use crate::device::keys::PdNumber;
+use crate::device::receive_queue::{ReceiveQueue, Taken};
+use crate::device::srqs::Srq;
+use trunkline_verbs::SrqNumber;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Receives<'a> {
+    queue: Queue<'a>,
+    lkey_pd: PdNumber,
+    rkey_pd: PdNumber,
+    cq: &'a CqRing,
+}
+
+#[derive(Debug)]
+enum Queue<'a> {
+    Own(&'a mut ReceiveQueue),
+    Shared { srq: &'a Srq, borrower: Option<ShardIndex> },
+}
+
+impl<'a> Receives<'a> {
+    /// A queue of a QP's own.
+    pub(super) fn own(queue: &'a mut ReceiveQueue, pd: PdNumber, cq: &'a CqRing) -> Self {
+        Self { queue: Queue::Own(queue), lkey_pd: pd, rkey_pd: pd, cq }
+    }
+
+    /// A basic SRQ, for a QP with this PD and CQ.
+    pub(super) fn basic(intake: Intake<'a>, number: u32, rkey_pd: PdNumber, cq: &'a CqRing) -> Option<Self> {
+        let srq = intake.srq(number)?;
+        let queue = Queue::Shared { srq, borrower: intake.borrower };
+        Some(Self { queue, lkey_pd: srq.pd(), rkey_pd, cq })
+    }
+
+    /// The SRQ that a packet names, if it is in the domain.
+    #[inline]
+    pub(super) fn in_domain(
+        intake: Intake<'a>,
+        number: Option<SrqNumber>,
+        domain: DomainNumber,
+    ) -> Option<Self> {
+        let srq = intake.srq(number?.get())?;
+        let cq = srq.cq_in(domain)?;
+        let queue = Queue::Shared { srq, borrower: intake.borrower };
+        Some(Self { queue, lkey_pd: srq.pd(), rkey_pd: srq.pd(), cq })
+    }
+
+    /// Whether it is an SRQ.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.queue, Queue::Shared { .. })
+    }
+
+    /// The PD that the lkeys of receives belong to.
+    pub(super) fn lkey_pd(&self) -> PdNumber {
+        self.lkey_pd
+    }
+
+    /// The PD that the rkeys of messages belong to.
+    pub(super) fn rkey_pd(&self) -> PdNumber {
+        self.rkey_pd
+    }
+
+    /// Where they complete.
+    pub(super) fn cq(&self) -> &'a CqRing {
+        self.cq
+    }
+
+    /// Whether any is posted. Another shard may take the last one of an SRQ after this.
+    pub(super) fn has_some(&self) -> bool {
+        match &self.queue {
+            Queue::Own(queue) => queue.len() > 0,
+            Queue::Shared { srq, .. } => srq.has_receives(),
+        }
+    }
+
+    /// Takes a receive for a message, and raises the limit event (contract D6); `false` when none is
+    /// posted.
+    #[inline]
+    pub(super) fn take(&mut self, taken: &mut Taken, events: &AsyncEvents) -> bool {
+        match &mut self.queue {
+            Queue::Own(queue) => queue.take(taken),
+            Queue::Shared { srq, borrower } => srq.take(*borrower, taken, events),
+        }
+    }
+
+    /// Takes a receive that is to be flushed; `false` when none is left. Those of an SRQ are not flushed.
+    pub(super) fn take_to_flush(&mut self, taken: &mut Taken) -> bool {
+        match &mut self.queue {
+            Queue::Own(queue) => queue.take(taken),
+            Queue::Shared { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Makes the shards of a device after its first.
+//!
+//! Owns what their links and numbers are made of. It must never be called with a shard's turn held.
+#![forbid(unsafe_code)]
+
+use super::async_events::AsyncEvents;
+use super::directory::ShardIndex;
+use super::progress::Progress;
+use super::shard::{LocalInit, Neighbours, Shard, ShardInit};
+use super::shard_lock::ShardLock;
+use super::tables::Tables;
+use super::unknown_srq::UnknownSrq;
+use super::wake_up::WakeUp;
+use crate::host::Members;
+use crate::link::Link;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use trunkline_machine::{Runtime, Sleeper};
+use trunkline_verbs::VerbsError;
+
+/// Makes the link of a shard; `None` if the device's link cannot be divided.
+pub(super) type MakeLink = Box<dyn Fn() -> Result<Option<Box<dyn Link>>, VerbsError> + Send + Sync>;
+
+/// See the module.
+pub(super) struct ShardMaker {
+    pub(super) make_link: MakeLink,
+    pub(super) events: Arc<AsyncEvents>,
+    pub(super) unknown_srq: UnknownSrq,
+    pub(super) tables: Arc<Tables>,
+    pub(super) neighbours: Arc<Neighbours>,
+    pub(super) runtime: Runtime,
+    /// Memory that is shared with other processes.
+    pub(super) local: LocalInit,
+    /// Messages to the other members of the host. They end with the device's membership.
+    pub(super) members: Option<Weak<Members>>,
+}
+
+impl ShardMaker {
+    /// The first shard of a device, and what its machine sleeps on in a simulation.
+    pub(super) fn first(
+        &self,
+        link: Box<dyn Link>,
+        members: Option<Arc<Members>>,
+    ) -> std::io::Result<(ShardLock, Option<Sleeper>)> {
+        self.shard(ShardIndex::FIRST, link, members)
+    }
+
+    /// Another one; `None` if the device's link cannot be divided.
+    pub(super) fn make(&self, index: ShardIndex) -> Result<Option<(ShardLock, Option<Sleeper>)>, VerbsError> {
+        match (self.make_link)()? {
+            Some(link) => {
+                let members = self.members.as_ref().and_then(Weak::upgrade);
+                Ok(Some(self.shard(index, link, members)?))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn shard(
+        &self,
+        index: ShardIndex,
+        link: Box<dyn Link>,
+        members: Option<Arc<Members>>,
+    ) -> std::io::Result<(ShardLock, Option<Sleeper>)> {
+        let (waker, sleeper) = WakeUp::new(&self.runtime)?;
+        let waker = Arc::new(waker);
+        let shard = Shard::new(ShardInit {
+            index,
+            link,
+            events: Arc::clone(&self.events),
+            unknown_srq: self.unknown_srq,
+            tables: Arc::clone(&self.tables),
+            neighbours: Arc::clone(&self.neighbours),
+            members,
+            local: self.local.clone(),
+        });
+        self.neighbours.add(index, Arc::clone(&waker));
+        Ok((ShardLock::new(index, shard, Progress::new(waker)), sleeper))
+    }
+}
+
+impl fmt::Debug for ShardMaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardMaker").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,243 @@
+//! The shards of a device.
+//!
+//! Owns the list of them, and which group of CQs has which: a group gets a shard of its own when its first CQ is
+//! made. The first shard belongs to group 0 and exists from the start. Devices whose link cannot be
+//! divided, and groups beyond [`MAX_SHARDS`], have the shards that exist.
+#![forbid(unsafe_code)]
+
+use super::directory::{MAX_SHARDS, QpDirectory, ShardIndex};
+use super::shard::Neighbours;
+use super::shard_lock::ShardLock;
+use super::signal::lock;
+use super::tables::Tables;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use trunkline_verbs::VerbsError;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shards {
+    list: [OnceLock<Arc<ShardLock>>; MAX_SHARDS],
+    count: AtomicUsize,
+    /// By group. Held while a shard is made.
+    groups: Mutex<Vec<(u32, ShardIndex)>>,
+    neighbours: Arc<Neighbours>,
+    tables: Arc<Tables>,
+    /// Shards of this device at most.
+    most: usize,
+}
+
+impl Shards {
+    /// With the first shard alone.
+    pub(super) fn new(
+        first: ShardLock,
+        neighbours: Arc<Neighbours>,
+        tables: Arc<Tables>,
+        most: usize,
+    ) -> Self {
+        let list = [const { OnceLock::new() }; MAX_SHARDS];
+        let shards = Self {
+            list,
+            count: AtomicUsize::new(0),
+            groups: Mutex::new(vec![(0, ShardIndex::FIRST)]),
+            neighbours,
+            tables,
+            most: most.min(MAX_SHARDS),
+        };
+        shards.add(Arc::new(first));
+        shards
+    }
+
+    fn add(&self, lock: Arc<ShardLock>) {
+        let _first = self.list[lock.index.place()].set(lock);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// A shard, of any index: that of another process's message may be wrong.
+    pub(super) fn get(&self, index: ShardIndex) -> Option<&Arc<ShardLock>> {
+        self.list.get(index.place())?.get()
+    }
+
+    /// The first one.
+    pub(super) fn first(&self) -> &Arc<ShardLock> {
+        self.list[0].get().unwrap_or_else(|| unreachable!("it is made with the list"))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
+        self.list.iter().map_while(OnceLock::get)
+    }
+
+    /// All but the first.
+    pub(super) fn others(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
+        self.all().skip(1)
+    }
+
+    /// Which shard has which QP.
+    pub(super) fn directory(&self) -> &QpDirectory {
+        self.neighbours.directory()
+    }
+
+    /// Packets that arrive at another shard than their QP's.
+    pub(super) fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
+    }
+
+    /// What all shards read.
+    pub(super) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    /// The shard of a group of CQs; made by `make`, which starts it too, if the group is new. `make` returns `None` where
+    /// the link cannot be divided.
+    pub(super) fn of_group(
+        &self,
+        group: u32,
+        make: impl FnOnce(ShardIndex) -> Result<Option<Arc<ShardLock>>, VerbsError>,
+    ) -> Result<ShardIndex, VerbsError> {
+        let mut groups = lock(&self.groups);
+        if let Some((_, index)) = groups.iter().find(|(known, _)| *known == group) {
+            return Ok(*index);
+        }
+        let count = self.count.load(Ordering::Acquire);
+        let next = u8::try_from(count).ok().map(ShardIndex).filter(|next| next.place() < self.most);
+        let made = next.map(make).transpose()?.flatten();
+        let index = match made {
+            Some(made) => {
+                let index = made.index;
+                self.add(made);
+                index
+            }
+            None => ShardIndex(u8::try_from(groups.len() % count.max(1)).unwrap_or(0)),
+        };
+        groups.push((group, index));
+        Ok(index)
+    }
+
+    /// The shard of a group that has CQs; else the first.
+    pub(super) fn known_group(&self, group: u32) -> ShardIndex {
+        let groups = lock(&self.groups);
+        groups.iter().find(|(known, _)| *known == group).map_or(ShardIndex::FIRST, |(_, index)| *index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signal::lock;
+    use super::super::{SoftDevice, SoftOptions};
+    use super::*;
+    use std::mem::{align_of, size_of};
+    use std::net::IpAddr;
+    use std::time::Duration;
+    use trunkline_testkit::HandMadeConnection;
+    use trunkline_verbs::{
+        Clock, Completion, CompletionQueue, CqInit, Device, ProtectionDomain, QpInit, QpType,
+        QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest,
+        SrqNumber,
+    };
+
+    /// Bytes that processors fetch at once: two lines of 64.
+    const LINES: usize = 128;
+    /// For a loaded machine.
+    const BOUND: Duration = Duration::from_secs(20);
+
+    /// Each shard is a value of its own on the heap, so two of them share no line if their type fills whole ones.
+    #[test]
+    fn two_shards_share_no_cache_line() {
+        assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());
+        assert!(size_of::<ShardLock>().is_multiple_of(LINES));
+    }
+
+    /// An RC QP of a group, connected to itself, with a CQ.
+    struct Loop {
+        cq: Arc<dyn CompletionQueue>,
+        qp: Arc<dyn QueuePair>,
+        _pd: Arc<dyn ProtectionDomain>,
+    }
+
+    impl Loop {
+        fn new(device: &SoftDevice, address: IpAddr, group: u32) -> Self {
+            let pd = device.alloc_pd().unwrap();
+            let cq = device.create_cq(CqInit { capacity_cqe: 16, group, ..CqInit::default() }).unwrap();
+            let qp = device
+                .create_qp(QpInit {
+                    pd: Some(Arc::clone(&pd)),
+                    send_cq: Some(Arc::clone(&cq)),
+                    receive_cq: Some(Arc::clone(&cq)),
+                    capacities: QueueCapacities {
+                        max_send_wr: 4,
+                        max_receive_wr: 4,
+                        max_inline_data: 4,
+                        ..QueueCapacities::default()
+                    },
+                    ..QpInit::new(QpType::Rc)
+                })
+                .unwrap();
+            for step in HandMadeConnection::new(address, qp.number()).steps() {
+                qp.modify(&step).unwrap();
+            }
+            Self { cq, qp, _pd: pd }
+        }
+
+        /// Sends a message to itself, and polls until both completions have come; `also` is polled, too.
+        fn exchange(&self, clock: &Clock, also: Option<&dyn CompletionQueue>) {
+            self.qp.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &[] }]).unwrap();
+            let (operation, data) = (SendOperation::Send, SendData::Inline(&[]));
+            let (flags, remote_srq) = (SendFlags::SIGNALED, SrqNumber::new(0));
+            self.qp.post_send(&[SendRequest { wr_id: 2, operation, data, flags, remote_srq }]).unwrap();
+            let (mut left, until) = (2, clock.now() + BOUND);
+            while left > 0 {
+                assert!(clock.now() < until, "it waits for a lock of another shard");
+                let mut some = [Completion::default(); 2];
+                let count = self.cq.poll(&mut some);
+                assert!(some[..count].iter().all(|completion| completion.status.is_success()), "{some:?}");
+                left -= count;
+                if let Some(other) = also {
+                    other.poll(&mut some);
+                }
+            }
+        }
+    }
+
+    /// An index may come from another process.
+    #[test]
+    fn no_index_is_outside() {
+        let address = IpAddr::from(trunkline_testkit::fresh_ip());
+        let device =
+            SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();
+        device.core().with_shards(|shards| {
+            let known = (0..=u8::MAX).filter(|index| shards.get(ShardIndex(*index)).is_some());
+            assert_eq!(known.collect::<Vec<_>>(), [0]);
+        });
+    }
+
+    /// With everything locked that is not its own, a shard goes on with its work: it takes nothing of that.
+    #[test]
+    fn a_shard_takes_nothing_that_it_shares_with_another() {
+        let address = IpAddr::from(trunkline_testkit::fresh_ip());
+        let device =
+            SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();
+        let [first, second] = [0, 1].map(|group| Loop::new(&device, address, group));
+        let clock = device.clock();
+        // The first packet comes by port 4791, which the first shard has.
+        second.exchange(&clock, Some(&*first.cq));
+        second.exchange(&clock, Some(&*first.cq));
+        let core = device.core();
+        let control = core.control();
+        let shards: Vec<_> = core.shards().collect();
+        assert_eq!(shards.len(), 2);
+        let others = shards[0].shard.enter();
+        core.tables().with_writers_locked(|| {
+            core.with_shards(|shards| {
+                let groups = lock(&shards.groups);
+                shards.directory().with_locked(|| {
+                    for _ in 0..100 {
+                        second.exchange(&clock, None);
+                    }
+                });
+                drop(groups);
+            });
+        });
+        drop((others, control));
+    }
+}

@@ -1,0 +1,278 @@
+//! Shared receive queues.
+//!
+//! Owns their posted requests and limits. Programs post; the responders of all shards take: an SRQ belongs to
+//! no shard. Its receives are lent to the shards in small batches ([`trunkline_rings::lending`]), so that
+//! shards which deliver into the same SRQ meet once per batch only. While a limit is armed none is lent. What is lent
+//! is posted, but takes no room: a program may post as many more.
+#![forbid(unsafe_code)]
+
+use super::async_events::AsyncEvents;
+use super::cq_ring::CqRing;
+use super::directory::ShardIndex;
+use super::domain_table::{Domain, DomainNumber};
+use super::keys::PdNumber;
+use super::limits::MAX_SRQS;
+use super::numbers::{NumberMap, Numbers};
+use super::receive_queue::{ReceiveQueue, Taken, post_all};
+use super::signal::lock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use trunkline_rings::keyed::Keyed;
+use trunkline_rings::lending::Lending;
+use trunkline_rings::readers::{Readers, Reading};
+use trunkline_verbs::{
+    AsyncEventKind, AsyncSubject, PostError, ReceiveRequest, SrqAttributes, SrqNumber, VerbsError,
+};
+
+/// Receives lent at once.
+const LENT_AT_ONCE: usize = 8;
+
+/// Where the receives of an XRC SRQ belong.
+#[derive(Debug)]
+pub(super) struct XrcSide {
+    /// Its domain.
+    pub(super) domain: Arc<Domain>,
+    /// Where they complete.
+    pub(super) cq: Arc<CqRing>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct Srq {
+    number: u32,
+    receives: Lending<ReceiveQueue>,
+    /// Domain of lkeys, and of rkeys of messages that name it (contract G4, G5).
+    pd: PdNumber,
+    /// `None` for a basic one.
+    xrc: Option<Xrc>,
+    /// One event when fewer are posted; 0 is disarmed. Written with the receives at home.
+    limit: AtomicU32,
+    /// Returned in events.
+    context: u64,
+    /// It was destroyed.
+    is_gone: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Xrc {
+    number: DomainNumber,
+    /// Its name among the members of the host, if a file names it.
+    shared: Option<u64>,
+    cq: Arc<CqRing>,
+    /// Keeps the domain until the SRQ is destroyed.
+    domain: Mutex<Option<Arc<Domain>>>,
+}
+
+impl Srq {
+    /// Its number; a basic one has one too.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Domain of lkeys, and of rkeys of messages that name it.
+    pub(super) fn pd(&self) -> PdNumber {
+        self.pd
+    }
+
+    /// Where its receives complete, if it is in the domain.
+    pub(super) fn cq_in(&self, domain: DomainNumber) -> Option<&CqRing> {
+        self.xrc.as_ref().filter(|xrc| xrc.number == domain).map(|xrc| &*xrc.cq)
+    }
+
+    /// Whether any receive is posted.
+    pub(super) fn has_receives(&self) -> bool {
+        !self.receives.is_empty()
+    }
+
+    /// Takes a receive for a message that arrived at a shard, and raises the limit event (contract D6);
+    /// `false` when none is posted. Nothing is lent to a shard that is the only one.
+    #[inline]
+    pub(super) fn take(&self, borrower: Option<ShardIndex>, taken: &mut Taken, events: &AsyncEvents) -> bool {
+        let borrower = borrower.map(ShardIndex::place);
+        let take = |queue: &mut ReceiveQueue| queue.take(taken).then_some(());
+        self.receives
+            .take(borrower, take, |home| {
+                let limit = self.limit.load(Ordering::Relaxed);
+                if limit > 0 && home.stock().len() < limit as usize {
+                    self.limit.store(0, Ordering::Relaxed);
+                    home.keep_home(false);
+                    events.raise(AsyncEventKind::SrqLimitReached, AsyncSubject::Srq(self.context));
+                }
+            })
+            .is_some()
+    }
+
+    fn present(&self) -> Result<(), VerbsError> {
+        if self.is_gone.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
+    }
+
+    /// Posts receives.
+    pub(super) fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        self.present().map_err(|cause| PostError { index: 0, cause })?;
+        self.receives.with_home(|queue| post_all(queue, requests))
+    }
+
+    /// Sizes and limit.
+    pub(super) fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        self.present()?;
+        let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let limit = self.limit.load(Ordering::Relaxed);
+        Ok(self.receives.with_home(|queue| SrqAttributes {
+            max_wr: count(queue.capacity()),
+            max_sge: count(queue.max_sge()),
+            limit,
+        }))
+    }
+
+    /// Arms the limit (contract D6).
+    pub(super) fn arm(&self, limit: u32) -> Result<(), VerbsError> {
+        self.present()?;
+        let mut home = self.receives.home();
+        if limit as usize > home.stock().capacity() {
+            return Err(VerbsError::Invalid("the limit is above the size of the SRQ"));
+        }
+        self.limit.store(limit, Ordering::Relaxed);
+        home.keep_home(limit > 0);
+        Ok(())
+    }
+
+    /// Changes how many requests it can hold (contract D7).
+    pub(super) fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
+        self.present()?;
+        let mut home = self.receives.home();
+        if max_wr < self.limit.load(Ordering::Relaxed) {
+            return Err(VerbsError::Invalid("the armed limit is above the new size; disarm it first"));
+        }
+        if !home.stock().resize(max_wr) {
+            return Err(VerbsError::Invalid("more receives are posted than the new size holds"));
+        }
+        Ok(())
+    }
+
+    /// Gives out no more receives, if its CQ has lost a completion (contract G10).
+    fn end_if_overflowed(&self, events: &AsyncEvents) {
+        if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
+            return;
+        }
+        let mut home = self.receives.home();
+        if !home.stock().is_broken() {
+            home.stock().break_off();
+            events.raise(AsyncEventKind::SrqError, AsyncSubject::Srq(self.context));
+        }
+    }
+
+    fn end(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        if let Some(xrc) = &self.xrc {
+            drop(lock(&xrc.domain).take());
+        }
+    }
+}
+
+/// The SRQs of a device.
+#[derive(Debug)]
+pub(super) struct Srqs {
+    table: Keyed<Arc<Srq>>,
+    /// Numbers to come, and those in use; `None` once the device is removed.
+    numbers: Mutex<Option<(Numbers, NumberMap<()>)>>,
+}
+
+impl Srqs {
+    pub(super) fn new(readers: &Arc<Readers>, numbers: Numbers) -> Self {
+        Self { table: Keyed::new(readers), numbers: Mutex::new(Some((numbers, NumberMap::default()))) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_writers_locked(&self, action: impl FnOnce()) {
+        let _numbers = lock(&self.numbers);
+        action();
+    }
+
+    /// Makes an SRQ.
+    pub(super) fn create(
+        &self,
+        queue: ReceiveQueue,
+        pd: PdNumber,
+        xrc: Option<XrcSide>,
+        context: u64,
+    ) -> Result<Arc<Srq>, VerbsError> {
+        let mut numbers = lock(&self.numbers);
+        let (numbers, taken) = numbers.as_mut().ok_or(VerbsError::Gone)?;
+        if taken.len() >= MAX_SRQS {
+            return Err(VerbsError::OutOfResources("the device holds no more SRQs"));
+        }
+        let number = numbers.take(ShardIndex::FIRST.0, |number| taken.contains(number))?;
+        taken.insert(number, ());
+        let xrc = xrc.map(|XrcSide { domain, cq }| Xrc {
+            number: domain.number(),
+            shared: domain.shared(),
+            cq,
+            domain: Mutex::new(Some(domain)),
+        });
+        let srq = Arc::new(Srq {
+            number,
+            receives: Lending::new(queue, LENT_AT_ONCE),
+            pd,
+            xrc,
+            limit: AtomicU32::new(0),
+            context,
+            is_gone: AtomicBool::new(false),
+        });
+        self.table.insert(number, Arc::clone(&srq));
+        Ok(srq)
+    }
+
+    /// Forgets an SRQ and what is posted in it (contract D9).
+    pub(super) fn destroy(&self, number: u32) {
+        if let Some(srq) = self.table.remove(number) {
+            srq.end();
+            if let Some((numbers, taken)) = lock(&self.numbers).as_mut() {
+                taken.remove(number);
+                numbers.free(number);
+            }
+        }
+    }
+
+    /// Forgets all, and makes no more.
+    pub(super) fn close(&self) {
+        let numbers = lock(&self.numbers).take();
+        for number in self.table.keys() {
+            if let Some(srq) = self.table.remove(number) {
+                srq.end();
+            }
+        }
+        drop(numbers);
+    }
+
+    /// An SRQ.
+    #[inline]
+    pub(super) fn get<'r>(&'r self, reading: &'r Reading<'_>, number: u32) -> Option<&'r Srq> {
+        self.table.get(reading, number).map(|srq| &**srq)
+    }
+
+    /// The name of an XRC SRQ's domain, here and among the members of the host.
+    pub(super) fn domain_of(
+        &self,
+        reading: &Reading<'_>,
+        number: SrqNumber,
+    ) -> Option<(DomainNumber, Option<u64>)> {
+        let xrc = self.get(reading, number.get())?.xrc.as_ref()?;
+        Some((xrc.number, xrc.shared))
+    }
+
+    /// Receives that are posted in all of them, lent or not.
+    pub(super) fn posted(&self, reading: &Reading<'_>) -> usize {
+        let posted = |number: &u32| self.get(reading, *number).map_or(0, |srq| srq.receives.count());
+        self.table.keys().iter().map(posted).sum()
+    }
+
+    /// Ends the XRC SRQs whose CQ has lost a completion (contract G10): their senders see them as
+    /// empty.
+    pub(super) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
+        for number in self.table.keys() {
+            if let Some(srq) = self.get(reading, number) {
+                srq.end_if_overflowed(events);
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Which process has UDP port 4791 at an address, found by what the kernel reports in `/proc`.
+//!
+//! For the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
+//! of the other process but its links and its environment, and waits for nobody.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use trunkline_roce::wire::ROCE_PORT;
+
+/// Processes whose descriptors are looked at, at most.
+const MOST_PROCESSES: usize = 65_536;
+
+/// The owner of UDP port 4791 at an address, as far as it can be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortOwner {
+    /// The address that it is bound to: the one in question, or the unspecified one of its family.
+    pub address: IpAddr,
+    /// Who it is.
+    pub who: Owner,
+}
+
+/// Who has a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// A process.
+    Process {
+        /// Its id.
+        pid: u32,
+        /// The name of its program.
+        program: String,
+        /// The runtime directory whose devices it is a member of, if it is one.
+        runtime_directory: Option<PathBuf>,
+    },
+    /// The kernel: its rxe driver.
+    Kernel,
+    /// A process of this user whose descriptors were not found, or one of another user.
+    Hidden {
+        /// The user.
+        uid: u32,
+    },
+}
+
+impl PortOwner {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.who {
+            Owner::Process { runtime_directory: Some(_), .. } => {
+                "give both programs the same runtime directory (TRUNKLINE_RUNTIME_DIR), stop that one, or listen on another \
+                 address, such as another one of 127.0.0.0/8"
+            }
+            _ => "stop that one, or listen on another address, such as another one of 127.0.0.0/8",
+        }
+    }
+
+    /// Who has the port at this address; `None` if nobody has, or `/proc` cannot be read.
+    #[must_use]
+    pub fn find(address: IpAddr) -> Option<Self> {
+        let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
+        let mut sockets = sockets_of(&fs::read_to_string(table).ok()?, address);
+        if address.is_ipv4() {
+            // One of both families has it too.
+            let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
+            sockets.extend(sockets_of(&any, Ipv6Addr::UNSPECIFIED.into()));
+        }
+        let socket = sockets.into_iter().next()?;
+        let who = if socket.inode == 0 {
+            Owner::Kernel
+        } else {
+            process_with(socket.inode).unwrap_or(Owner::Hidden { uid: socket.uid })
+        };
+        Some(Self { address: socket.address, who })
+    }
+}
+
+impl fmt::Display for PortOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.who {
+            Owner::Process { pid, program, runtime_directory } => {
+                write!(f, "process {pid} ({program})")?;
+                match runtime_directory {
+                    Some(directory) => write!(f, ", whose runtime directory is {}", directory.display())?,
+                    None => f.write_str(", which has no runtime directory of ours")?,
+                }
+            }
+            Owner::Kernel => f.write_str("the kernel's rxe driver (`rdma link` shows it)")?,
+            Owner::Hidden { uid } => write!(
+                f,
+                "a process of user {uid} whose descriptors cannot be read here (`sudo ss -lunp sport = {ROCE_PORT}` \
+                 names it)"
+            )?,
+        }
+        if self.address.is_unspecified() {
+            write!(f, ", at all addresses ({})", self.address)?;
+        }
+        Ok(())
+    }
+}
+
+/// A socket with the port, as the kernel lists it.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    address: IpAddr,
+    uid: u32,
+    /// 0 for a socket of the kernel itself.
+    inode: u64,
+}
+
+/// The sockets of a table that have the port at this address, or at all.
+fn sockets_of(table: &str, address: IpAddr) -> Vec<Listed> {
+    let listed = table.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (at, port) = fields.next()?.split_once(':')?;
+        let at = address_of(at)?;
+        let mut fields = fields.skip(5);
+        let uid = fields.next()?.parse().ok()?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        let is_it = u16::from_str_radix(port, 16) == Ok(ROCE_PORT) && (at == address || at.is_unspecified());
+        is_it.then_some(Listed { address: at, uid, inode })
+    });
+    listed.collect()
+}
+
+/// An address in the kernel's notation: words of 32 bits in the host's order.
+fn address_of(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok();
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?.to_ne_bytes()).into()),
+        32 => {
+            let mut octets = [0; 16];
+            for (at, four) in octets.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(at)?.to_ne_bytes());
+            }
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => None,
+    }
+}
+
+/// The process that has a descriptor of this socket, of those that this user may examine.
+fn process_with(inode: u64) -> Option<Owner> {
+    let wanted = PathBuf::from(format!("socket:[{inode}]"));
+    let processes = fs::read_dir("/proc").ok()?.flatten().take(MOST_PROCESSES);
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for pid in pids {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let links = links_of(&process);
+        if links.contains(&wanted) {
+            let program = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let program = program.trim_end().to_owned();
+            let runtime_directory = links.iter().find_map(|link| runtime_directory_of(link));
+            return Some(Owner::Process { pid, program, runtime_directory });
+        }
+    }
+    None
+}
+
+/// Where the descriptors of a process lead.
+fn links_of(process: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+/// The runtime directory, if this is the lock of one of its members.
+fn runtime_directory_of(link: &Path) -> Option<PathBuf> {
+    let is_lock = link.file_name()?.to_str()?.starts_with("slot-");
+    let folder = link.parent().filter(|_| is_lock)?;
+    folder.file_name()?.to_str()?.starts_with("net-").then(|| folder.parent().map(Path::to_owned))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n \
+        7406: 7A494B7F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 1595530 2 00000000d7f59484 0\n \
+        7406: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 0 2 00000000e593f53b 0\n \
+        7407: 0200007F:12B8 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 7 2 00000000e593f53b 0\n";
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_kernels_table_is_read() {
+        let of = |text: &str| sockets_of(TABLE, text.parse().unwrap());
+        let found = of("127.75.73.122");
+        assert_eq!((found.len(), found[0].uid, found[0].inode), (1, 1000, 1_595_530));
+        assert_eq!(of("127.0.0.1")[0].inode, 0);
+        assert!(of("127.0.0.2").is_empty(), "it has another port");
+        let any = TABLE.replace("0200007F:12B8", "00000000:12B7");
+        let found = sockets_of(&any, "127.0.0.2".parse().unwrap());
+        assert!(found[0].address.is_unspecified() && found[0].inode == 7);
+        assert!(sockets_of("garbage\n:\n1: zz:zz", "127.0.0.2".parse().unwrap()).is_empty());
+        let v6 = address_of("00000000000000000000000001000000").unwrap();
+        assert_eq!(v6, "::1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn locks_of_members_lead_to_their_directory() {
+        let of = |text| runtime_directory_of(Path::new(text));
+        assert_eq!(of("/run/user/1/trunkline/net-4026531840.6/slot-3"), Some("/run/user/1/trunkline".into()));
+        for other in ["/run/net-4026531840.6/registry", "/run/other/slot-3", "socket:[7]", "/"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}

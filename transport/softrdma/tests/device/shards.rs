@@ -1,0 +1,249 @@
+//! Devices whose CQs are divided into groups, each with a shard of its own.
+
+use crate::common;
+use common::node::{BOUND, Node, bring_up_with};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_verbs::{
+    Access, AsyncEventKind, Completion, CompletionQueue, CompletionStatus, CqInit, Device as _, Memory,
+    QpInit, QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags,
+    SendOperation, SendRequest, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
+};
+
+const GROUPS: u32 = 4;
+const BYTES: u32 = 16;
+
+/// A CQ of a group, and an SRQ that completes into it.
+struct Poller {
+    cq: Arc<dyn CompletionQueue>,
+    srq: Arc<dyn SharedReceiveQueue>,
+}
+
+impl Poller {
+    fn new(node: &Node, group: u32) -> Self {
+        let init = CqInit { capacity_cqe: 4096, context: group.into(), group, ..CqInit::default() };
+        let cq = node.device.create_cq(init).unwrap();
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(&node.xrcd), cq: Arc::clone(&cq) };
+        let (pd, context) = (Arc::clone(&node.pd), group.into());
+        let srq = node.device.create_srq(SrqInit { pd, kind, max_wr: 512, max_sge: 1, context }).unwrap();
+        Self { cq, srq }
+    }
+
+    fn receive(&self, node: &Node, wr_ids: std::ops::Range<u64>) {
+        for wr_id in wr_ids {
+            let scatter = [node.sge(0, BYTES)];
+            self.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &scatter }]).unwrap();
+        }
+    }
+
+    fn number(&self) -> SrqNumber {
+        self.srq.number().unwrap()
+    }
+
+    /// Polls until so many completions have come.
+    fn completions(&self, count: usize) -> Vec<Completion> {
+        let until = Instant::now() + BOUND;
+        let mut all = Vec::new();
+        let mut some = [Completion::default(); 8];
+        while all.len() < count {
+            let got = self.cq.poll(&mut some);
+            all.extend_from_slice(&some[..got]);
+            assert!(Instant::now() < until, "{} of {count} completions", all.len());
+            std::thread::yield_now();
+        }
+        all
+    }
+}
+
+/// An INI of one group and a TGT of another, connected.
+fn connect(near: (&Node, &Poller), far: (&Node, u32)) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
+    let capacities =
+        QueueCapacities { max_send_wr: 1024, max_send_sge: 1, max_inline_data: BYTES, ..Default::default() };
+    let send_cq = Some(Arc::clone(&near.1.cq));
+    let pd = Some(Arc::clone(&near.0.pd));
+    let init = QpInit { pd, send_cq, capacities, ..QpInit::new(QpType::XrcIni) };
+    let ini = near.0.device.create_qp(init).unwrap();
+    let xrcd = Some(Arc::clone(&far.0.xrcd));
+    let tgt = far.0.device.create_qp(QpInit { xrcd, group: far.1, ..QpInit::new(QpType::XrcTgt) }).unwrap();
+    bring_up_with(&*ini, far.0.address, tgt.number());
+    bring_up_with(&*tgt, near.0.address, ini.number());
+    (ini, tgt)
+}
+
+fn send(ini: &dyn QueuePair, to: SrqNumber, immediate: u32) {
+    let operation = SendOperation::SendWithImmediate(immediate);
+    let data = SendData::Inline(&[7; BYTES as usize]);
+    let (wr_id, flags) = (immediate.into(), SendFlags::SIGNALED);
+    ini.post_send(&[SendRequest { wr_id, operation, data, flags, remote_srq: to }]).unwrap();
+}
+
+fn open() -> [Node; 2] {
+    open_with(PathChoice::Udp)
+}
+
+fn open_with(path: PathChoice) -> [Node; 2] {
+    [(); 2].map(|()| Node::open(SoftOptions { path, ..common::udp() }, 4096))
+}
+
+fn pollers(node: &Node) -> Vec<Poller> {
+    (0..GROUPS).map(|group| Poller::new(node, group)).collect()
+}
+
+#[test]
+fn messages_reach_every_group_in_order_whichever_shard_takes_them() {
+    let [near, far] = open();
+    every_group_sends_to_every_group(&near, &far);
+    assert!(far.counter("handed_to_shards") > 0, "first packets come to port 4791");
+}
+
+/// The shard that a QP's number names has it, so that each two shards share memory of their own.
+#[test]
+fn shards_of_two_devices_share_memory() {
+    let [near, far] = open_with(PathChoice::Shm);
+    every_group_sends_to_every_group(&near, &far);
+    assert_eq!(near.counter("shm_peers"), u64::from(GROUPS));
+    assert_eq!([&near, &far].map(|node| node.counter("packets_sent")), [0; 2], "nothing goes by UDP");
+}
+
+#[test]
+fn shards_of_one_device_share_memory() {
+    let [node, _] = open_with(PathChoice::Shm);
+    every_group_sends_to_every_group(&node, &node);
+    assert_eq!(node.counter("packets_sent"), 0, "nothing goes by UDP");
+}
+
+/// Of each group one QP sends to the SRQs of all groups, through a TGT of the next group.
+fn every_group_sends_to_every_group(near: &Node, far: &Node) {
+    const EACH: u32 = 60;
+    let (senders, receivers) = (pollers(near), pollers(far));
+    let links: Vec<_> = (0..GROUPS)
+        .map(|group| connect((near, &senders[group as usize]), (far, (group + 1) % GROUPS)))
+        .collect();
+    let count = (EACH * GROUPS) as usize;
+    for receiver in &receivers {
+        receiver.receive(far, 0..count as u64);
+    }
+    std::thread::scope(|scope| {
+        let taken: Vec<_> =
+            receivers.iter().map(|receiver| scope.spawn(|| receiver.completions(count))).collect();
+        for (sender, (ini, _)) in senders.iter().zip(&links) {
+            let receivers = &receivers;
+            scope.spawn(move || {
+                for message in 0..EACH * GROUPS {
+                    send(&**ini, receivers[(message % GROUPS) as usize].number(), message);
+                }
+                let sent = sender.completions((EACH * GROUPS) as usize);
+                assert!(sent.iter().all(|completion| completion.status == CompletionStatus::Success));
+            });
+        }
+        for taken in taken {
+            let taken = taken.join().unwrap();
+            let mut receives: Vec<u64> = taken.iter().map(|completion| completion.wr_id).collect();
+            receives.sort_unstable();
+            assert_eq!(receives, (0..count as u64).collect::<Vec<_>>(), "each receive once");
+            for (_, tgt) in &links {
+                let of_tgt = taken.iter().filter(|completion| completion.qp_number == tgt.number());
+                let order: Vec<u32> = of_tgt.map(|completion| completion.immediate).collect();
+                assert_eq!(order.len(), EACH as usize);
+                assert!(order.is_sorted(), "{order:?}");
+            }
+        }
+    });
+    assert_eq!(far.counter("rnr_nak_sent"), 0);
+    assert_eq!(near.device.paths().len(), 1, "one path to one address, however many shards take it");
+}
+
+#[test]
+fn shards_share_out_the_receives_of_an_srq_to_the_last_one() {
+    let [near, far] = open();
+    let (senders, receivers) = (pollers(&near), pollers(&far));
+    let links: Vec<_> = (0..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();
+    receivers[3].receive(&far, 0..40);
+    for message in 0..45 {
+        send(&*links[message as usize % 3].0, receivers[3].number(), message);
+    }
+    let first = receivers[3].completions(40);
+    assert_eq!(first.len(), 40, "none stays with a shard that does not need it");
+    receivers[3].receive(&far, 40..45);
+    let mut all: Vec<u64> = receivers[3].completions(5).iter().chain(&first).map(|it| it.wr_id).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..45).collect::<Vec<_>>());
+    assert_eq!(senders[0].completions(45).len(), 45);
+}
+
+#[test]
+fn the_limit_of_an_srq_counts_what_is_lent() {
+    let [near, far] = open();
+    let (senders, receivers) = (pollers(&near), pollers(&far));
+    let links: Vec<_> = (1..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();
+    receivers[0].receive(&far, 0..64);
+    let exchange = |messages: std::ops::Range<u32>| {
+        let count = messages.len();
+        messages.for_each(|message| send(&*links[message as usize % 2].0, receivers[0].number(), message));
+        assert_eq!(receivers[0].completions(count).len(), count);
+        senders[0].completions(count);
+    };
+    // Some are lent now.
+    exchange(0..4);
+    receivers[0].srq.arm_limit(50).unwrap();
+    exchange(4..14);
+    assert!(far.device.next_async_event().is_none(), "50 are left");
+    exchange(14..15);
+    let event = far.device.next_async_event().expect("49 are left");
+    assert_eq!(event.kind, AsyncEventKind::SrqLimitReached);
+    exchange(15..64);
+    assert!(far.device.next_async_event().is_none(), "one event");
+}
+
+#[test]
+fn memory_is_not_touched_after_its_deregistration_by_any_shard() {
+    let [near, far] = open();
+    let (senders, receivers) = (pollers(&near), pollers(&far));
+    let (ini, _tgt) = connect((&near, &senders[1]), (&far, 2));
+    let memory = Memory::zeroed(4096).unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = far.pd.register(Arc::clone(&memory), rights).unwrap();
+    let remote = RemoteAddress { address: memory.address(0), rkey: region.rkey() };
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut some = [Completion::default(); 8];
+            while !ended.load(Ordering::Acquire) {
+                receivers[2].cq.poll(&mut some);
+            }
+        });
+        let write = |byte: u8| {
+            let data = SendData::Inline(&[byte; BYTES as usize]);
+            let operation = SendOperation::RdmaWrite(remote);
+            let flags = SendFlags::SIGNALED;
+            ini.post_send(&[SendRequest {
+                wr_id: 1,
+                operation,
+                data,
+                flags,
+                remote_srq: receivers[0].number(),
+            }])
+        };
+        write(1).unwrap();
+        assert_eq!(senders[1].completions(1)[0].status, CompletionStatus::Success);
+        for byte in 2..200 {
+            write(byte).unwrap();
+        }
+        region.destroy().unwrap();
+        // Nobody writes to it any more.
+        memory.write(0, &[255; BYTES as usize]).unwrap();
+        let last = senders[1].completions(198);
+        let outcomes = [
+            CompletionStatus::Success,
+            CompletionStatus::RemoteAccessError,
+            CompletionStatus::WorkRequestFlushed,
+        ];
+        assert!(last.iter().all(|completion| outcomes.contains(&completion.status)), "{last:?}");
+        let mut bytes = [0; BYTES as usize];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [255; BYTES as usize]);
+        ended.store(true, Ordering::Release);
+    });
+}

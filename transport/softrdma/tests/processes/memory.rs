@@ -1,0 +1,314 @@
+//! Two processes that exchange messages through shared memory, and what becomes of it when one is stopped or dies.
+//!
+//! The tests start this binary again as the peer, which answers each message by READing, or sleeps between messages.
+
+use crate::common;
+use crate::common::host::{Host, part};
+use crate::common::node::{BOUND, Node, bring_up_with, connect, post, post_to, wait_readable};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
+use trunkline_testkit::{Process, print_line, same_test};
+use trunkline_verbs::{
+    Completion, CompletionStatus, Notify, QpNumber, QpType, QueuePair, SendData, SendOperation, SrqNumber,
+};
+
+const PEER: &str = "TRUNKLINE_TEST_PEER";
+const DEPTH: u64 = 64;
+pub(super) const SIZE: u32 = 3000;
+
+pub(super) fn options(host: &Host, path: PathChoice) -> SoftOptions {
+    SoftOptions { path, ..host.options() }
+}
+
+/// Where a message is, in a node's memory.
+fn place(index: u64) -> usize {
+    usize::try_from(index).unwrap() * SIZE as usize
+}
+
+/// The entry point of the peer: an SRQ that it polls asleep, and a TGT for the INI that the variable names.
+#[test]
+fn peer() {
+    if part().as_deref() != Some("peer") {
+        return;
+    }
+    let value = std::env::var(PEER).unwrap();
+    let [address, ini, path] = value.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+    if path == "small files" {
+        setrlimit(Resource::RLIMIT_FSIZE, 32 << 10, 32 << 10).unwrap();
+    }
+    let path = if path == "udp" { PathChoice::Udp } else { PathChoice::Auto };
+    let runtime_directory = std::env::var_os("TRUNKLINE_RUNTIME_DIR").map(Into::into);
+    let node = Node::open(SoftOptions { path, runtime_directory, ..common::udp() }, 1 << 18);
+    for wr_id in 0..DEPTH {
+        node.receive(wr_id, place(wr_id), SIZE);
+    }
+    let tgt = node.qp(QpType::XrcTgt);
+    bring_up_with(&*tgt, address.parse().unwrap(), QpNumber::new(ini.parse().unwrap()));
+    print_line(&format!("PEER {} {} {}", node.address, tgt.number().get(), node.srq.number().unwrap().get()));
+    let mut expected = 0;
+    loop {
+        let completion = sleep_for_completion(&node);
+        assert_eq!(completion.status, CompletionStatus::Success);
+        assert_eq!((completion.byte_length, completion.immediate), (SIZE, expected));
+        let mut bytes = vec![0; SIZE as usize];
+        node.memory.read(place(completion.wr_id), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == expected.to_le_bytes()[0]), "message {expected}");
+        node.receive(completion.wr_id, place(completion.wr_id), SIZE);
+        expected += 1;
+    }
+}
+
+fn sleep_for_completion(node: &Node) -> Completion {
+    let mut one = [Completion::default()];
+    loop {
+        node.cq.request_notify(Notify::Any).unwrap();
+        if node.cq.poll(&mut one) == 1 {
+            return one[0];
+        }
+        wait_readable(&*node.channel);
+        while node.channel.next_event().is_some() {}
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    trunkline_testkit::wait_until(what, BOUND, || holds().then_some(()));
+}
+
+struct Pair {
+    host: Host,
+    node: Node,
+    ini: Arc<dyn QueuePair>,
+    peer: Process,
+    srq: SrqNumber,
+}
+
+fn pair(near: PathChoice, far: &str) -> Pair {
+    let host = Host::new();
+    let node = Node::open(options(&host, near), 1 << 18);
+    let (ini, peer, srq) = start_peer(&host, &node, far);
+    Pair { host, node, ini, peer, srq }
+}
+
+/// Starts a peer with this path, and connects an INI with its TGT.
+pub(super) fn start_peer(host: &Host, node: &Node, path: &str) -> (Arc<dyn QueuePair>, Process, SrqNumber) {
+    let ini = node.qp(QpType::XrcIni);
+    let value = format!("{} {} {path}", node.address, ini.number().get());
+    let mut command = same_test(module_path!(), "peer");
+    let mut peer = host.start("peer", &mut command, &[(PEER, &value)]);
+    let line = peer.after("PEER ").unwrap();
+    let [address, tgt, srq] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    bring_up_with(&*ini, address.parse().unwrap(), QpNumber::new(tgt.parse().unwrap()));
+    (ini, peer, SrqNumber::new(srq.parse().unwrap()))
+}
+
+impl Pair {
+    fn send(&self, number: u32) {
+        // Those that are not acknowledged may be read again.
+        let place = place(u64::from(number) % DEPTH);
+        self.node.memory.write(place, &vec![number.to_le_bytes()[0]; SIZE as usize]).unwrap();
+        let data = SendData::Gather(&[self.node.sge(place, SIZE)]);
+        post_to(&*self.ini, SendOperation::SendWithImmediate(number), data, self.srq);
+    }
+
+    fn exchange(&self, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            self.send(number);
+            assert_eq!(self.node.completion().status, CompletionStatus::Success, "message {number}");
+        }
+    }
+
+    fn path(&self) -> (&'static str, &'static str) {
+        let path = self.ini.path().expect("the QP is here");
+        (path.name, path.why)
+    }
+
+    /// Areas that this process has mapped for the device of the test, which alone shares memory in this test.
+    fn pairs(&self) -> u64 {
+        self.node.counter("shm_peers")
+    }
+}
+
+#[test]
+fn two_processes_leave_the_network_as_soon_as_both_share_memory() {
+    let pair = pair(PathChoice::Auto, "auto");
+    pair.exchange(0..20);
+    wait_until("the path is memory", || pair.path().0 == "shm");
+    let before = pair.node.counter("packets_sent");
+    pair.exchange(20..600);
+    assert_eq!(pair.path(), ("shm", ""));
+    assert!(pair.node.counter("shm_packets_sent") >= 580 && pair.pairs() == 1);
+    assert_eq!(pair.node.counter("packets_sent"), before, "nothing goes by UDP");
+}
+
+#[test]
+fn a_process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
+    let pair = pair(PathChoice::Auto, "udp");
+    pair.exchange(0..20);
+    wait_until("the peer has refused", || pair.path().1 == "the peer has TRUNKLINE_LINK=udp");
+    pair.exchange(20..40);
+    assert_eq!((pair.path().0, pair.node.counter("shm_packets_sent")), ("udp", 0));
+}
+
+#[test]
+fn a_device_that_is_to_use_memory_refuses_others() {
+    let pair = pair(PathChoice::Shm, "udp");
+    pair.send(0);
+    assert_eq!(pair.node.completion().status, CompletionStatus::WorkRequestFlushed);
+    let elsewhere = pair.node.qp(QpType::XrcIni);
+    let steps = common::node::steps([192, 0, 2, 1].into(), QpNumber::new(17), trunkline_verbs::Mtu::Mtu1024);
+    elsewhere.modify(&steps[0]).unwrap();
+    let refused = elsewhere.modify(&steps[1]).unwrap_err().to_string();
+    assert!(refused.contains("TRUNKLINE_LINK=shm"), "{refused}");
+}
+
+/// They are faults of packets, so a device with faults takes UDP, although memory is the default.
+#[test]
+fn faults_keep_packets_on_the_wire() {
+    let host = Host::new();
+    let faulty = |path| SoftOptions { faults: "delay=1us,seed=3".parse().ok(), ..options(&host, path) };
+    let refused = SoftDevice::open(faulty(PathChoice::Shm)).unwrap_err().to_string();
+    assert!(refused.contains("TRUNKLINE_LINK=shm") && refused.contains("TRUNKLINE_FAULTS"), "{refused}");
+    let default = SoftOptions::default().path;
+    let nodes = [faulty(default), options(&host, default)].map(|options| Node::open(options, 1 << 16));
+    let [(ini, tgt), (back, _other)] =
+        [(&nodes[0], &nodes[1]), (&nodes[1], &nodes[0])].map(|(from, to)| connect(from, to));
+    for (node, ini) in nodes.iter().zip([&ini, &back]) {
+        post(&**ini, SendOperation::RdmaWrite(node.remote(0)), &[], &*node.srq);
+    }
+    let why = |qp: &dyn QueuePair| qp.path().map(|path| (path.name, path.why));
+    wait_until("both know", || {
+        why(&*ini) == Some(("udp", "packets have faults (TRUNKLINE_FAULTS)"))
+            && why(&*back) == Some(("udp", "the peer's packets have faults (TRUNKLINE_FAULTS)"))
+    });
+    drop(tgt);
+}
+
+/// What is written beyond a limit on the size of files ends the process, by SIGXFSZ.
+#[test]
+fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
+    let pair = pair(PathChoice::Auto, "small files");
+    pair.exchange(0..20);
+    wait_until("the peer has refused", || {
+        pair.path().1 == "the peer has no room to share memory with more peers"
+    });
+    pair.exchange(20..40);
+    assert_eq!(pair.path().0, "udp");
+}
+
+/// The ring is not full, so that nobody waits for room: time-outs show that nobody takes anything out.
+#[test]
+fn a_ring_that_nobody_empties_is_left_for_the_network() {
+    let pair = pair(PathChoice::Auto, "auto");
+    pair.exchange(0..50);
+    wait_until("the path is memory", || pair.path().0 == "shm");
+    pair.peer.stop();
+    for number in 50..53 {
+        pair.send(number);
+    }
+    let stopped = ("udp", "the peer has stopped taking what is in shared memory");
+    wait_until("the path is the network", || pair.path() == stopped);
+    pair.peer.signal(Signal::SIGCONT);
+    for _ in 50..53 {
+        assert_eq!(pair.node.completion().status, CompletionStatus::Success);
+    }
+    pair.exchange(53..60);
+    wait_until("the path is memory again", || pair.path().0 == "shm");
+}
+
+#[test]
+fn a_stopped_process_goes_on_where_it_was() {
+    let pair = pair(PathChoice::Auto, "auto");
+    pair.exchange(0..50);
+    wait_until("the path is memory", || pair.path().0 == "shm");
+    pair.exchange(50..60);
+    pair.peer.stop();
+    // More than the ring holds, so that some go by the network meanwhile.
+    for number in 60..60 + 40 {
+        pair.send(number);
+    }
+    let until = Instant::now() + Duration::from_millis(300);
+    let mut one = [Completion::default()];
+    while Instant::now() < until {
+        assert_eq!(pair.node.cq.poll(&mut one), 0, "nobody acknowledges while it is stopped");
+        std::thread::yield_now();
+    }
+    pair.peer.signal(Signal::SIGCONT);
+    for _ in 0..40 {
+        assert_eq!(pair.node.completion().status, CompletionStatus::Success);
+    }
+    // The peer ends with the first message that is not the expected one.
+    pair.exchange(100..150);
+}
+
+#[test]
+fn a_killed_process_is_reported_and_its_memory_released() {
+    let mut pair = pair(PathChoice::Auto, "auto");
+    pair.exchange(0..20);
+    wait_until("the path is memory", || pair.path().0 == "shm");
+    pair.exchange(20..40);
+    let killed = Instant::now();
+    pair.peer.kill().unwrap();
+    pair.send(40);
+    assert_eq!(pair.node.completion().status, CompletionStatus::RetryExceeded);
+    assert!(killed.elapsed() < BOUND / 4);
+    wait_until("its areas are released", || {
+        let mut nothing = [Completion::default()];
+        pair.node.cq.poll(&mut nothing);
+        pair.pairs() == 0
+    });
+    // A successor at once.
+    let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
+    let next = Pair { ini, peer, srq, ..pair };
+    next.exchange(0..20);
+    wait_until("the path is memory again", || next.path().0 == "shm");
+    next.exchange(20..30);
+}
+
+/// QPs of one device.
+#[test]
+fn queue_pairs_of_one_process_use_memory_too() {
+    let host = Host::new();
+    let node = Node::open(options(&host, PathChoice::Auto), 1 << 18);
+    let (ini, tgt) = (node.qp(QpType::XrcIni), node.qp(QpType::XrcTgt));
+    bring_up_with(&*tgt, node.address, ini.number());
+    bring_up_with(&*ini, node.address, tgt.number());
+    for number in 0..200_u8 {
+        node.receive(u64::from(number), 100_000, 50_000);
+        node.memory.write(0, &[number; 50_000]).unwrap();
+        post(&*ini, SendOperation::Send, &[node.sge(0, 50_000)], &*node.srq);
+        for _ in 0..2 {
+            assert_eq!(node.completion().status, CompletionStatus::Success);
+        }
+        let mut bytes = vec![0; 50_000];
+        node.memory.read(100_000, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == number));
+    }
+    assert_eq!(ini.path().map(|path| path.name), Some("shm"));
+}
+
+/// Its socket is not where it was: offers are made seldom, and messages go by UDP.
+#[test]
+fn a_process_that_messages_do_not_reach_is_offered_memory_seldom() {
+    let host = Host::new();
+    let nodes = [(); 2].map(|()| Node::open(options(&host, PathChoice::Auto), 1 << 16));
+    for entry in std::fs::read_dir(host.namespace_directory()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "sock") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let (ini, _tgt) = connect(&nodes[0], &nodes[1]);
+    let began = Instant::now();
+    for _ in 0..2000 {
+        post(&*ini, SendOperation::RdmaWrite(nodes[1].remote(0)), &[nodes[0].sge(0, 64)], &*nodes[1].srq);
+        assert_eq!(nodes[0].completion().status, CompletionStatus::Success);
+    }
+    let failed = nodes[0].counter("drop_local_gone");
+    let most = 2 + began.elapsed().as_millis() / 100;
+    assert!(failed > 0 && u128::from(failed) <= most, "{failed} offers, {most} at most");
+    assert_eq!(ini.path().map(|path| path.why), Some("messages do not reach the peer's process"));
+}

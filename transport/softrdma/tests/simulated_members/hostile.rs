@@ -1,0 +1,116 @@
+//! A process that writes anything into the memory that it shares: its own connections may end, and nobody else notices.
+
+use super::common::node::Node;
+use super::memory::{HOST, Way, operate, way};
+use super::world::{Process, World};
+use std::sync::Arc;
+use trunkline_softrdma::device::PathChoice;
+use trunkline_verbs::{
+    Completion, QpState, QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
+};
+
+/// Words that are written, all in all.
+const WORDS: u64 = 1_000_000;
+const ROUNDS: u64 = 250;
+/// Of those, before the others have a turn.
+const AT_ONCE: u64 = 40;
+/// Longer than a device waits before it shares memory again with a process that has written nonsense.
+const LONG_NS: u64 = 30_000_000_000;
+
+/// A place and a value: often words that steer a ring, and lengths that a message may have.
+fn anything(world: &World, words: usize) -> (usize, u64) {
+    let place = match world.below(4) {
+        0 => 8 * world.below(5),
+        1 => 512 + world.below(16),
+        _ => world.below(words),
+    };
+    let value = match world.below(4) {
+        0 => world.below(1 << 16) as u64 & !7,
+        1 => world.below(300) as u64,
+        _ => world.random(),
+    };
+    (place, value)
+}
+
+/// The hostile process, and the objects of its victim that it is connected with.
+struct Hostile {
+    process: Process,
+    /// In a domain and with memory of its own.
+    door: Node,
+    ways: [Way; 2],
+}
+
+impl Hostile {
+    fn new(world: &mut World, process: Process, victim: &Process) -> Self {
+        let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
+        let ways = [way(&process.node, &door), way(&door, &process.node)];
+        world.turn();
+        Self { process, door, ways }
+    }
+
+    /// Returns how many words were written.
+    fn write_anything(&self, world: &mut World, words: u64) -> u64 {
+        let mut written = 0;
+        for word in 0..words {
+            written += self.process.process.scribble(|length| anything(world, length)) as u64;
+            if word % AT_ONCE == 0 {
+                world.turn();
+            }
+        }
+        written
+    }
+
+    /// Both send, over connections that have not ended.
+    fn send(&mut self, foreign: SrqNumber) {
+        let (node, door) = (&self.process.node, &self.door);
+        for (index, (from, to)) in [(node, door), (door, node)].into_iter().enumerate() {
+            to.receive(0, 0, 4000);
+            let ini = &self.ways[index].ini;
+            if ini.query().is_ok_and(|attributes| attributes.state == QpState::Error) {
+                self.ways[index] = way(from, to);
+            }
+            let own = to.srq.number().unwrap();
+            for (operation, srq) in [(SendOperation::Send, own), (SendOperation::Send, foreign)] {
+                // The other side's SRQ is not in the domain.
+                if srq == own || index == 0 {
+                    post(&*self.ways[index].ini, operation, &[from.sge(0, 3000)], srq);
+                }
+            }
+            let mut some = [Completion::default(); 16];
+            while from.cq.poll(&mut some) > 0 {}
+        }
+    }
+}
+
+/// Posts what the queue has room for.
+fn post(ini: &dyn QueuePair, operation: SendOperation, data: &[trunkline_verbs::Sge], remote_srq: SrqNumber) {
+    let (data, flags) = (SendData::Gather(data), SendFlags::SIGNALED);
+    let _full = ini.post_send(&[SendRequest { wr_id: 1, operation, data, flags, remote_srq }]);
+}
+
+#[test]
+fn a_million_words_of_anything_harm_nobody_but_their_writer() {
+    let mut world = World::new(31);
+    let host = world.host(HOST);
+    let [victim, bystander, process] = [(); 3].map(|()| world.process_with(&host, PathChoice::Auto));
+    let ways = [way(&victim.node, &bystander.node), way(&bystander.node, &victim.node)];
+    let mut hostile = Hostile::new(&mut world, process, &victim);
+    let foreign = victim.node.srq.number().unwrap();
+    let (mut round, mut written) = (0, 0);
+    while written < WORDS {
+        assert!(round < 4 * ROUNDS, "only {written} words have found memory");
+        hostile.send(foreign);
+        written += hostile.write_anything(&mut world, WORDS / ROUNDS);
+        operate(&mut world, &ways[0], (&victim, &bystander), 2 * round);
+        operate(&mut world, &ways[1], (&bystander, &victim), 2 * round + 1);
+        for node in [&victim.node, &bystander.node] {
+            assert!(world.next_completion(node).is_none(), "one completion each: {round}");
+        }
+        world.pass(LONG_NS);
+        round += 1;
+    }
+    let counted = |name| victim.node.counter(name);
+    assert!(counted("drop_shm_nonsense") > 20, "{} times", counted("drop_shm_nonsense"));
+    assert_eq!(bystander.node.counter("shm_peers_ended"), 0, "no other use of memory has ended");
+    assert_eq!(ways.map(|way| way.ini.path().map(|path| path.name)), [Some("shm"); 2]);
+}

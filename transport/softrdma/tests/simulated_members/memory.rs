@@ -1,0 +1,230 @@
+//! Processes of one host that reach each other through shared memory, which is scribbled over, and in which stores end
+//! half way, at any moment.
+
+use super::common::node::{Node, bring_up_with, post_to};
+use super::world::{Process, World};
+use std::sync::Arc;
+use trunkline_softrdma::device::PathChoice;
+use trunkline_verbs::{CompletionStatus, QpType, QueuePair, SendData, SendOperation};
+
+pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
+/// Where a node's memory has what it sends, and what it receives.
+const OUT: usize = 0;
+const IN: usize = 20_000;
+const LONGEST: usize = 12_000;
+/// The word of fetch-and-add, and what READs return.
+const COUNTER: usize = 40_000;
+
+/// An INI of one process, connected with a TGT of another.
+pub(super) struct Way {
+    pub(super) ini: Arc<dyn QueuePair>,
+    _tgt: Arc<dyn QueuePair>,
+}
+
+pub(super) fn way(from: &Node, to: &Node) -> Way {
+    let (ini, tgt) = (from.qp(QpType::XrcIni), to.qp(QpType::XrcTgt));
+    bring_up_with(&*tgt, from.address, ini.number());
+    bring_up_with(&*ini, to.address, tgt.number());
+    Way { ini, _tgt: tgt }
+}
+
+impl Way {
+    fn post(&self, from: &Node, to: &Node, operation: SendOperation, length: usize) {
+        let data = SendData::Gather(&[from.sge(OUT, u32::try_from(length).unwrap())]);
+        post_to(&*self.ini, operation, data, to.srq.number().unwrap());
+    }
+}
+
+fn fill(world: &World, node: &Node, length: usize) -> Vec<u8> {
+    let start = world.random();
+    let bytes: Vec<u8> =
+        (0..length as u64).map(|index| (start.wrapping_add(index * 7) >> 3).to_le_bytes()[0]).collect();
+    node.memory.write(OUT, &bytes).unwrap();
+    bytes
+}
+
+fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    node.memory.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+/// One operation, and the proof that it happened once, as it was meant.
+pub(super) fn operate(world: &mut World, way: &Way, (from, to): (&Process, &Process), number: u64) {
+    let (near, far) = (&from.node, &to.node);
+    let succeeds = |world: &mut World, what: &str| {
+        let completion = world.completion(near);
+        assert_eq!(completion.status, CompletionStatus::Success, "{what} {number}");
+    };
+    let length = 1 + world.below(if world.below(4) == 0 { LONGEST } else { 200 });
+    match world.below(5) {
+        0 => {
+            let sent = fill(world, near, length);
+            way.post(near, far, SendOperation::RdmaWrite(far.remote(IN)), length);
+            succeeds(world, "WRITE");
+            assert_eq!(bytes_at(far, IN, length), sent, "WRITE {number}");
+        }
+        1 => {
+            let expected = fill(world, far, length);
+            way.post(near, far, SendOperation::RdmaRead(far.remote(OUT)), length);
+            succeeds(world, "READ");
+            assert_eq!(bytes_at(near, OUT, length), expected, "READ {number}");
+        }
+        2 => {
+            let before = far.memory.load(COUNTER).unwrap();
+            way.post(near, far, SendOperation::FetchAdd { remote: far.remote(COUNTER), add: 3 }, 8);
+            succeeds(world, "fetch-and-add");
+            assert_eq!(far.memory.load(COUNTER), Ok(before + 3), "added once: {number}");
+            assert_eq!(near.memory.load(OUT), Ok(before));
+        }
+        _ => {
+            // The receive may come late.
+            let is_late = world.below(8) == 0;
+            let sent = fill(world, near, length);
+            let post = || far.receive(number, IN, u32::try_from(LONGEST).unwrap());
+            if !is_late {
+                post();
+            }
+            way.post(near, far, SendOperation::SendWithImmediate(7), length);
+            if is_late {
+                for _ in 0..world.below(300) {
+                    world.turn();
+                }
+                post();
+            }
+            let received = world.completion(far);
+            assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success));
+            assert_eq!((received.byte_length as usize, received.immediate), (length, 7));
+            assert_eq!(bytes_at(far, IN, length), sent, "SEND {number}");
+            succeeds(world, "SEND");
+        }
+    }
+}
+
+/// Returns the packets that went through memory, and the pairs that ended.
+fn operations_run(seed: u64) -> [u64; 2] {
+    let mut world = World::new(seed);
+    let host = world.host(HOST);
+    let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
+    let ways = [way(&one.node, &two.node), way(&two.node, &one.node)];
+    for number in 0..60 {
+        match world.below(2) {
+            0 => operate(&mut world, &ways[0], (&one, &two), number),
+            _ => operate(&mut world, &ways[1], (&two, &one), number),
+        }
+        for node in [&one.node, &two.node] {
+            assert!(world.next_completion(node).is_none(), "one completion each: {number}");
+        }
+    }
+    ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
+}
+
+#[test]
+fn operations_of_all_kinds_go_through_memory() {
+    for seed in 0..20 {
+        let [sent, ended] = operations_run(seed);
+        assert!(sent > 60, "{sent} packets");
+        assert_eq!(ended, 0);
+    }
+}
+
+#[test]
+fn nonsense_in_shared_memory_ends_its_use_and_no_operation() {
+    let mut total = [0; 2];
+    for seed in 0..100 {
+        let counts = words_are_scribbled(seed);
+        total = [total[0] + counts[0], total[1] + counts[1]];
+    }
+    assert!(total[0] > 1000 && total[1] > 20, "{total:?}");
+}
+
+/// A word of an area and a value for it, of those that a process can tell from sense. One that pretends to have read what
+/// it has not, or to look when it does not, harms what is sent to itself.
+fn nonsense(world: &World) -> (usize, u64) {
+    let wild = world.random() | 1 << 40;
+    match world.below(4) {
+        0 => (0, if world.below(2) == 0 { wild } else { world.below(1 << 17) as u64 }),
+        1 => (8, wild),
+        2 => (16, wild | 1),
+        _ => (32, wild),
+    }
+}
+
+fn words_are_scribbled(seed: u64) -> [u64; 2] {
+    let mut world = World::new(seed);
+    let host = world.host(HOST);
+    let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
+    let ways = [way(&one.node, &two.node), way(&two.node, &one.node)];
+    for number in 0..40 {
+        if world.below(3) == 0 {
+            let process = if world.below(2) == 0 { &one } else { &two };
+            process.process.scribble(|_| nonsense(&world));
+            for _ in 0..world.below(3000) {
+                world.turn();
+            }
+        }
+        let index = world.below(2);
+        let between = if index == 0 { (&one, &two) } else { (&two, &one) };
+        operate(&mut world, &ways[index], between, number);
+    }
+    ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
+}
+
+/// A process is killed after so many stores to shared memory. Returns whether it died in time.
+fn peer_dies(seed: u64, stores: u64) -> bool {
+    let mut world = World::new(seed);
+    let host = world.host(HOST);
+    let [one, two, bystander] = [(); 3].map(|()| world.process_with(&host, PathChoice::Auto));
+    let [there, back] = [way(&one.node, &two.node), way(&two.node, &one.node)];
+    let aside = way(&one.node, &bystander.node);
+    for number in 0..6 {
+        operate(&mut world, &there, (&one, &two), number);
+        operate(&mut world, &aside, (&one, &bystander), number);
+    }
+    two.process.kill_after_stores(stores);
+    let mut number = 6;
+    while two.process.is_alive() && number < 40 {
+        number += 1;
+        two.node.receive(number, IN, u32::try_from(LONGEST).unwrap());
+        let length = 1 + world.below(6000);
+        let sent = fill(&world, &one.node, length);
+        there.post(&one.node, &two.node, SendOperation::Send, length);
+        back.post(&two.node, &one.node, SendOperation::RdmaWrite(one.node.remote(IN)), length);
+        let status = world.completion(&one.node).status;
+        if two.process.is_alive() {
+            assert_eq!(status, CompletionStatus::Success, "{stores}");
+            let received = world.completion(&two.node);
+            assert!(received.status == CompletionStatus::Success || !two.process.is_alive());
+            assert!(bytes_at(&two.node, IN, length) == sent || !two.process.is_alive(), "{stores}");
+            let _other = world.next_completion(&two.node);
+        } else {
+            assert!(
+                matches!(status, CompletionStatus::Success | CompletionStatus::RetryExceeded),
+                "{stores}"
+            );
+        }
+        while world.next_completion(&one.node).is_some() {}
+        while world.next_completion(&two.node).is_some() {}
+    }
+    let has_died = !two.process.is_alive();
+    if has_died {
+        world.kill(&two);
+        for number in 100..106 {
+            operate(&mut world, &aside, (&one, &bystander), number);
+        }
+        world.until("its memory is released", || {
+            one.node.cq.poll(&mut [trunkline_verbs::Completion::default()]);
+            (one.node.counter("shm_peers") == 1).then_some(())
+        });
+    }
+    has_died
+}
+
+#[test]
+fn a_process_killed_between_any_two_stores_harms_its_own_connections_only() {
+    let mut deaths = 0;
+    for stores in (0..900).step_by(13) {
+        deaths += u32::from(peer_dies(11 + stores, stores));
+    }
+    assert!(deaths > 40, "{deaths}");
+}
