@@ -39,7 +39,7 @@ while (($# > 0)); do
     esac
 done
 
-if ! build trunkline-testkit --example attacks; then
+if ! build trunkline-testkit --features rigs --example attacks; then
     fail attacks-build "the example does not build"
     exit 1
 fi
