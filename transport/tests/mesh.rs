@@ -108,8 +108,8 @@ fn mesh(place: &Place) {
     let mut lost = Vec::new();
     for node in &mut nodes {
         // Those that do not answer come first, to be in everybody's way.
-        let addresses = place.dead.iter().chain([&place.mute.address]);
-        lost.push(addresses.map(|address| node.name(0, *address)).collect::<Vec<_>>());
+        let silent = place.dead.iter().chain([&place.mute.address]);
+        lost.push(silent.map(|address| node.name(0, *address)).collect::<Vec<_>>());
         for address in &addresses {
             if *address != node.address {
                 node.name(0, *address);

@@ -20,8 +20,6 @@ const DEATHS: usize = 24;
 const DEATHS_VARIABLE: &str = "TRUNKLINE_TEST_DEATHS";
 /// Messages to a peer that are not acknowledged.
 const WINDOW: u32 = 8;
-/// Within so long the sender is told.
-const TOLD: Duration = Duration::from_secs(3);
 /// Within so long after the round's start a peer dies.
 const MOST_LIFE_MS: usize = 400;
 
@@ -71,7 +69,7 @@ impl Target {
             CompletionStatus::Success => self.acknowledged += 1,
             status if self.told.is_none() => {
                 let died = self.died.expect("who lives takes all messages");
-                assert!(died.elapsed() < TOLD, "told of a death after {:?}", died.elapsed());
+                assert!(died.elapsed() < BOUND, "told of a death after {:?}", died.elapsed());
                 self.told = Some(status);
             }
             _ => {}
@@ -95,7 +93,7 @@ fn round(host: &Host, node: &Node, random: &mut Random) -> u32 {
             target.send(node, index);
             target.die(Instant::now());
             let since = target.died.map_or(Duration::ZERO, |died| died.elapsed());
-            assert!(target.told.is_some() || since < TOLD, "nobody is told of a death");
+            assert!(target.told.is_some() || since < BOUND, "nobody is told of a death");
         }
         let count = node.cq.poll(&mut some);
         for completion in &some[..count] {
