@@ -11,4 +11,3 @@ mod memory;
 mod memory_deaths;
 mod one_address;
 mod shared_targets;
-mod two_processes;
