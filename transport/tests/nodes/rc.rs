@@ -1,7 +1,6 @@
 //! Nodes over RC connections: the same behaviour as over XRC, on devices with and without XRC.
 
 use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, over_udp, pattern};
-use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
