@@ -7,7 +7,7 @@
 packets=${GARBAGE_PACKETS:-1000000}
 seconds=${GARBAGE_SECONDS:-20}
 
-if ! build trunkline-testkit --example garbage; then
+if ! build trunkline-testkit --features rigs --example garbage; then
     fail garbage-build "the example does not build"
     exit 1
 fi

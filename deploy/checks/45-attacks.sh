@@ -39,7 +39,7 @@ while (($# > 0)); do
     esac
 done
 
-if ! build trunkline-testkit --example attacks; then
+if ! build trunkline-testkit --features rigs --example attacks; then
     fail attacks-build "the example does not build"
     exit 1
 fi
@@ -103,5 +103,5 @@ tests panicking-waker --package trunkline-rings --lib cell
 tests panicking-values --package trunkline --test calls panicking
 tests nested-values --package trunkline --lib codec::stack
 # With the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
-tests foreign-peers --package trunkline-softrdma --test device foreign
+tests foreign-peers --package trunkline-softrdma --test softrdma device::foreign
 exit "$check_status"

@@ -4,7 +4,7 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-if ! build trunkline-testkit --example deaths; then
+if ! build trunkline-testkit --features rigs --example deaths; then
     fail deaths-build "the example does not build"
     exit 1
 fi

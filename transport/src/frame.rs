@@ -377,7 +377,6 @@ impl Fin {
 mod tests {
     use super::*;
     use crate::settings::Settings;
-    use proptest::prelude::*;
     use std::time::Duration;
 
     fn frame(kind: u8, set: u8, word: u16, length: usize) -> Vec<u8> {
@@ -560,16 +559,5 @@ mod tests {
         let fins = [Fin { id: 9, status: FinStatus::Read }, Fin { id: 10, status: FinStatus::Exhausted }];
         let bytes = fins.iter().flat_map(Fin::emit).collect::<Vec<_>>();
         assert!(Fin::parse_all(&bytes).map(Result::unwrap).eq(fins));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_parse_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(header) = Header::parse(&bytes) {
-                let _ = Announcement::parse(&bytes[header.bytes..]);
-                let _ = Fin::parse_all(&bytes[header.bytes..]).count();
-                let _ = bundled(&bytes, header.word).count();
-            }
-        }
     }
 }

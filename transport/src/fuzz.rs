@@ -1,6 +1,6 @@
 //! Fuzz targets: plain functions that take any bytes and panic when something is broken.
 //!
-//! Called by `tests/fuzz_replay.rs`, which mutates a corpus for a moment, and by coverage-guided fuzzers.
+//! Called by `fuzz_replay.rs`, which mutates a corpus for a moment, and by coverage-guided fuzzers.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;

@@ -39,6 +39,8 @@ mod epochs;
 mod error;
 mod frame;
 pub mod fuzz;
+#[cfg(test)]
+mod fuzz_replay;
 mod in_process;
 mod incarnation;
 #[doc(hidden)]

@@ -3,8 +3,6 @@
 //! The C program is compiled against the headers of libibverbs and linked with this crate. Without a C
 //! compiler or the headers, the tests are skipped with a message.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

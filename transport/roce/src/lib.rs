@@ -10,8 +10,12 @@
 pub mod cm;
 pub mod engine;
 pub mod fuzz;
+#[cfg(test)]
+mod fuzz_replay;
 pub mod pcap;
 mod permutation;
+#[cfg(test)]
+mod vectors;
 pub mod wire;
 
 pub use permutation::Permutation;

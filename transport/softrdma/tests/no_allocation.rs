@@ -1,13 +1,10 @@
 //! The hot path does not allocate.
 //!
-//! This is a separate test binary because the counting allocator counts for the whole process.
+//! Runs in its own process because the counting allocator counts for the whole process.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
-mod common;
-
-use common::node::{Node, connect};
-use trunkline_testkit::CountingAllocator;
+use crate::common;
+use crate::common::node::{Node, connect};
+use trunkline_testkit::{CountingAllocator, runs_alone};
 use trunkline_verbs::{
     Completion, CompletionStatus, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest,
 };
@@ -51,6 +48,9 @@ fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
 
 #[test]
 fn a_message_costs_no_allocation() {
+    if !runs_alone(module_path!(), "a_message_costs_no_allocation") {
+        return;
+    }
     for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]
     {
         let [near, far] = options.map(|options| Node::open(options, 16_384));

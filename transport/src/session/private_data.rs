@@ -361,7 +361,6 @@ impl Welcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn hello() -> Hello {
         Hello {
@@ -444,16 +443,5 @@ mod tests {
         let text = refusal.cause().to_string();
         assert!(text.contains("versions 5 to 7") && text.contains("version 4"), "{text}");
         assert_eq!(refusal.emit()[4..7], [4, 2, 4], "a refusal names our own");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_parse_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Refusal::parse(&bytes));
-            if bytes.len() > 6 {
-                bytes[..6].copy_from_slice(b"TRNK\x04\x00");
-                let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
-            }
-        }
     }
 }

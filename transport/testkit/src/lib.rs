@@ -28,7 +28,7 @@ pub use hand_made::HandMadeConnection;
 pub use hostile::{Announcement, HostilePeer, Hostility};
 pub use namespace::{in_network_namespace, on_small_file_system};
 pub use process::{
-    Input, NextLine, Numbers, Process, ProcessError, print_line, run, same_program, same_test,
+    Input, NextLine, Numbers, Process, ProcessError, print_line, run, runs_alone, same_program, same_test,
 };
 pub use random::{Random, bytes_of, key, pattern};
 pub use stepped::Stepped;

@@ -397,20 +397,13 @@ fn with_long_head() -> Vec<u8> {
 fn nonsense_ends_the_session_and_nothing_else() {
     let mut node = TestNode::start(over_udp(), 1);
     let honest = message(b"hello");
-    let rows: [(&str, Vec<u8>); 15] = [
+    let rows: [(&str, Vec<u8>); 8] = [
         ("settings twice", frame(SETTINGS, 0, 0, &settings())),
-        ("a kind with a longer header", with(honest.clone(), 0, &[0xf0])),
-        ("a time left without room for it", with(honest.clone(), 1, &[4])),
         ("poller that there is not", with(honest.clone(), 7, &[1])),
-        ("reserved flag", with(honest.clone(), 1, &[8])),
         ("a few bytes", vec![1, 2, 0]),
-        ("nothing", vec![]),
         ("grant of nonsense", with(honest.clone(), 4, &(GRANT - 1).to_le_bytes())),
         ("credit given back that was never there", frame(CREDIT, 0, 2, &[])),
-        ("a Credit frame with more", frame(CREDIT, 0, 0, &[0])),
-        ("FIN of another length", frame(FIN, 0, 2, &[0; 16])),
         ("FIN for nothing", frame(FIN, 0, 1, &[0; 16])),
-        ("rendezvous of a few bytes", announcing(&[0; 31])),
         ("rendezvous beyond all size", announcing(&request(u64::MAX))),
         ("rendezvous without memory", announcing(&request(5000))),
     ];
@@ -452,17 +445,6 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     assert_eq!(unknown.value, 1);
     assert!(peer.send_politely(&frame(0x0d, CRITICAL, 0, &[]), 1));
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
-}
-
-#[test]
-fn a_flood_of_credit_frames_ends_the_session() {
-    let mut node = TestNode::start(over_udp(), 1);
-    let peer = RawPeer::connect(node.address);
-    let key = node.up();
-    // Each as such is right; they use no credit.
-    let sent = (0..5000).take_while(|_| peer.send_politely(&frame(CREDIT, 0, 0, &[]), 0)).count();
-    assert!(sent < 5000, "all were taken");
-    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
 }
 
 #[test]
@@ -546,18 +528,10 @@ fn nonsense_for_another_poller_ends_the_session() {
 #[test]
 fn a_lane_begins_with_settings_or_its_session_ends() {
     let mut node = TestNode::start(over_udp(), 1);
-    let unknown = |kind: u16| {
-        let entry = [&kind.to_le_bytes()[..], &[0, 0]].concat();
-        frame(SETTINGS, 0, 0, &[settings(), entry].concat())
-    };
-    let small = with(settings(), 16, &2047u32.to_le_bytes());
     let rows = [
         (message(b"hello"), "before the settings"),
         (frame(CREDIT, 0, 0, &[]), "before the settings"),
         (frame(SETTINGS, 0, 0, &settings()[..12]), "incomplete"),
-        (frame(SETTINGS, 0, 0, &small), "smaller than"),
-        (frame(SETTINGS, 0, 1, &[settings(), vec![0]].concat()), "malformed"),
-        (unknown(0x8123), "setting 291"),
     ];
     for (first, expected) in rows {
         let peer = RawPeer::connect_silent(QpType::XrcIni, node.address);
@@ -569,9 +543,6 @@ fn a_lane_begins_with_settings_or_its_session_ends() {
         });
         assert!(cause.to_string().contains(expected), "{cause}");
     }
-    let peer = RawPeer::connect_silent(QpType::XrcIni, node.address);
-    peer.send(&unknown(0x123));
-    node.up();
 }
 
 /// A peer may be up before us. What it sends then may be its settings, and nothing else.

@@ -1,9 +1,7 @@
 //! Nodes over RC connections: the same behaviour as over XRC, on devices with and without XRC.
 
-use crate::common;
-use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, bad_network, over_udp, pattern};
-use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, over_udp, pattern};
+use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
@@ -51,42 +49,6 @@ fn a_poller_reaches_every_poller_of_its_peer() {
         assert_eq!(client.traffic.len(), usize::from(here * there));
         assert_eq!(client.rnr + server.rnr, 0);
     }
-}
-
-/// Three pollers share out SRQs that are far too shallow for what comes.
-#[test]
-fn floods_meet_no_rnr_and_keep_their_order() {
-    let mut server = TestNode::start(over_rc().srq_depth(16), 3);
-    let mut clients = [1, 2].map(|pollers| TestNode::start(over_rc(), pollers));
-    let mut sent = 0u64;
-    for client in &mut clients {
-        let peer = client.connect(0, server.address);
-        for token in 0..3000u64 {
-            let to = u16::try_from(token % 3).unwrap();
-            let head = [&b"x"[..], &token.to_le_bytes()].concat();
-            client.send_to(0, peer, Some(to), &head, Bytes::from_static(&[9; 64]), token, None);
-            sent += 1;
-        }
-    }
-    let mut last = HashMap::new();
-    for _ in 0..sent {
-        let (poller, from, token) = server.wait("message", |poller, event| match event {
-            common::Happened::Message(from, bytes) => {
-                Some((poller, *from, u64::from_le_bytes(bytes[1..9].try_into().unwrap())))
-            }
-            _ => None,
-        });
-        assert_eq!(token % 3, u64::from(poller.0), "a message at another poller than it was for");
-        let before = last.insert((poller, from), token);
-        assert!(before.is_none_or(|before| before < token), "{token} after {before:?}");
-    }
-    for client in &mut clients {
-        for token in 0..3000 {
-            assert_eq!(client.outcome(token), SendOutcome::Delivered);
-        }
-        assert_eq!(client.report().rnr, 0);
-    }
-    assert_eq!(server.report().rnr, 0);
 }
 
 /// A poller that does not look for long holds up nobody but who wants something of it.
@@ -154,17 +116,6 @@ fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
     for _ in 0..LAST {
         assert_eq!(server.message().1[1..], pattern(100, 3));
     }
-}
-
-#[test]
-fn nothing_is_lost_on_a_bad_network() {
-    let device = SoftOptions { faults: bad_network(), without_xrc: true, ..SoftOptions::default() };
-    let server = TestNode::start(without_xrc(), 3);
-    let mut client = TestNode::start(over_udp().device(device), 2);
-    for poller in 0..2 {
-        client.crowd_of_echoes(poller, &server, 200);
-    }
-    assert!(client.report().retransmits + server.report().retransmits > 0);
 }
 
 #[test]

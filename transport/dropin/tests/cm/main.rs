@@ -1,9 +1,11 @@
-//! librdmacm's functions, called as C programs call them.
+//! librdmacm's functions, called as C programs call them, and by the C program of the conformance items.
 //!
 //! In real time: a C program sees the system's clock, descriptors and threads.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
+#[path = "../conformance_c.rs"]
+mod conformance_c;
 mod lab;
 
 mod datagram;

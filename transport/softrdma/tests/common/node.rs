@@ -18,7 +18,7 @@ use trunkline_verbs::{
 };
 
 /// The bound of every wait, for a loaded machine.
-pub(crate) const BOUND: Duration = Duration::from_secs(20);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Number of outstanding READs and atomics of the connections, in both directions.
 pub(crate) const READS: u8 = 128;
 

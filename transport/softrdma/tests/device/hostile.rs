@@ -21,7 +21,7 @@ use trunkline_verbs::{
     Time,
 };
 
-const PACKETS: usize = 60_000;
+const PACKETS: usize = 20_000;
 const FIRST_PSN: u32 = 0xff_fff0;
 
 /// SplitMix64, so that a failing seed can be repeated.

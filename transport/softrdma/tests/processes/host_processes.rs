@@ -34,12 +34,6 @@ fn play() {
     print_line("READY");
     while input.wait().is_some() {
         match part.as_str() {
-            "exclusive" => {
-                let opened = open(&*device, Path::new(&variable(FILE)), BOTH);
-                print_line(&format!("ERRNO {}", opened.as_ref().err().map_or(0, |error| error.errno())));
-                // Kept until the process ends.
-                std::mem::forget(opened);
-            }
             "churn" => churn(&device),
             "race" => print_line(&format!("MADE {}", race(&*device, Path::new(&variable(FILE))))),
             "numbers" => {
@@ -146,27 +140,6 @@ fn start_all(count: usize, part: &str, host: &Host, variables: &[(&str, &str)]) 
 }
 
 #[test]
-fn a4_one_of_32_processes_creates_the_domain() {
-    let host = Host::new();
-    let path = host.path("domain");
-    File::create(&path).unwrap();
-    let mut processes = start_all(32, "exclusive", &host, &[(FILE, path.to_str().unwrap())]);
-    let mut errnos: Vec<_> = processes.iter_mut().map(|process| process.after("ERRNO ").unwrap()).collect();
-    errnos.sort();
-    assert_eq!(errnos[0], "0", "one has made it");
-    assert!(errnos[1..].iter().all(|errno| *errno == "22"), "{errnos:?}");
-    // It lives as long as a process has it open.
-    let device = SoftDevice::open(host.options()).unwrap();
-    let joined = open(&*device, &path, XrcdFlags::empty()).unwrap();
-    for process in processes {
-        process.finish().unwrap();
-    }
-    assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
-    joined.close().unwrap();
-    assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
-}
-
-#[test]
 fn a4_a_domain_never_has_two_creators_at_a_time() {
     let host = Host::new();
     let path = host.path("domain");
@@ -174,24 +147,6 @@ fn a4_a_domain_never_has_two_creators_at_a_time() {
     let mut processes = start_all(8, "race", &host, &[(FILE, path.to_str().unwrap())]);
     let made = processes.iter_mut().map(|process| process.after("MADE ").unwrap().parse::<usize>().unwrap());
     assert!(made.sum::<usize>() >= 8);
-}
-
-#[test]
-fn a14_the_death_of_the_only_holder_ends_the_domain() {
-    let host = Host::new();
-    let path = host.path("domain");
-    File::create(&path).unwrap();
-    let device = SoftDevice::open(host.options()).unwrap();
-    for _ in 0..5 {
-        let mut process = start_all(1, "exclusive", &host, &[(FILE, path.to_str().unwrap())]).remove(0);
-        assert_eq!(process.after("ERRNO ").unwrap(), "0");
-        open(&*device, &path, XrcdFlags::empty()).unwrap().close().unwrap();
-        assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
-        process.kill().unwrap();
-        assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
-    }
-    let places = count_files(&host.namespace_directory(), "slot-");
-    assert!(places <= 4, "{places} places for two devices at a time: the dead are not swept");
 }
 
 #[test]

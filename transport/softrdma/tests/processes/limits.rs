@@ -4,6 +4,7 @@
 
 use crate::common;
 use crate::common::host::{Host, part};
+use crate::common::node::BOUND;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::Write;
@@ -182,9 +183,7 @@ fn a_connection_that_waits_at_the_descriptor_limit_costs_no_processor_time() {
     assert!(used < Duration::from_millis(50), "{used:?} of 500 ms");
     assert_eq!(descriptors(holder.id()), full);
     holder.ask("free").unwrap();
-    wait_until("the connection to be accepted", Duration::from_secs(10), || {
-        (descriptors(holder.id()) > full).then_some(())
-    });
+    wait_until("the connection to be accepted", BOUND, || (descriptors(holder.id()) > full).then_some(()));
 }
 
 #[test]
@@ -204,9 +203,7 @@ fn a_member_without_descriptors_uses_no_processor_time_and_does_not_take_the_hol
     assert!(used < Duration::from_millis(50), "{used:?} of 500 ms");
     assert!(descriptors(member.id()) < full, "the connection with the first holder has ended");
     member.ask("free").unwrap();
-    wait_until("the new holder to be watched", Duration::from_secs(10), || {
-        (descriptors(member.id()) >= full).then_some(())
-    });
+    wait_until("the new holder to be watched", BOUND, || (descriptors(member.id()) >= full).then_some(()));
 }
 
 #[test]

@@ -20,10 +20,8 @@ const DEATHS: usize = 24;
 const DEATHS_VARIABLE: &str = "TRUNKLINE_TEST_DEATHS";
 /// Messages to a peer that are not acknowledged.
 const WINDOW: u32 = 8;
-/// Within so long the sender is told.
-const TOLD: Duration = Duration::from_secs(3);
-/// Within so long after the round's start a peer dies.
-const MOST_LIFE_MS: usize = 400;
+/// Acknowledged messages after which a peer dies, at most.
+const MOST_LIFE: usize = 400;
 
 /// A peer, and what it was sent.
 struct Target {
@@ -32,7 +30,8 @@ struct Target {
     srq: SrqNumber,
     sent: u32,
     acknowledged: u32,
-    dies: Instant,
+    /// Acknowledged messages after which it dies.
+    dies: u32,
     is_stopped: bool,
     died: Option<Instant>,
     told: Option<CompletionStatus>,
@@ -57,9 +56,9 @@ impl Target {
         }
     }
 
-    /// Kills or stops the process when its time has come.
-    fn die(&mut self, now: Instant) {
-        if self.died.is_some() || now < self.dies {
+    /// Kills or stops the process when it has taken its messages.
+    fn die(&mut self) {
+        if self.died.is_some() || self.acknowledged < self.dies {
             return;
         }
         self.process.signal(if self.is_stopped { Signal::SIGSTOP } else { Signal::SIGKILL });
@@ -71,7 +70,7 @@ impl Target {
             CompletionStatus::Success => self.acknowledged += 1,
             status if self.told.is_none() => {
                 let died = self.died.expect("who lives takes all messages");
-                assert!(died.elapsed() < TOLD, "told of a death after {:?}", died.elapsed());
+                assert!(died.elapsed() < BOUND, "told of a death after {:?}", died.elapsed());
                 self.told = Some(status);
             }
             _ => {}
@@ -84,7 +83,7 @@ fn round(host: &Host, node: &Node, random: &mut Random) -> u32 {
     let mut targets: Vec<Target> = (0..PEERS)
         .map(|_| {
             let (ini, process, srq) = start_peer(host, node, "auto");
-            let dies = Instant::now() + Duration::from_millis(random.below(MOST_LIFE_MS) as u64);
+            let dies = u32::try_from(random.below(MOST_LIFE)).unwrap();
             let is_stopped = random.below(3) == 0;
             Target { ini, process, srq, sent: 0, acknowledged: 0, dies, is_stopped, died: None, told: None }
         })
@@ -93,9 +92,9 @@ fn round(host: &Host, node: &Node, random: &mut Random) -> u32 {
     while targets.iter().any(|target| target.told.is_none()) {
         for (index, target) in targets.iter_mut().enumerate() {
             target.send(node, index);
-            target.die(Instant::now());
+            target.die();
             let since = target.died.map_or(Duration::ZERO, |died| died.elapsed());
-            assert!(target.told.is_some() || since < TOLD, "nobody is told of a death");
+            assert!(target.told.is_some() || since < BOUND, "nobody is told of a death");
         }
         let count = node.cq.poll(&mut some);
         for completion in &some[..count] {

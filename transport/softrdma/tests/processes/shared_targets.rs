@@ -44,18 +44,6 @@ impl Cast {
     fn srq(&mut self, actor: usize) -> SrqNumber {
         self.actors[actor].srq()
     }
-
-    /// Two processes with a handle, whose second owns the SRQ of the load: the creator, the other one, and
-    /// that SRQ.
-    fn creator_and_successor() -> (Self, Actor, Actor, SrqNumber) {
-        let mut cast = Self::new(2, &[]);
-        let mut successor = cast.actors.remove(1);
-        let creator = cast.actors.remove(0);
-        successor.ok(&format!("open {}", cast.tgt));
-        successor.ok("post 64");
-        let srq = successor.srq();
-        (cast, creator, successor, srq)
-    }
 }
 
 #[test]
@@ -104,28 +92,6 @@ fn messages_of_all_kinds_reach_an_srq_of_another_process() {
 }
 
 #[test]
-fn an_error_of_a_receive_completes_at_its_owner_and_is_reported_to_all_handles() {
-    let mut cast = Cast::new(3, &[]);
-    let srq = cast.srq(1);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    actors[2].ok(&format!("open {tgt}"));
-    actors[1].ok("post 2");
-    let event = |kind: &str| format!("({kind}, {tgt})");
-    // This message is longer than the receive (contract G10).
-    sender.send(srq, 2, 8193);
-    assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRequest);
-    assert_eq!(actors[1].taken(1)[0].status, "LocalLengthError");
-    for actor in [0, 2] {
-        actors[actor].until("query", |state| state.starts_with("Error"));
-        let mut both = [actors[actor].ask("event"), actors[actor].ask("event")];
-        both.sort();
-        assert_eq!(both, [event("QpLastWqeReached"), event("QpRequestError")]);
-    }
-    // The owner of the SRQ has no handle.
-    assert_eq!(actors[1].ask("none"), "None");
-}
-
-#[test]
 fn an_incomplete_message_is_flushed_when_its_target_fails() {
     let mut cast = Cast::new(2, &[]);
     let srq = cast.srq(1);
@@ -140,115 +106,6 @@ fn an_incomplete_message_is_flushed_when_its_target_fails() {
     actors[0].ok("error");
     assert_eq!(actors[1].taken(1)[0].status, "WorkRequestFlushed");
     assert_ne!(sender.completed(), CompletionStatus::Success);
-}
-
-#[test]
-fn a_range_is_checked_by_the_domain_of_the_srq() {
-    let mut cast = Cast::new(2, &[]);
-    let (mine, theirs) = (cast.srq(0), cast.srq(1));
-    let Cast { sender, actors, .. } = &mut cast;
-    let remote = actors[1].remote(0);
-    sender.fill(0, 5);
-    sender.post(theirs, SendOperation::RdmaWrite(remote), 0, 8);
-    assert_eq!(sender.completed(), CompletionStatus::Success);
-    assert_eq!(actors[1].ask("word 0"), "5");
-    // The key belongs to the other process, so not to this SRQ's protection domain (contract G4).
-    sender.post(mine, SendOperation::RdmaWrite(remote), 0, 8);
-    assert_eq!(sender.completed(), CompletionStatus::RemoteAccessError);
-}
-
-#[test]
-fn an_empty_srq_stalls_later_messages() {
-    let mut cast = Cast::new(3, &[]);
-    let srqs = [cast.srq(1), cast.srq(2)];
-    let Cast { sender, actors, .. } = &mut cast;
-    actors[2].ok("post 8");
-    actors[2].ok("arm 8");
-    sender.send(srqs[0], 1, 3000);
-    sender.send(srqs[1], 2, 3000);
-    // Its owner had no receive (contract G9); the message after it waits (contract F4).
-    actors[0].until("counter rnr_nak_sent", |count| count != "0");
-    assert_eq!(actors[2].ask("counter local_received"), "0");
-    actors[1].ok("post 8");
-    assert_eq!(actors[1].taken(1)[0].word, 1);
-    assert_eq!(actors[2].taken(1)[0].word, 2);
-    assert_eq!([sender.completed(), sender.completed()], [CompletionStatus::Success; 2]);
-    // contract D6: the event is the SRQ owner's.
-    assert_eq!(actors[2].ask("event"), "(SrqLimitReached, 9)");
-}
-
-#[test]
-fn handles_of_other_processes_see_change_and_keep_the_target() {
-    let host = Host::new();
-    let far = address();
-    let mut actors: Vec<_> = (0..3).map(|_| Actor::start(&host, far, &[])).collect();
-    let tgt = actors[0].number("tgt");
-    let open = format!("open {tgt}");
-    assert_eq!(actors[1].ask(&format!("open {}", tgt ^ 1)), "22", "contract C4");
-    for actor in [1, 1, 2] {
-        actors[actor].ok(&open);
-    }
-    assert_eq!(actors[1].ask("query"), "Reset 0");
-    let sender = Sender::new(host.options(), far, tgt);
-    let step = |number: u32| format!("step {number} {} {}", sender.node.address, sender.number());
-    actors[2].ok(&step(0));
-    assert!(actors[1].ask("query").starts_with("Init"));
-    // contract B10: all of them try to move it, and one succeeds.
-    for actor in &mut actors {
-        actor.tell(&step(1));
-    }
-    let mut answers: Vec<_> = actors.iter_mut().map(Actor::answer).collect();
-    answers.sort();
-    assert_eq!(answers, ["22", "22", "ok"]);
-    let connected = format!("ReadyToReceive {}", sender.number());
-    assert_eq!(actors[2].ask("query"), connected);
-    actors[1].ok(&step(2));
-    // contract C6: the creator closes its handle, and messages still arrive.
-    let srq = actors[1].srq();
-    actors[1].ok("post 4");
-    actors[0].ok("close 0");
-    sender.send(srq, 1, 2000);
-    assert_eq!(actors[1].taken(1)[0].word, 1);
-    actors[1].ok("error");
-    assert!(actors[2].ask("query").starts_with("Error"), "contract C8");
-    actors[2].ok("reset");
-    actors[1].ok("close 0");
-    actors[2].ok("close 0");
-    actors[0].ok(&open);
-    assert_eq!(actors[0].ask("query"), "Reset 0");
-    actors[0].ok("close 0");
-    assert_eq!(actors[1].ask("query"), "Reset 0", "one is left");
-    actors[1].ok("close 0");
-    assert_eq!(actors[2].ask(&open), "22", "the last handle destroyed it");
-}
-
-#[test]
-fn the_target_outlives_its_killed_creator_under_load() {
-    let (cast, creator, mut successor, srq) = Cast::creator_and_successor();
-    let mut creator = Some(creator);
-    let mut load = Load::new(1..400);
-    load.run(&cast.sender, srq, &mut successor, |at| {
-        if at == 100
-            && let Some(creator) = creator.take()
-        {
-            creator.kill();
-        }
-    });
-    assert_eq!(successor.ask("counter targets_taken_over"), "1");
-    // The target still exists until the successor closes the last handle.
-    successor.ok("close 0");
-    assert_eq!(successor.ask(&format!("open {}", cast.tgt)), "22");
-}
-
-#[test]
-fn the_target_outlives_a_creator_that_exits() {
-    let (cast, mut creator, mut successor, srq) = Cast::creator_and_successor();
-    let mut load = Load::new(1..200);
-    load.run(&cast.sender, srq, &mut successor, |at| {
-        if at == 100 {
-            creator.tell("quit");
-        }
-    });
 }
 
 #[test]

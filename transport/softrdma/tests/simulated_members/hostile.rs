@@ -1,8 +1,8 @@
 //! A process that writes anything into the memory that it shares: its own connections may end, and nobody else notices.
 
-use super::common::node::Node;
 use super::memory::{HOST, Way, operate, way};
 use super::world::{Process, World};
+use crate::common::node::Node;
 use std::sync::Arc;
 use trunkline_softrdma::device::PathChoice;
 use trunkline_verbs::{

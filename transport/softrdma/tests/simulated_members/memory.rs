@@ -1,8 +1,8 @@
 //! Processes of one host that reach each other through shared memory, which is scribbled over, and in which stores end
 //! half way, at any moment.
 
-use super::common::node::{Node, bring_up_with, post_to};
 use super::world::{Process, World};
+use crate::common::node::{Node, bring_up_with, post_to};
 use std::sync::Arc;
 use trunkline_softrdma::device::PathChoice;
 use trunkline_verbs::{CompletionStatus, QpType, QueuePair, SendData, SendOperation};

@@ -1,6 +1,6 @@
 //! Simulated hosts, processes and a network, driven by one seed.
 
-use super::common::node::Node;
+use crate::common::node::Node;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

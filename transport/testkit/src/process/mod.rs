@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_secs(120);
 /// Pause between two checks whether a process has ended.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The variable that tells a test that it has its own process.
+const ALONE: &str = "TRUNKLINE_TEST_ALONE";
 
 /// Numbers by name, as a process reports them.
 pub type Numbers = BTreeMap<String, u64>;
@@ -46,6 +48,26 @@ pub fn same_test(module: &str, test: &str) -> Command {
     let mut command = same_program();
     command.arg(test_name(module, test)).args(["--exact", "--nocapture", "--test-threads=1"]);
     command
+}
+
+/// Runs a test once more, in its own process, and fails if it fails there. Returns true in that process.
+///
+/// For tests that inspect or count what the whole process has: threads, descriptors, heap.
+/// `module` is the test's `module_path!()`.
+///
+/// # Panics
+/// When the test does not pass in its own process.
+#[must_use]
+pub fn runs_alone(module: &str, test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = same_test(module, test);
+    let output = run(command.env(ALONE, "1"), &[]).expect("the test starts again");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && stdout.contains("1 passed");
+    assert!(passed, "{test} alone: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    false
 }
 
 /// A command that runs this program again, without arguments yet.

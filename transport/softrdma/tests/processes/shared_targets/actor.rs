@@ -4,7 +4,7 @@
 //! thread does all work.
 
 use crate::common::host::{Host, part};
-use crate::common::node::{BOUND, Node, bring_up_with, steps, wait_readable};
+use crate::common::node::{BOUND, Node, bring_up_with, wait_readable};
 use nix::sys::signal::Signal;
 use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +14,9 @@ use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Process, print_line, same_test};
 use trunkline_verbs::{
-    Access, AsyncEvent, AsyncSubject, CmChannel, CmEvent, CmEventKind, CmId, Completion, ConnectParameters,
-    CqInit, Device, EndpointRequest, EndpointSide, IoAddress, Memory, Mtu, Notify, PortSpace, QpInit,
-    QpModify, QpNumber, QpState, QpType, QueuePair, RemoteAddress, Rkey, SrqInit, SrqKind, SrqNumber,
-    XrcdFlags,
+    Access, CmChannel, CmEvent, CmEventKind, CmId, Completion, ConnectParameters, CqInit, Device,
+    EndpointRequest, EndpointSide, IoAddress, Memory, Notify, PortSpace, QpInit, QpModify, QpNumber, QpState,
+    QpType, QueuePair, RemoteAddress, Rkey, SrqInit, SrqKind, SrqNumber, XrcdFlags,
 };
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
@@ -113,11 +112,6 @@ impl Stage {
                 bring_up_with(&*self.handles[0], peer, QpNumber::new(number(2)));
                 "ok".to_owned()
             }
-            "step" => {
-                let peer: IpAddr = words[2].parse().unwrap();
-                let step = steps(peer, QpNumber::new(number(3)), Mtu::Mtu1024)[number(1) as usize];
-                self.modify(&step)
-            }
             "error" => self.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }),
             "reset" => self.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }),
             "listen" => {
@@ -153,10 +147,6 @@ impl Stage {
                 }
                 "ok".to_owned()
             }
-            "arm" => {
-                self.node.srq.arm_limit(number(1)).unwrap();
-                "ok".to_owned()
-            }
             "take" => self.take(number(1)),
             "word" => {
                 let mut word = [0; 8];
@@ -168,8 +158,6 @@ impl Stage {
                 self.node.memory.write(0, &bytes).unwrap();
                 "ok".to_owned()
             }
-            "event" => format!("{:?}", self.event()),
-            "none" => format!("{:?}", self.node.device.next_async_event()),
             "counters" => {
                 let counters = self.node.device_counters();
                 let changed = counters.iter().filter(|counter| counter.value > 0);
@@ -179,7 +167,6 @@ impl Stage {
                     .join(", ")
             }
             "counter" => self.node.counter(words[1]).to_string(),
-            "quit" => std::process::exit(0),
             other => panic!("no such command: {other}"),
         }
     }
@@ -230,21 +217,6 @@ impl Stage {
             wait_readable(&*self.node.channel);
             while self.node.channel.next_event().is_some() {}
         }
-    }
-
-    fn event(&self) -> (trunkline_verbs::AsyncEventKind, u64) {
-        let AsyncEvent { kind, subject } = loop {
-            if let Some(event) = self.node.device.next_async_event() {
-                break event;
-            }
-            wait_readable(&self.node.device.async_event_fd());
-        };
-        let number = match subject {
-            AsyncSubject::Qp(number) => u64::from(number.get()),
-            AsyncSubject::Srq(context) | AsyncSubject::Cq(context) => context,
-            other => panic!("{other:?}"),
-        };
-        (kind, number)
     }
 }
 

@@ -3,11 +3,7 @@
 //!
 //! In real time, because the suite also runs on NICs and the kernel's devices.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
-
-#[path = "../common/mod.rs"]
-mod common;
 
 mod cluster;
 mod links;

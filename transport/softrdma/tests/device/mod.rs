@@ -3,11 +3,7 @@
 //! The device's own thread does its work here, so time is real; it only bounds waits for events. In
 //! virtual time: `virtual_time.rs` and `simulated_members.rs`.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
-
-#[path = "../common/mod.rs"]
-mod common;
 
 mod choices;
 mod cm_nonsense;

@@ -1,18 +1,13 @@
 //! Memory that a peer can make a node hold, measured next to an honest one.
 //!
-//! A test binary of its own, because the counting allocator counts for the whole process.
+//! Runs in its own process, because the counting allocator counts for the whole process.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-#![expect(clippy::disallowed_methods, reason = "in real time, like the nodes")]
-
-mod common;
-
+use crate::common::{ECHO, Happened, Job, LIMIT, TestNode, fresh_address};
 use bytes::Bytes;
-use common::{ECHO, Happened, Job, LIMIT, TestNode, fresh_address};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
-use trunkline_testkit::CountingAllocator;
+use trunkline_testkit::{CountingAllocator, runs_alone};
 use trunkline_transport::{BudgetReport, Limit, NodeOptions, PeerDown, ProviderChoice};
 
 #[global_allocator]
@@ -51,6 +46,10 @@ fn budget(node: &TestNode, name: &str) -> BudgetReport {
 /// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges all.
 #[test]
 fn a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
+    if !runs_alone(module_path!(), "a_peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session")
+    {
+        return;
+    }
     let mut server = TestNode::start(options(), 1);
     let [mut hostile, mut honest] = [(); 2].map(|()| TestNode::start(options(), 1));
     let [its_server, same_server] = [&mut hostile, &mut honest].map(|node| node.connect(0, server.address));
