@@ -16,15 +16,15 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn frames() {
-    run("call_frame", &corpus("call_frame"), 300_000, fuzz::call_frame);
+    run("call_frame", &corpus("call_frame"), 50_000, fuzz::call_frame);
 }
 
 #[test]
 fn values() {
-    run("values", &corpus("values"), 100_000, fuzz::values);
+    run("values", &corpus("values"), 20_000, fuzz::values);
 }
 
 #[test]
 fn pollers() {
-    run("poller", &corpus("poller"), 20_000, fuzz::poller);
+    run("poller", &corpus("poller"), 5_000, fuzz::poller);
 }
