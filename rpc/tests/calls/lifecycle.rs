@@ -43,7 +43,7 @@ const SHORT: Duration = Duration::from_millis(20);
 fn calls_around_a_clean_shutdown_are_told_that_and_look_for_the_server_again() {
     let network = InProcessNetwork::new();
     let node = Node::builder().in_process(&network).start().unwrap();
-    for _ in 0..20 {
+    for _ in 0..8 {
         let (reporter, _reported) = events();
         let service = LifeServer::new(Living { generation: 1, reporter });
         let server = Node::builder().in_process(&network).serve(service).start().unwrap();
