@@ -44,19 +44,6 @@ mod tests {
     }
 
     #[test]
-    fn both_front_ends_emit_the_same_code() {
-        let source = fs::read_to_string(golden("kv.in.rs")).unwrap();
-        let syn::Item::Trait(mut item) = syn::parse_file(&source).unwrap().items.remove(1) else {
-            panic!("the second item is the trait");
-        };
-        let attribute = item.attrs.pop().expect("the attribute is the last one");
-        let options = attribute.meta.require_list().unwrap().tokens.clone();
-        let expanded = trunkline_codegen::expand(options, quote::quote!(#item));
-        let text = prettyplease::unparse(&syn::parse2(expanded).unwrap());
-        assert!(generate(&source).unwrap().contains(&text), "the macro's code is part of the file's");
-    }
-
-    #[test]
     fn unmarked_items_are_passed_through() {
         let source = "trait Plain {\n    fn method(&self);\n}\n#[service]\ntrait Foreign {}\n";
         assert_eq!(generate(source).unwrap(), source);

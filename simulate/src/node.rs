@@ -80,12 +80,6 @@ impl SimNode {
         }
     }
 
-    /// The same, with another limit of handlers.
-    #[cfg(test)]
-    pub(crate) fn with_handlers(self, handlers: Limit) -> Self {
-        Self { handlers, ..self }
-    }
-
     /// The same, with other limits of handlers and of calls under way.
     pub(crate) fn with_limits(self, handlers: Limit, calls: Limit) -> Self {
         Self { handlers, calls: Some(calls), ..self }

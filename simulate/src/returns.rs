@@ -27,7 +27,7 @@ mod tests {
         let mut nodes = [SimNode::new(0, plan(0), false), SimNode::new(1, plan(1), false)];
         nodes[0].start(&mut scheduler, None);
         let server = nodes[0].address;
-        for round in 0..3 {
+        for round in 0..2 {
             nodes[1].start(&mut scheduler, None);
             let (process, node) = nodes[1].running().expect("it runs");
             let client = Rc::new(WorkClient::connect(node, server).expect("an address").with_timeout(LONG));

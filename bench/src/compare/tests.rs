@@ -142,3 +142,16 @@ fn files_that_cannot_be_compared_are_refused() {
     assert_eq!(verdicts(&undecided), [Verdict::Undecided]);
     assert!(undecided.verdict().unwrap_err().to_string().contains("fewer than 5"));
 }
+
+#[test]
+fn points_of_scale_are_compared_by_their_dimension() {
+    let point = |(dimension, rate): (&str, &str)| {
+        json!({"dimension": dimension, "count": 4, "each_repetition": {
+            "rtt_p50_ns": vec![1e4; 5], "rtt_p99_ns": vec![3e4; 5], rate: vec![1e5; 5]}})
+    };
+    let points = [("peers", "calls_per_s"), ("sessions, at once", "sessions_per_s")].map(point);
+    let scale = json!({"command": "scale", "machine": {}, "link": "udp", "points": points});
+    let same = outcome(scale.clone(), scale, false);
+    assert_eq!(verdicts(&same), [Verdict::NoChange; 6]);
+    assert!(same.rows.iter().any(|row| row.key == "sessions_per_s"));
+}

@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn load_reports_its_counts_and_reads_only_right_values() {
         let server = Server::start();
-        let output = server.client(&["load", "--for", "2", "--workers", "3", "--json"], b"");
+        let output = server.client(&["load", "--for", "1", "--workers", "3", "--json"], b"");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
         let last = text.lines().last().unwrap_or_default();

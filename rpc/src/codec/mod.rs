@@ -13,6 +13,8 @@ mod bincode;
 mod bounded;
 mod codec_for;
 mod coding;
+#[cfg(test)]
+mod evolution;
 mod growth;
 mod heap;
 mod limits;

@@ -1,11 +1,11 @@
-//! Calls to servers that are not there: at once or after one attempt, or as long as the caller asks to wait.
+//! Calls to servers that are not there yet, or cannot be reached.
 
-use crate::common::{LIMIT, node, until};
+use crate::common::node;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-use trunkline::{CallOptions, Code, Connect, Node, PollerContext, PollerIndex, Reason, Status, block_on};
+use std::time::Duration;
+use trunkline::{CallOptions, Code, Connect, Node, PollerContext, PollerIndex, Status, block_on};
 
 #[trunkline::service]
 trait Door {
@@ -36,48 +36,6 @@ fn patient(limit: Duration) -> CallOptions {
 }
 
 #[test]
-fn while_no_attempt_is_due_a_call_fails_at_once_with_the_last_reason() {
-    let (node, address) = before_the_server();
-    let client = DoorClient::connect(&node, address).unwrap();
-    // Pauses grow from 10 ms to more than a second.
-    let refused = (0..12).map(|_| block_on(client.knock()).unwrap_err()).find(|status| {
-        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
-        assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
-        assert!(status.message().contains("nobody listens on that port"), "{status}");
-        status.message().contains("; the next attempt to connect is due in ")
-    });
-    assert!(refused.is_some(), "every call has waited for another attempt");
-    let _server = open(address);
-    assert_eq!(block_on(client.with(&patient(Duration::from_secs(30))).knock()), Ok(()));
-    assert_eq!(block_on(client.knock()), Ok(()), "the session is there for calls that would not wait, too");
-}
-
-#[test]
-fn calls_to_an_address_that_has_gone_wait_for_the_first_attempt_only_unless_they_ask_to() {
-    let (node, server) = (node().start().unwrap(), node().serve(DoorServer::new(Open)).start().unwrap());
-    let client = DoorClient::connect(&node, server.local_address()).unwrap().with_timeout(LIMIT);
-    assert_eq!(block_on(client.knock()), Ok(()));
-    // No other node has the address: packets to it get no answer.
-    drop(server);
-    let refused = |status: &Status| status.message().contains("; the next attempt to connect is due in ");
-    let first = until("the attempt", || {
-        let began = Instant::now();
-        let status = block_on(client.knock()).unwrap_err();
-        // The session may not have ended yet.
-        status.message().contains("the peer does not answer").then(|| (began.elapsed(), status))
-    });
-    assert!(first.0 > Duration::from_millis(500) && !refused(&first.1), "{first:?}");
-    for _ in 0..20 {
-        let began = Instant::now();
-        let status = block_on(client.knock()).unwrap_err();
-        assert!(refused(&status) && began.elapsed() < Duration::from_millis(100), "{status}");
-        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
-    }
-    let status = block_on(client.with(&patient(Duration::from_millis(200))).knock()).unwrap_err();
-    assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
-}
-
-#[test]
 fn a_call_that_waits_is_made_when_its_server_is_there() {
     let (node, address) = before_the_server();
     let client = DoorClient::connect(&node, address).unwrap();
@@ -96,27 +54,6 @@ fn a_call_that_waits_is_made_when_its_server_is_there() {
     let _server = open(address);
     assert_eq!(block_on(waiting), Ok(()));
     assert_eq!(block_on(on_poller), Ok(Ok(())));
-}
-
-#[test]
-fn a_call_that_waits_in_vain_ends_at_its_deadline_with_the_last_reason() {
-    let (node, address) = before_the_server();
-    let client = DoorClient::connect(&node, address).unwrap();
-    assert_eq!(block_on(client.knock()).unwrap_err().code(), Code::Unavailable);
-    let status = block_on(client.with(&patient(Duration::from_millis(300))).knock()).unwrap_err();
-    assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
-    assert!(status.message().contains("nobody listens on that port"), "{status}");
-}
-
-#[test]
-fn a_call_that_waits_ends_when_its_node_shuts_down() {
-    let (node, address) = before_the_server();
-    let client = DoorClient::connect(&node, address).unwrap();
-    let options = patient(Duration::from_secs(3600));
-    let mut waiting = pin!(client.with(&options).knock());
-    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    node.shutdown();
-    assert_eq!(block_on(waiting).unwrap_err().code(), Code::Unavailable);
 }
 
 #[test]

@@ -153,33 +153,6 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
 }
 
 #[test]
-fn a_shutdown_lets_handlers_finish_with_their_calls_and_ends_others() {
-    let setting = Setting::new();
-    let client = &setting.client;
-    let outgoing = HopClient::connect(&setting.server, setting.there[0].local_address()).unwrap();
-    let under_way = calls(1, &setting.gate, || outgoing.wait());
-    let running = calls(101, &setting.gate, || client.forward()).split_off(1);
-    std::thread::scope(|scope| {
-        let shutdown = scope.spawn(|| setting.server.shutdown());
-        // One that was made before may be under way.
-        let is_new = |status: &Status| !status.may_have_run();
-        let refused = until("new calls are refused", || block_on(outgoing.plain()).err().filter(is_new));
-        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-        assert!(refused.message().contains("shutting down"), "{refused}");
-        for call in under_way {
-            let status = block_on(call).unwrap_err();
-            assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, true), "{status}");
-        }
-        assert_draining(&until("the server drains", || block_on(client.plain()).err()));
-        setting.gate.open();
-        for call in running {
-            assert_eq!(block_on(call), Ok(6));
-        }
-        shutdown.join().unwrap();
-    });
-}
-
-#[test]
 fn draining_gives_up_after_the_grace_period() {
     let shared = Shared::default();
     let server = serve(&shared, 1, Duration::from_millis(50));

@@ -2,7 +2,7 @@
 
 use crate::common::{node, pair};
 use serde::{Deserialize, Serialize};
-use trunkline::{CallError, Code, Details, Origin, Reason, Status, block_on};
+use trunkline::{CallError, Code, Origin, Reason, Status, block_on};
 
 /// Errors with derives only.
 #[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
@@ -35,22 +35,9 @@ trait Shop {
     async fn order(&self, what: String) -> Result<Order, ShopError>;
     /// A status of this code, with so many bytes of details.
     async fn fail(&self, code: u8, details: usize) -> Result<(), Status>;
-    async fn typed(&self) -> Result<(), Status>;
-    /// What `?` makes of errors of others.
-    async fn read(&self, path: String) -> Result<String, Status>;
-    async fn number(&self, text: String) -> Result<u32, Status>;
+    /// What a handler returns that hides the types of its errors.
     async fn hidden(&self, path: String) -> anyhow::Result<String>;
     async fn report(&self, path: String) -> eyre::Result<String>;
-}
-
-/// Details that both sides know.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct RetryAfter {
-    seconds: u32,
-}
-
-impl Details for RetryAfter {
-    const NAME: &'static str = "tests.RetryAfter";
 }
 
 struct Keeper;
@@ -69,15 +56,6 @@ impl Shop for Keeper {
     }
     async fn fail(&self, code: u8, details: usize) -> Result<(), Status> {
         Err(Status::new(Code::from_number(code), "no").with_details(vec![7; details]))
-    }
-    async fn typed(&self) -> Result<(), Status> {
-        Err(Status::unavailable("busy").with_typed_details(&RetryAfter { seconds: 9 }))
-    }
-    async fn read(&self, path: String) -> Result<String, Status> {
-        Ok(std::fs::read_to_string(path)?)
-    }
-    async fn number(&self, text: String) -> Result<u32, Status> {
-        Ok(text.parse()?)
     }
     async fn hidden(&self, path: String) -> anyhow::Result<String> {
         use anyhow::Context as _;
@@ -137,22 +115,10 @@ fn all_codes_arrive_with_details_of_any_size() {
 }
 
 #[test]
-fn typed_details_arrive() {
-    let (server, node) = pair(ShopServer::new(Keeper));
-    let client = ShopClient::connect(&node, server.local_address()).unwrap();
-    let status = block_on(client.typed()).unwrap_err();
-    assert_eq!(status.typed_details(), Ok(Some(RetryAfter { seconds: 9 })));
-}
-
-#[test]
 fn errors_of_others_become_a_status_with_their_causes() {
     let server = node().serve(ShopServer::new(Keeper)).start().unwrap();
     let node = node().start().unwrap();
     let client = ShopClient::connect(&node, server.local_address()).unwrap();
-    let status = block_on(client.read(NOWHERE.to_owned())).unwrap_err();
-    assert_eq!((status.code(), status.origin()), (Code::NotFound, Origin::Handler), "{status}");
-    let status = block_on(client.number("many".to_owned())).unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     let status = block_on(client.hidden(NOWHERE.to_owned())).unwrap_err();
     assert_eq!((status.code(), status.causes().len()), (Code::Unknown, 1), "{status}");
     assert!(status.message().contains("is not a receipt"), "{status}");

@@ -1,17 +1,16 @@
 //! Calls that fail.
 
-use crate::common::{Events, Guard, Reporter, events, fresh_address, node};
+use crate::common::{Events, Guard, Reporter, events, node};
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, Code, Limit, Node, Status, block_on};
+use trunkline::{Bytes, Code, Limit, Node, Origin, Reason, Status, block_on};
 
 /// Fails in every way.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
 trait Trouble {
-    async fn fail(&self, code: u8, message: String, details: Bytes) -> Result<(), Status>;
     async fn hang(&self) -> Result<(), Status>;
     #[oneway]
     async fn hang_quietly(&self);
@@ -52,9 +51,6 @@ async fn yield_once() {
 }
 
 impl Trouble for Troubled {
-    async fn fail(&self, code: u8, message: String, details: Bytes) -> Result<(), Status> {
-        Err(Status::new(Code::from_number(code), message).with_details(details))
-    }
     async fn hang(&self) -> Result<(), Status> {
         let _guard = Guard(self.reporter.clone());
         self.reporter.tell("started");
@@ -121,22 +117,6 @@ fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
 }
 
 #[test]
-fn an_error_comes_with_code_message_and_details() {
-    let setting = Setting::new();
-    let client = setting.client();
-    for number in 1..=16 {
-        let details = Bytes::from(vec![number; usize::from(number) * 1000]);
-        let status = block_on(client.fail(number, format!("no. {number} – ä"), details.clone())).unwrap_err();
-        assert_eq!(status.code(), Code::from_number(number));
-        assert_eq!(status.message(), format!("no. {number} – ä"));
-        assert_eq!(status.details(), &details);
-        assert!(status.may_have_run(), "a handler's answer");
-    }
-    let bare = block_on(client.fail(5, String::new(), Bytes::new())).unwrap_err();
-    assert_eq!(bare, Status::not_found(""));
-}
-
-#[test]
 fn a_deadline_ends_the_call_here_and_drops_the_handler_there() {
     let setting = Setting::new();
     setting.assert_alive();
@@ -168,20 +148,6 @@ fn a_one_way_handler_is_dropped_at_its_deadline() {
     block_on(client.hang_quietly()).unwrap();
     assert_eq!(setting.reported.next(), "started");
     assert_eq!(setting.reported.next(), "dropped");
-}
-
-#[test]
-fn dropping_the_call_drops_the_handler() {
-    let setting = Setting::new();
-    let client = setting.client();
-    {
-        let mut call = pin!(client.hang());
-        begin(call.as_mut());
-        assert_eq!(setting.reported.next(), "started");
-        assert!(setting.reported.is_empty(), "it runs as long as its call");
-    }
-    assert_eq!(setting.reported.next(), "dropped");
-    setting.assert_alive();
 }
 
 #[test]
@@ -278,45 +244,36 @@ trait Nowhere {
 fn errors_name_the_service_or_method_that_the_server_lacks() {
     let setting = Setting::new();
     let address = setting.server.local_address();
-    let check = |outcome: Status, code: Code, words: &[&str]| {
-        assert_eq!(outcome.code(), code, "{outcome}");
+    let check = |outcome: Status, code: Code, reason: Reason, words: &[&str]| {
+        assert_eq!((outcome.code(), outcome.reason()), (code, Some(reason)), "{outcome}");
+        assert_eq!(outcome.origin(), Origin::Peer, "{outcome}");
         assert!(!outcome.may_have_run(), "{outcome}");
         words.iter().for_each(|word| assert!(outcome.message().contains(word), "{word} in {outcome}"));
     };
     let nowhere = NowhereClient::connect(&setting.node, address).unwrap();
     let status = block_on(nowhere.echo(1)).unwrap_err();
-    check(status, Code::Unimplemented, &["tests.Nowhere.echo", "no such service"]);
+    check(status, Code::Unimplemented, Reason::NoService, &["tests.Nowhere.echo", "no such service"]);
     let other = OtherClient::connect(&setting.node, address).unwrap();
     let status = block_on(other.unknown()).unwrap_err();
-    check(status, Code::Unimplemented, &["tests.Trouble.unknown", "no such method"]);
+    check(status, Code::Unimplemented, Reason::NoMethod, &["tests.Trouble.unknown", "no such method"]);
     let later = LaterClient::connect(&setting.node, address).unwrap();
     let status = block_on(later.echo(1)).unwrap_err();
-    check(status, Code::FailedPrecondition, &["tests.Trouble.echo", "version 4", "has 3"]);
+    check(
+        status,
+        Code::FailedPrecondition,
+        Reason::OtherSchema,
+        &["tests.Trouble.echo", "version 4", "has 3"],
+    );
     let status = block_on(other.echo("long enough to be none".into(), vec![1])).unwrap_err();
-    check(status, Code::InvalidArgument, &["tests.Trouble.echo", "argument `number`", "left over"]);
+    check(
+        status,
+        Code::InvalidArgument,
+        Reason::BadArguments,
+        &["tests.Trouble.echo", "argument `number`", "left over"],
+    );
     // The failure of a one-way call is not reported, and has no other effect.
     assert_eq!(block_on(nowhere.note()), Ok(()));
     setting.assert_alive();
-}
-
-#[test]
-fn calls_to_a_server_that_does_not_exist_are_unavailable() {
-    let node = node().start().unwrap();
-    let nobody = fresh_address();
-    let client = TroubleClient::connect(&node, nobody).unwrap().with_timeout(Duration::from_secs(30));
-    let before = Instant::now();
-    let status = block_on(client.echo(1)).unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(!status.may_have_run(), "{status}");
-    assert!(status.message().contains(&nobody.to_string()), "{status}");
-    assert!(before.elapsed() < Duration::from_secs(25), "the peer's fate is known before the deadline");
-    // The node exists, but there is no listener on that port.
-    let mut port = node.local_address();
-    port.set_port(port.port() + 1);
-    let client = TroubleClient::connect(&node, port).unwrap();
-    let status = block_on(client.echo(1)).unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(!status.may_have_run(), "{status}");
 }
 
 #[test]
@@ -348,39 +305,6 @@ fn polling_a_finished_call_returns_an_error() {
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     let status = block_on(&mut call).unwrap_err();
     assert_eq!(status.code(), Code::Internal, "{status}");
-}
-
-#[test]
-fn a_caller_that_holds_all_its_handlers_is_refused_and_others_are_served() {
-    let (reporter, reported) = events();
-    let service = TroubleServer::per_poller(move |_| {
-        Ok::<_, Status>(Troubled { reporter: reporter.clone(), calls: Cell::new(0) })
-    });
-    let limit = Limit { per_peer: 3, in_all: 8 };
-    let server = node().serve(service).handler_limit(limit).start().unwrap();
-    let [greedy, honest] = [(); 2].map(|()| node().start().unwrap());
-    let [greedy, honest] = [&greedy, &honest].map(|node| {
-        TroubleClient::connect(node, server.local_address()).unwrap().with_timeout(Duration::MAX)
-    });
-    let mut held = (0..3).map(|_| Box::pin(greedy.hang())).collect::<Vec<_>>();
-    for call in &mut held {
-        begin(call.as_mut());
-        assert_eq!(reported.next(), "started");
-    }
-    let refused = block_on(greedy.hang()).unwrap_err();
-    assert_eq!((refused.code(), refused.may_have_run()), (Code::ResourceExhausted, false));
-    assert!(refused.message().contains("one peer's budget of running handlers (3)"), "{refused}");
-    assert_eq!(block_on(honest.echo(5)), Ok(5));
-    let budget = |name| server.report().budgets.into_iter().find(|budget| budget.name == name).unwrap();
-    let handlers = budget("running handlers");
-    assert_eq!((handlers.used, handlers.limit, handlers.refused_to_peer), (3, limit, 1));
-    // A call that ends frees its handler.
-    drop(held.pop());
-    assert_eq!(reported.next(), "dropped");
-    let mut again = Box::pin(honest.hang());
-    begin(again.as_mut());
-    assert_eq!(reported.next(), "started");
-    assert_eq!(budget("running handlers").used, 3);
 }
 
 #[test]

@@ -100,9 +100,3 @@ fn a_call_that_is_given_up_makes_room_in_the_limit_of_its_service() {
     drop(caller);
     until("no call runs", || (server.report().limits[0].running == 0).then_some(()));
 }
-
-#[test]
-fn a_limit_of_nothing_does_not_start() {
-    let error = node().serve(desk(&Gate::default()).limit_quick(0)).start().unwrap_err();
-    assert!(error.to_string().contains("limit of a service or method"), "{error}");
-}

@@ -1,9 +1,8 @@
 //! Calls made on pollers: by handlers, and by tasks that a program runs there.
 
-use crate::common::{Guard, Reporter, events, fresh_address, node, until};
+use crate::common::{events, fresh_address, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::time::Duration;
 use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Status, block_on};
 
 /// Calls itself or another server until the route is empty.
@@ -12,14 +11,12 @@ trait Relay {
     /// The way back, hop by hop.
     async fn hop(&self, route: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Status>;
     async fn large(&self, next: Option<SocketAddr>, body: Bytes) -> Result<Bytes, Status>;
-    async fn hang(&self, next: Option<SocketAddr>) -> Result<(), Status>;
 }
 
 struct Hopper {
     context: PollerContext,
     /// A field that is not `Send`, which handlers may have.
     seen: RefCell<Vec<usize>>,
-    reporter: Reporter<&'static str>,
 }
 
 impl Hopper {
@@ -42,31 +39,17 @@ impl Relay for Hopper {
             None => Ok(body),
         }
     }
-    async fn hang(&self, next: Option<SocketAddr>) -> Result<(), Status> {
-        let _guard = Guard(self.reporter.clone());
-        self.reporter.tell("started");
-        match next {
-            Some(next) => self.to(next)?.with_timeout(Duration::from_secs(60)).hang(None).await,
-            None => std::future::pending().await,
-        }
-    }
 }
 
-fn relay(reporter: Reporter<&'static str>) -> RelayServer {
-    RelayServer::per_poller(move |context| {
-        Ok::<_, Status>(Hopper {
-            context: context.clone(),
-            seen: RefCell::default(),
-            reporter: reporter.clone(),
-        })
+fn relay() -> RelayServer {
+    RelayServer::per_poller(|context| {
+        Ok::<_, Status>(Hopper { context: context.clone(), seen: RefCell::default() })
     })
 }
 
 #[test]
 fn a_handler_calls_itself_and_others() {
-    let (reporter, _told) = events();
-    let [one, two] =
-        [1, 2].map(|pollers| node().pollers(pollers).serve(relay(reporter.clone())).start().unwrap());
+    let [one, two] = [1, 2].map(|pollers| node().pollers(pollers).serve(relay()).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     let client = RelayClient::connect(&one, a).unwrap();
     for route in [vec![], vec![a], vec![a, a, a], vec![b], vec![a, b, a, b], vec![b, b, a]] {
@@ -78,42 +61,8 @@ fn a_handler_calls_itself_and_others() {
 }
 
 #[test]
-fn two_nodes_call_each_other_simultaneously() {
-    let (reporter, _told) = events();
-    let [one, two] = [0; 2].map(|_| node().serve(relay(reporter.clone())).start().unwrap());
-    let (a, b) = (one.local_address(), two.local_address());
-    std::thread::scope(|scope| {
-        for (node, near, far) in [(&one, a, b), (&two, b, a)] {
-            for _ in 0..4 {
-                scope.spawn(move || {
-                    let client = RelayClient::connect(node, far).unwrap();
-                    for _ in 0..25 {
-                        let route = vec![near, far, near, far];
-                        assert_eq!(block_on(client.hop(route.clone())), Ok(route));
-                    }
-                });
-            }
-        }
-    });
-}
-
-#[test]
-fn cancellation_propagates_through_a_chain_of_handlers() {
-    let (reporter, reported) = events();
-    let [one, two] = [0; 2].map(|_| node().serve(relay(reporter.clone())).start().unwrap());
-    let client = RelayClient::connect(&one, one.local_address()).unwrap();
-    let mut call = Box::pin(client.hang(Some(two.local_address())));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(call.as_mut().poll(&mut context).is_pending());
-    assert_eq!((reported.next(), reported.next()), ("started", "started"));
-    drop(call);
-    assert_eq!((reported.next(), reported.next()), ("dropped", "dropped"));
-}
-
-#[test]
 fn a_task_runs_on_its_poller_and_calls_from_there() {
-    let (reporter, _told) = events();
-    let server = node().serve(relay(reporter)).start().unwrap();
+    let server = node().serve(relay()).start().unwrap();
     let node = node().pollers(2).start().unwrap();
     let address = server.local_address();
     for poller in [PollerIndex(0), PollerIndex(1)] {
@@ -177,37 +126,8 @@ fn a_task_continues_when_its_waiter_is_dropped() {
 }
 
 #[test]
-fn local_calls_end_at_deadlines_and_when_servers_die() {
-    let (reporter, reported) = events();
-    let server = node().serve(relay(reporter)).start().unwrap();
-    let caller = node().start().unwrap();
-    let address = server.local_address();
-    let call = |limit| {
-        caller.run_on(PollerIndex(0), move |context| async move {
-            RelayLocal::connect(&context, address)?.with_timeout(limit).hang(None).await
-        })
-    };
-    let status = block_on(call(Duration::from_millis(100))).unwrap().unwrap_err();
-    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert_eq!((reported.next(), reported.next()), ("started", "dropped"));
-    let status = block_on(call(Duration::ZERO)).unwrap().unwrap_err();
-    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert!(!status.may_have_run());
-    let waiting = call(Duration::from_secs(60));
-    assert_eq!(reported.next(), "started");
-    drop(server);
-    let status = block_on(waiting).unwrap().unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let bad = caller.run_on(PollerIndex(0), |context| async move {
-        RelayLocal::connect(&context, "nonsense").map(|_| ()).unwrap_err().code()
-    });
-    assert_eq!(block_on(bad), Ok(Code::InvalidArgument));
-}
-
-#[test]
 fn a_node_without_a_listening_address_can_call() {
-    let (reporter, _told) = events();
-    let server = node().serve(relay(reporter)).start().unwrap();
+    let server = node().serve(relay()).start().unwrap();
     let caller = Node::builder().start();
     let caller = match caller {
         Ok(caller) => caller,

@@ -67,32 +67,6 @@ fn body(number: u32) -> Bytes {
 }
 
 #[test]
-fn calls_of_an_ordered_client_start_in_the_order_in_which_they_are_made() {
-    let (reporter, notes) = events();
-    let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
-    let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
-    for _ in 0..4 {
-        let client = JournalClient::connect(&caller, server.local_address()).unwrap().ordered();
-        // A clone is the same channel.
-        let clone = client.clone();
-        let (client, clone) = (&client, &clone);
-        let call = |number: u32| -> Made<'_> {
-            match number % 5 {
-                0 => {
-                    let call = client.add(number, body(number));
-                    Box::pin(async move { call.await.map(drop) })
-                }
-                1 => Box::pin(clone.note(number, body(number))),
-                _ => Box::pin(client.note(number, body(number))),
-            }
-        };
-        assert!(all((0..60).map(call).collect()).iter().all(Result::is_ok));
-        let started = (0..60).map(|_| notes.next()).collect::<Vec<_>>();
-        assert_eq!(started, (0..60).collect::<Vec<_>>());
-    }
-}
-
-#[test]
 fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
     let (reporter, notes) = events();
     let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));

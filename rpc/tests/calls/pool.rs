@@ -3,7 +3,6 @@
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -66,8 +65,6 @@ struct Worker {
     blocked: Mutex<Receiver<u32>>,
     gate: Gate,
     client: Mutex<Option<WorkClient>>,
-    /// Calls of `block` and `wait` that have begun.
-    begun: AtomicU32,
 }
 
 fn here() -> (String, bool) {
@@ -102,7 +99,6 @@ impl Work for Worker {
     }
     async fn block(&self) -> Result<u32, Status> {
         let not_send = Rc::new(1);
-        self.begun.fetch_add(1, Ordering::Relaxed);
         self.reporter.tell("started");
         let number =
             self.blocked.lock().unwrap().recv_timeout(LIMIT).map_err(|_| Status::internal("nobody"))?;
@@ -120,7 +116,6 @@ impl Work for Worker {
     }
     async fn wait(&self) -> u32 {
         let _guard = Guard(self.reporter.clone());
-        self.begun.fetch_add(1, Ordering::Relaxed);
         self.reporter.tell("started");
         self.gate.pass().await;
         3
@@ -150,7 +145,6 @@ impl Work for Worker {
             .map_or(6, |()| 0)
     }
     async fn doze(&self) -> u32 {
-        self.begun.fetch_add(1, Ordering::Relaxed);
         self.reporter.tell("started");
         trunkline::sleep(Duration::from_millis(200)).await;
         7
@@ -178,7 +172,6 @@ fn rig(configure: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Rig {
         blocked: Mutex::new(blocked),
         gate: gate.clone(),
         client: Mutex::default(),
-        begun: AtomicU32::new(0),
     });
     let service = WorkServer::shared(Arc::clone(&handler));
     let server = configure(node().grace(Duration::from_millis(200))).serve(service).start().unwrap();
@@ -285,24 +278,6 @@ fn a_full_queue_refuses_by_name() {
 }
 
 #[test]
-fn a_call_that_is_dropped_in_the_queue_never_runs() {
-    let all = rig(|node| node.workers(1));
-    let Rig { server, client, told, release, handler, .. } = &all;
-    let running = client.block();
-    assert_eq!(told.next(), "started");
-    let jobs = |count| until("jobs", || (server.jobs() == count).then_some(()));
-    let dropped = (client.block(), client.wait());
-    jobs(3);
-    drop(dropped);
-    jobs(1);
-    release.send(1).unwrap();
-    assert_eq!(block_on(running), Ok(1));
-    // What comes after them runs.
-    assert!(block_on(client.here_blocking()).is_ok());
-    assert_eq!(handler.begun.load(Ordering::Relaxed), 1);
-}
-
-#[test]
 fn an_offloaded_future_is_dropped_with_its_call() {
     let all = rig(|node| node.workers(1));
     let Rig { client, told, gate, .. } = &all;
@@ -333,23 +308,6 @@ fn a_blocking_method_sees_that_its_call_is_over_and_goes_on() {
     assert_eq!(block_on(short.outlive()).unwrap_err().reason(), Some(Reason::Expired));
     assert_eq!((told.next(), told.next()), ("started", "saw the end"));
     until("no job is left", || (server.jobs() == 0).then_some(()));
-}
-
-#[test]
-fn a_node_that_drains_finishes_what_runs_and_refuses_what_waits() {
-    let all = rig(|node| node.workers(1).grace(LIMIT));
-    let Rig { server, client, told, release, .. } = &all;
-    let running = client.block();
-    assert_eq!(told.next(), "started");
-    let queued = client.block();
-    until("it is queued", || (server.jobs() == 2).then_some(()));
-    server.begin_drain();
-    let refused = block_on(queued).unwrap_err();
-    assert_eq!((refused.code(), refused.reason()), (Code::Unavailable, Some(Reason::Draining)));
-    assert!(!refused.may_have_run() && !server.is_drained());
-    release.send(4).unwrap();
-    assert_eq!(block_on(running), Ok(4));
-    assert!(server.drain() && server.jobs() == 0);
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Many concurrent callers: threads, tokio tasks and futures on one thread.
 
-use crate::common::{node, pattern};
+use crate::common::node;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline::{Bytes, Node, Status, block_on};
+use trunkline::{Node, Status, block_on};
 
 #[trunkline::service]
 trait Echo {
     async fn echo(&self, number: u64, text: String) -> Result<(u64, String), Status>;
-    async fn bytes(&self, bytes: Bytes) -> Result<Bytes, Status>;
 }
 
 struct Echoing;
@@ -16,9 +15,6 @@ struct Echoing;
 impl Echo for Echoing {
     async fn echo(&self, number: u64, text: String) -> Result<(u64, String), Status> {
         Ok((number, text))
-    }
-    async fn bytes(&self, bytes: Bytes) -> Result<Bytes, Status> {
-        Ok(bytes)
     }
 }
 
@@ -48,25 +44,6 @@ fn many_threads_share_a_client() {
         let used = lanes.iter().filter(|lane| lane.sent > 100).count();
         assert!(used >= usize::from(pollers), "every poller has calls: {lanes:?}");
     }
-}
-
-#[test]
-fn many_threads_call_with_mixed_sizes() {
-    let (server, node) = nodes(2);
-    let client = EchoClient::connect(&node, server.local_address()).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..4_u8 {
-            let client = &client;
-            scope.spawn(move || {
-                for (round, length) in
-                    [10, 200_000, 3_000, 20_000, 1 << 20].into_iter().cycle().take(25).enumerate()
-                {
-                    let sent = Bytes::from(pattern(length, thread ^ u8::try_from(round).unwrap()));
-                    assert!(block_on(client.bytes(sent.clone())).unwrap() == sent, "{length} bytes");
-                }
-            });
-        }
-    });
 }
 
 #[test]

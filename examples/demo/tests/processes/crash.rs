@@ -30,45 +30,23 @@ mod tests {
         assert_eq!(exit_code(&mut client, PATIENCE), Some(0), "a new client works at once");
     }
 
-    fn a_server_is_killed(scene: &Scene) {
-        let (server, mut client) = running(scene);
+    #[test]
+    fn a_killed_server_is_reported_and_its_restart_works() {
+        let scene = Scene::new();
+        let (server, mut client) = running(&scene);
         server.process.signal(Signal::SIGKILL);
         client.find(REPORTED_WITHIN, is_unavailable).expect("it is reported in time");
         assert_eq!(exit_code(&mut client, PATIENCE), Some(1));
         drop((server, client));
-        completes(scene, &scene.server());
-    }
-
-    fn a_client_is_killed(scene: &Scene) {
-        let (mut server, client) = running(scene);
-        client.signal(Signal::SIGKILL);
-        server.process.find(REPORTED_WITHIN, names_the_peer).expect("it is reported in time");
-        drop(client);
-        completes(scene, &server);
-    }
-
-    #[test]
-    fn a_killed_server_is_reported_and_its_restart_works() {
-        a_server_is_killed(&Scene::new());
+        completes(&scene, &scene.server());
     }
 
     #[test]
     fn a_killed_client_is_reported_and_its_restart_works() {
-        a_client_is_killed(&Scene::new());
-    }
-
-    #[test]
-    fn deaths_are_reported_without_xrc_too() {
-        let scene = Scene::without_xrc();
-        a_server_is_killed(&scene);
-        a_client_is_killed(&scene);
-    }
-
-    #[test]
-    fn a_client_restarted_before_its_death_was_noticed_works() {
         let scene = Scene::new();
-        let (server, client) = running(&scene);
+        let (mut server, client) = running(&scene);
         client.signal(Signal::SIGKILL);
+        server.process.find(REPORTED_WITHIN, names_the_peer).expect("it is reported in time");
         drop(client);
         completes(&scene, &server);
     }

@@ -17,8 +17,6 @@ pub(crate) struct Scene {
     addresses: [String; 2],
     /// The client has an address of its own.
     apart: bool,
-    /// The device has no XRC.
-    without_xrc: bool,
 }
 
 impl Scene {
@@ -32,25 +30,13 @@ impl Scene {
         {
             std::fs::write(root.join("tree").join(name), &bytes[..length]).expect("a file");
         }
-        Self {
-            root,
-            addresses: [fresh_ip().to_string(), fresh_ip().to_string()],
-            apart: false,
-            without_xrc: false,
-        }
+        Self { root, addresses: [fresh_ip().to_string(), fresh_ip().to_string()], apart: false }
     }
 
     /// A scene with two addresses.
     pub(crate) fn apart() -> Self {
         let mut scene = Self::new();
         scene.apart = true;
-        scene
-    }
-
-    /// A scene with two addresses, on a device without XRC.
-    pub(crate) fn without_xrc() -> Self {
-        let mut scene = Self::apart();
-        scene.without_xrc = true;
         scene
     }
 
@@ -67,7 +53,7 @@ impl Scene {
             .args(["--client-address", &self.addresses[usize::from(self.apart)]])
             .args(more)
             .env("TRUNKLINE_LOG", "info")
-            .env("TRUNKLINE_XRC", if self.without_xrc { "off" } else { "on" });
+            .env("TRUNKLINE_XRC", "on");
         command
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use syn::{Attribute, Expr, ExprLit, File, Item, ItemImpl, Lit, MetaNameValue, Type, parse_quote};
 
 const HEAD: &str = "// The public API of the crate trunkline, without docs and bodies; `_` is private.\n\
-                    // Written by: TRUNKLINE_BLESS=1 cargo test -p trunkline --test public_api\n";
+                    // Written by: TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api\n";
 
 /// The whole listing: by path, each item with its methods and the traits it has.
 pub(crate) fn listing(root: &Path) -> String {

@@ -1,6 +1,6 @@
 //! Nodes of the same version, one of which has a critical setting that the other does not know.
 
-use crate::{PingClient, PingServer, Pong, SOON};
+use super::{PingClient, PingServer, Pong, SOON};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The public API of this crate as a checked-in listing, `rpc/public-api.txt`, so that a change of it is seen
 //! in review.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test public_api` writes the listing again.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api` writes the listing again.
 
 mod listing;
 mod sources;
@@ -13,7 +13,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    const RENEW: &str = "TRUNKLINE_BLESS=1 cargo test -p trunkline --test public_api";
+    const RENEW: &str = "TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api";
 
     #[test]
     fn the_public_api_is_the_one_that_is_listed() {

@@ -1,15 +1,8 @@
-//! Allocations of a call after all buffers have grown to their final size.
-//!
-//! This is a separate test binary because the counting allocator counts for the whole process, that is, for
-//! both ends of each call.
+//! Allocations of a call, on both of its ends, after all buffers have grown to their final size.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
+use crate::HEAP;
 use trunkline::{Node, PollerContext, PollerIndex, Status, block_on};
-use trunkline_testkit::{CountingAllocator, fresh_address};
-
-#[global_allocator]
-static HEAP: CountingAllocator = CountingAllocator::new();
+use trunkline_testkit::fresh_address;
 
 /// A call whose types own nothing.
 #[trunkline::service]
@@ -43,8 +36,7 @@ async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u
     Ok(HEAP.allocations() - before)
 }
 
-#[test]
-fn a_small_call_does_not_allocate() {
+pub(crate) fn small_call_does_not_allocate() {
     let server = node().serve(AddServer::new(Adder)).start().unwrap();
     let caller = node().start().unwrap();
     let address = server.local_address();

@@ -1,9 +1,6 @@
 //! The heap that decoding takes, next to what is counted for it, for hostile and honest messages.
-//!
-//! A test binary of its own, because the counting allocator counts for the whole process.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
+use crate::HEAP;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDeque};
@@ -11,10 +8,7 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline::fuzz::{decode_within, encode};
-use trunkline_testkit::{CountingAllocator, Random};
-
-#[global_allocator]
-static HEAP: CountingAllocator = CountingAllocator::new();
+use trunkline_testkit::Random;
 
 /// What is granted for a hostile message.
 const LIMIT: usize = 8 << 20;
@@ -129,9 +123,7 @@ fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, mo
     assert!((held..=held * most_times).contains(&counted), "{name}: {held} are held, {counted} counted");
 }
 
-// One test, because the allocator counts all threads.
-#[test]
-fn the_heap_that_decoding_takes_is_counted() {
+pub(crate) fn heap_of_decoding_is_counted() {
     all_hostile! {
         Vec<String>, Vec<Option<u64>>, Vec<Vec<u8>>, Vec<[u64; 0]>, Vec<()>, Vec<Wide>, Vec<Vec<Wide>>, Vec<Skipped>,
         Vec<(String, Vec<String>)>, VecDeque<Wide>, LinkedList<u8>, LinkedList<()>, LinkedList<Wide>, BTreeSet<Vec<u8>>,

@@ -16,7 +16,7 @@ mod tests {
     use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
     use trunkline_transport::{NodeOptions, NodeReport};
 
-    const DECODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wire/decode.py");
+    const DECODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface/decode.py");
     const UNARY: u64 = 40;
     const ONE_WAY: u64 = 30;
     const LARGE: u64 = 3;

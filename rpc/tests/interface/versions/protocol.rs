@@ -1,6 +1,6 @@
 //! Nodes of another version of the protocol: refused at once, with the versions of both sides.
 
-use crate::{PingClient, PingServer, Pong, SOON};
+use super::{PingClient, PingServer, Pong, SOON};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,7 +1,5 @@
 //! `compare` as a program: exit codes, and what hostile files lead to.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -46,33 +44,6 @@ fn the_exit_code_is_4_for_a_regression_beyond_the_bound() {
         assert_eq!(written["rows"][0]["verdict"], verdict, "{written}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("64 B, 1 under way"));
     }
-}
-
-#[test]
-fn a_run_that_was_just_measured_has_not_changed_from_itself() {
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let line = "latency --link process --size 8,64 --pin off --seconds 0.05 --repetitions 5 --quiet --json";
-    let arguments: Vec<_> = line.split(' ').chain([text(&path)]).collect();
-    assert!(run(&arguments).status.success());
-    let output = run(&["compare", text(&path), text(&path)]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let table = String::from_utf8_lossy(&output.stdout);
-    assert!(table.contains("4 without a change, 0 better, 0 worse, 0 undecided"), "{table}");
-}
-
-#[test]
-fn files_of_scale_can_be_compared() {
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let line = "scale --peers 1 --pollers 1 --services 1 --connections 1 --link process --pin off --seconds 0.05 --repetitions 5 --quiet --json";
-    let arguments: Vec<_> = line.split(' ').chain([text(&path)]).collect();
-    let measured = run(&arguments);
-    assert!(measured.status.success(), "{}", String::from_utf8_lossy(&measured.stderr));
-    let output = run(&["compare", text(&path), text(&path)]);
-    let table = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && table.contains("15 without a change"), "{table}");
-    assert!(table.contains("sessions_per_s") && !table.contains("only in"), "{table}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Each subcommand, run for a moment: keys, positive numbers, exit codes. Never a time.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -40,19 +38,25 @@ fn assert_positive(point: &Value, keys: &[&str]) {
 }
 
 #[test]
-fn latency_over_udp_and_in_process() {
-    for link in ["udp", "process", "shm"] {
-        let point = json(&format!("latency --verify --link {link}"));
-        assert_positive(&point, &ALWAYS);
-        assert_eq!(point["command"], "latency");
-        assert_eq!(point["settings"]["link"], link);
-        assert_eq!((&point["size_bytes"], &point["outstanding"]), (&64.into(), &1.into()));
-        assert!(point["machine"]["kernel"].is_string());
-        assert!(point["points"].is_null());
-        for floor in ["cache line", "eventfd, same core", "raw UDP, polling", "TCP, polling"] {
-            assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
-        }
+fn latency_has_floors_and_describes_the_machine() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    // The only run that is pinned, so that no two share a core.
+    let options = format!("--link process --seconds 0.1 --repetitions 1 --json {}", path.display());
+    let output = bench(&format!("latency --verify {options}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let point: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    assert_positive(&point, &ALWAYS);
+    assert_eq!((&point["command"], &point["settings"]["link"]), (&"latency".into(), &"process".into()));
+    assert_eq!((&point["size_bytes"], &point["outstanding"]), (&64.into(), &1.into()));
+    assert!(point["points"].is_null());
+    for floor in ["cache line", "eventfd, same core", "raw UDP, polling", "TCP, polling"] {
+        assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
     }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(point["machine"]["kernel"].is_string());
+    assert_eq!(point["machine"]["cores"], cores);
+    assert_eq!(point["settings"]["cores"].is_array(), cores > 1, "{point}");
 }
 
 #[test]
@@ -79,18 +83,6 @@ fn a_link_is_what_it_comes_to_and_says_why_not() {
 }
 
 #[test]
-fn the_machine_is_described_as_it_is_without_pinning() {
-    let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
-    let line = format!("latency --seconds 0.1 --repetitions 1 --json {}", path.display());
-    assert!(bench(&line).status.success());
-    let point: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    assert_eq!(point["machine"]["cores"], cores);
-    assert_eq!(point["settings"]["cores"].is_array(), cores > 1, "{point}");
-}
-
-#[test]
 fn a_server_that_dies_has_its_own_exit_code() {
     let mut program = program("latency --pin off --seconds 60 --quiet");
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
@@ -105,19 +97,8 @@ fn a_server_that_dies_has_its_own_exit_code() {
 }
 
 #[test]
-fn a_sweep_has_points() {
-    let sweep = json("latency --size 0,100K --buffer rewritten");
-    let points = sweep["points"].as_array().expect("points");
-    assert_eq!(points.iter().map(|point| &point["size_bytes"]).collect::<Vec<_>>(), [0, 100 << 10]);
-    for point in points {
-        assert_positive(point, &ALWAYS);
-    }
-    assert!(sweep["rtt_p50_ns"].is_null());
-}
-
-#[test]
 fn rate_by_each_client() {
-    for client in ["poller", "thread", "tokio"] {
+    for client in ["thread", "tokio"] {
         let point = json(&format!("rate --outstanding 8 --client {client}"));
         assert_positive(&point, &ALWAYS);
         assert_positive(&point, &["calls_per_s", "floor_calls_per_s"]);
@@ -127,17 +108,15 @@ fn rate_by_each_client() {
 }
 
 #[test]
-fn bandwidth_over_udp_and_in_process() {
-    for link in ["udp", "process"] {
-        let point = json(&format!("bandwidth --size 256K --verify --link {link}"));
-        assert_positive(&point, &ALWAYS);
-        assert_positive(&point, &["bytes_per_s", "floor_bytes_per_s"]);
-    }
+fn bandwidth_over_udp() {
+    let point = json("bandwidth --size 256K --verify --link udp");
+    assert_positive(&point, &ALWAYS);
+    assert_positive(&point, &["bytes_per_s", "floor_bytes_per_s"]);
 }
 
 #[test]
 fn a_pause_adds_floors_that_sleep() {
-    let point = json("latency --pause 1");
+    let point = json("latency --pause 1 --link process");
     for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
         assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
     }
@@ -145,7 +124,7 @@ fn a_pause_adds_floors_that_sleep() {
 
 #[test]
 fn an_open_loop_makes_the_calls_that_are_due() {
-    let point = json("latency --arrivals 500 --outstanding 4");
+    let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
     // More than are due are never made.
     assert!(per_s > 0.0 && per_s < 2000.0, "{per_s}");
@@ -189,31 +168,27 @@ fn results_are_printed_although_the_disk_is_full() {
 fn a_burst_reports_calls_and_memory() {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
-    for link in ["process", "udp", "shm"] {
-        let output = bench(&format!("burst --calls 2000 --link {link} --json {}", path.display()));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(String::from_utf8_lossy(&output.stdout).contains("2000 succeeded"));
-        let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
-        assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
-        assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
-    }
+    let output = bench(&format!("burst --calls 2000 --link process --json {}", path.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("2000 succeeded"));
+    let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
+    assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
 }
 
 #[test]
 fn a_mix_has_each_member_mixed_and_alone() {
-    for client in ["poller", "thread", "tokio"] {
-        let results = json(&format!("mixed --mix 64:50,1K/oneway:40,64K:10 --client {client}"));
-        assert_eq!(
-            (&results["command"], &results["mix"]),
-            (&"mixed".into(), &"64:50,1K/oneway:40,64K:10".into())
-        );
-        assert_positive(&results, &["calls_per_s", "bytes_per_s"]);
-        let members = results["members"].as_array().expect("members");
-        assert_eq!(members.iter().map(|member| &member["weight"]).collect::<Vec<_>>(), [50, 40, 10]);
-        for (member, way) in members.iter().flat_map(|member| ["mixed", "alone"].map(|way| (member, way))) {
-            for figure in ["p50_ns", "p99_ns", "per_s"] {
-                assert_positive(&member[way][figure], &["median"]);
-            }
+    let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");
+    assert_eq!(
+        (&results["command"], &results["mix"]),
+        (&"mixed".into(), &"64:50,1K/oneway:40,64K:10".into())
+    );
+    assert_positive(&results, &["calls_per_s", "bytes_per_s"]);
+    let members = results["members"].as_array().expect("members");
+    assert_eq!(members.iter().map(|member| &member["weight"]).collect::<Vec<_>>(), [50, 40, 10]);
+    for (member, way) in members.iter().flat_map(|member| ["mixed", "alone"].map(|way| (member, way))) {
+        for figure in ["p50_ns", "p99_ns", "per_s"] {
+            assert_positive(&member[way][figure], &["median"]);
         }
     }
     let refused = bench("mixed --mix 64");
@@ -223,27 +198,24 @@ fn a_mix_has_each_member_mixed_and_alone() {
 
 #[test]
 fn scale_varies_one_number_at_a_time() {
-    for link in ["udp", "process"] {
-        let results =
-            json(&format!("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link {link}"));
-        let points = results["points"].as_array().expect("points");
-        let named = |point: &Value| (point["dimension"].as_str().map(str::to_owned), point["count"].as_u64());
-        let expected = [
-            ("peers", 1),
-            ("peers", 3),
-            ("pollers", 2),
-            ("services", 16),
-            ("sessions, one after the other", 4),
-            ("sessions, at once", 4),
-        ];
-        let expected = expected.map(|(dimension, count)| (Some(dimension.to_owned()), Some(count)));
-        assert_eq!(points.iter().map(named).collect::<Vec<_>>(), expected);
-        for (at, point) in points.iter().enumerate() {
-            assert_positive(
-                point,
-                &["rtt_p50_ns", "rtt_p99_ns", if at < 4 { "calls_per_s" } else { "sessions_per_s" }],
-            );
-        }
+    let results = json("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link process");
+    let points = results["points"].as_array().expect("points");
+    let named = |point: &Value| (point["dimension"].as_str().map(str::to_owned), point["count"].as_u64());
+    let expected = [
+        ("peers", 1),
+        ("peers", 3),
+        ("pollers", 2),
+        ("services", 16),
+        ("sessions, one after the other", 4),
+        ("sessions, at once", 4),
+    ];
+    let expected = expected.map(|(dimension, count)| (Some(dimension.to_owned()), Some(count)));
+    assert_eq!(points.iter().map(named).collect::<Vec<_>>(), expected);
+    for (at, point) in points.iter().enumerate() {
+        assert_positive(
+            point,
+            &["rtt_p50_ns", "rtt_p99_ns", if at < 4 { "calls_per_s" } else { "sessions_per_s" }],
+        );
     }
     assert_eq!(bench("scale --services 17").status.code(), Some(2));
 }

@@ -1,0 +1,50 @@
+//! `--html` and `report` as a program: what they write, and what happens when they cannot.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use trunkline_testkit::Folder;
+
+fn program(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-bench"));
+    command.args(line.split_whitespace());
+    command
+}
+
+fn run(line: &str) -> Output {
+    program(line).output().expect("the program runs")
+}
+
+fn page(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("a page")
+}
+
+#[test]
+fn a_run_writes_a_page_and_so_do_files_together() {
+    let folder = Folder::new().expect("a temporary directory");
+    let (json, html, all) = (folder.join("out.json"), folder.join("out.html"), folder.join("all.html"));
+    let run_of = "latency --size 8,512 --link process --pin off --seconds 0.05 --repetitions 1 --quiet";
+    let output = run(&format!("{run_of} --json {} --html {}", json.display(), html.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for title in ["Time by size", "Distribution, 512 B"] {
+        assert!(page(&html).contains(title), "{title}");
+    }
+    let output = run(&format!("report {0} {0} --html {1}", json.display(), all.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(page(&all).matches("<h2>latency: ").count(), 2);
+}
+
+#[test]
+fn files_that_are_not_results_leave_the_page_as_it_was() {
+    let folder = Folder::new().expect("a temporary directory");
+    let (json, html) = (folder.join("bad.json"), folder.join("out.html"));
+    std::fs::write(&html, "before").expect("a file");
+    for contents in
+        ["", "{}", "{\"command\": \"latency\", \"settings\": {}, \"machine\": {}, \"points\": [7]}"]
+    {
+        std::fs::write(&json, contents).expect("a file");
+        let output = run(&format!("report {} --html {}", json.display(), html.display()));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), error.contains("bad.json")), (Some(2), true), "{error}");
+        assert_eq!(page(&html), "before");
+    }
+}

@@ -1,0 +1,20 @@
+//! Allocations of calls, and the heap that decoding takes.
+//!
+//! A test binary of its own, because the counting allocator counts for the whole process.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod calls;
+mod decoding;
+
+use trunkline_testkit::CountingAllocator;
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+// One test, because the allocator counts all threads.
+#[test]
+fn allocations_are_counted() {
+    decoding::heap_of_decoding_is_counted();
+    calls::small_call_does_not_allocate();
+}

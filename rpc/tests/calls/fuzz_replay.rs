@@ -1,0 +1,30 @@
+//! Replays the fuzz corpus and a short run of mutations of it: frames, values, and a poller whose peers
+//! send anything.
+
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::{LENGTH_MAX, files, run};
+use std::path::PathBuf;
+use trunkline::fuzz;
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let mut corpus = files(&[env!("CARGO_MANIFEST_DIR"), "tests/corpus", name].iter().collect::<PathBuf>());
+    corpus.iter_mut().for_each(|file| file.truncate(LENGTH_MAX));
+    corpus
+}
+
+#[test]
+fn frames() {
+    run("call_frame", &corpus("call_frame"), 50_000, fuzz::call_frame);
+}
+
+#[test]
+fn values() {
+    run("values", &corpus("values"), 20_000, fuzz::values);
+}
+
+#[test]
+fn pollers() {
+    run("poller", &corpus("poller"), 5_000, fuzz::poller);
+}
