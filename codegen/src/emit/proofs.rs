@@ -1,5 +1,7 @@
-//! Emits assertions about the types of a service, of which the macro sees the names only. Each names its method and argument, and
-//! fails at the type that the author wrote; nothing else of the stubs fails to compile for the same reason.
+//! Emits assertions about the types of a service, because the macro sees only their names.
+//!
+//! Each assertion names its method and argument, and fails at the type as written. No other part of the stubs fails to
+//! compile for the same reason.
 
 use super::codec_alias;
 use crate::model::{ErrorType, Method, Service};
@@ -10,7 +12,7 @@ use syn::Type;
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 
-/// The assertions about all methods.
+/// Emits the assertions about all methods.
 pub(super) fn emit(service: &Service) -> TokenStream {
     service.methods.iter().map(|method| of_method(service, method)).collect()
 }
