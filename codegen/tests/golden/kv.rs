@@ -917,7 +917,7 @@ impl<__Caller: KvCalls> LocalKvCalls for __Caller {
 }
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `get` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -925,15 +925,15 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "the result of `get`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "the result of `get`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `get`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `get`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -941,11 +941,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
-    "the result of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<()>::IS_BYTES
@@ -954,11 +954,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `put`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `put`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
-    "the result of `count` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<u64>::IS_BYTES
@@ -967,7 +967,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
-    "argument `type` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<u8>::IS_BYTES,
@@ -975,7 +975,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -983,7 +983,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
-    "the result of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<()>::IS_BYTES

@@ -657,23 +657,23 @@ impl<__Caller: ImagesCalls> LocalImagesCalls for __Caller {
 }
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `image` of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `image` of `thumbnail`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "the result of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "the result of `thumbnail`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Context>::IS_CONTEXT,
-    "the context of `thumbnail` has to be `&trunkline::Context`; all other arguments are sent, and must own their data",
+    "the context of `thumbnail` must be `&trunkline::Context`; all other arguments are sent, and must own their data",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `thumbnail`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `thumbnail`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
-    "argument `name` of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `name` of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -681,11 +681,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
-    "the result of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<u64>::IS_BYTES
@@ -694,5 +694,5 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `store`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `store`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
