@@ -155,7 +155,7 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// Returns the name of a method on the wire: that of `#[name = "..."]`, which is removed, or its own.
+/// Returns the name of a method on the wire, from `#[name = "..."]` or its identifier, and removes the attribute.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {

@@ -14,7 +14,7 @@ fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// Creates the status of an error of unknown type: that of the first status in it, otherwise an unknown one.
+/// Creates the status of an error of unknown type: the first status in it, or an unknown one.
 fn of_any(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;

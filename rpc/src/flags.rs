@@ -17,7 +17,7 @@ pub struct DeviceFlags {
     /// Index of the NIC's GID whose address the node uses [env: TRUNKLINE_GID_INDEX] [default: the index of the address].
     #[arg(long, value_name = "N", global = true)]
     pub gid_index: Option<u16>,
-    /// Kind of connections: auto (XRC if the device has it, otherwise RC), xrc, rc. All nodes need the same
+    /// Kind of connections: auto (XRC if the device supports it, otherwise RC), xrc, rc. All nodes need the same
     /// [env: TRUNKLINE_CONNECTIONS] [default: auto].
     #[arg(long, value_name = "KIND", global = true)]
     pub connections: Option<Connections>,

@@ -302,8 +302,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Injects faults on the software device's link. The format is that of `TRUNKLINE_FAULTS`, which this
-    /// overrides: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides
+    /// `TRUNKLINE_FAULTS`, which has the same format.
     ///
     /// # Errors
     /// [`StartError::BadSetting`] when the text cannot be parsed.

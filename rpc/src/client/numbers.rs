@@ -42,8 +42,8 @@ struct Last {
 }
 
 impl Numbers {
-    /// Returns the number of a method at a server, and the session in which it is valid. If there is none, the
-    /// method is marked as requested.
+    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as
+    /// requested if its number is unknown.
     #[inline]
     pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
         match &self.last {

@@ -1,4 +1,4 @@
-//! Runs what blocks on a thread of its own, for async code.
+//! Blocking work on separate threads, for async code.
 
 use std::io;
 use std::sync::mpsc;

@@ -1,4 +1,4 @@
-//! How a node ends: draining, shutting down, and what is done about threads that do not return.
+//! The end of a node: draining, shutting down, and abandoning threads that do not return.
 //!
 //! ```text
 //! serving --- drain ---> draining --- shutdown ---> ending ---> ended
@@ -7,9 +7,9 @@
 //!
 //! | | requests of peers | calls in handlers | other calls | sessions |
 //! |---|---|---|---|---|
-//! | serving | run | go on | go on | stay |
-//! | draining | refused | go on | go on | stay |
-//! | ending | refused | go on, within the grace period | refused; those under way end | stay as long as a handler runs, within the grace period |
+//! | serving | run | continue | continue | stay |
+//! | draining | refused | continue | continue | stay |
+//! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
 
 use super::{Node, Shared, State, elsewhere};
 use crate::on_poller;

@@ -136,7 +136,7 @@ impl Lookups {
         }
     }
 
-    /// Runs the next lookup on this thread. Returns false if there is none.
+    /// Runs the next lookup on this thread. Returns false if the queue is empty.
     fn run_next(&self) -> bool {
         let mut state = self.lock();
         let next = state.waiting.iter().position(|lookup| !state.is_running(lookup));
