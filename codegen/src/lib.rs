@@ -1,8 +1,10 @@
-//! The model of a service, and the emitter of its stubs.
+//! A service is declared once as a Rust trait, and its stubs must be the same whatever tool generates them.
 //!
-//! One model ([`Service`]), parsed from a Rust trait, and one emitter serve all front ends: the
-//! attribute macro `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command
-//! `trunkline-codegen` calls [`generate_file`]. Of other crates, emitted code names only `trunkline`.
+//! One model ([`Service`]), parsed from the trait, and one emitter serve all front ends. The attribute macro
+//! `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen`
+//! calls [`generate_file`].
+//!
+//! Emitted code names no other crate but `trunkline`.
 
 #![forbid(unsafe_code)]
 
@@ -27,16 +29,18 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Item, ItemTrait};
 
-/// The stubs of the trait `item`: the trait itself, a server, a client and a poller-local client. If
-/// `item` is not a valid service, the result is all compile errors at once, and as much of the stubs as there can be.
-/// `arguments` are the attribute's.
+/// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are
+/// those of the attribute.
+///
+/// If `item` is not a valid service, the result has all compile errors at once, and as much of the stubs as
+/// possible.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let options = Options::parse(arguments, &mut errors);
     let parsed =
         syn::parse2::<ItemTrait>(item.clone()).map_err(|error| match syn::parse2::<Item>(item.clone()) {
-            Ok(other) => syn::Error::new_spanned(other, "a service is a trait; this is another item"),
+            Ok(other) => syn::Error::new_spanned(other, "a service must be a trait"),
             Err(_) => error,
         });
     let Some(parsed) = errors.take(parsed) else {
@@ -54,12 +58,13 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// The formatted stubs of every trait marked `#[trunkline::service]` at the top level of a source text;
-/// all other items are passed through. Attributes of the file itself (`#![...]`, `//!`) are omitted,
-/// because a file that has them cannot be included in another.
+/// Generates the formatted stubs of every trait marked `#[trunkline::service]` at the top level of a source text.
+///
+/// Other items are passed through. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file
+/// that has them cannot be included in another.
 ///
 /// # Errors
-/// The text does not parse, or a marked trait is not a valid service.
+/// Returns an error if the text does not parse, or if a marked trait is not a valid service.
 pub fn generate(source: &str) -> syn::Result<String> {
     let mut tokens = TokenStream::new();
     for item in syn::parse_file(source)?.items {

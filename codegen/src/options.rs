@@ -1,12 +1,12 @@
-//! The arguments of the attribute: `name = "..."`, `version = N`, `accepts = M..=N`, `codec = Type`.
+//! Options of the attribute: `name = "..."`, `version = N`, `accepts = M..=N`, `codec = Type`.
 
 use crate::errors::Errors;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::{Attribute, Ident, LitInt, LitStr, Meta, Token, Type};
 
-/// The options that there are, for the text of an error.
-const ALL: &str = "there are `name = \"...\"`, `version = N`, `accepts = M..=N` and `codec = Type`";
+/// List of the valid options, for error messages.
+const ALL: &str = "expected `name = \"...\"`, `version = N`, `accepts = M..=N` or `codec = Type`";
 
 /// The parsed arguments of the attribute.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Options {
     pub(crate) name: Option<LitStr>,
     /// Version of the schema; 1 if `None`.
     pub(crate) version: Option<u32>,
-    /// Versions that one side can do with; only the schema's own if `None`.
+    /// Compatible versions; only the schema's own if `None`.
     pub(crate) accepts: Option<Accepts>,
     /// Type of the codec; bincode if `None`.
     pub(crate) codec: Option<Type>,
@@ -30,19 +30,19 @@ pub(crate) struct Accepts {
 }
 
 impl Accepts {
-    /// Most versions before the newest one: their number has one byte on the wire.
+    /// Maximum number of versions before the newest: it has one byte on the wire.
     const MOST: u32 = 255;
 
-    /// The range ends with the version of the schema.
+    /// Checks that the range ends with the version of the schema.
     pub(crate) fn check(&self, version: u32, errors: &mut Errors) {
         let Self { oldest, newest, at } = *self;
         let text = if newest != version {
             format!(
-                "the versions that are accepted have to end with this one: `version = {version}, accepts = {}..={version}`",
+                "the accepted versions must end with this one: `version = {version}, accepts = {}..={version}`",
                 oldest.min(version)
             )
         } else if oldest > newest {
-            format!("this range is empty; the older version comes first: `accepts = {newest}..={oldest}`")
+            format!("empty range: expected the older version first: `accepts = {newest}..={oldest}`")
         } else if newest - oldest > Self::MOST {
             format!("at most {} versions before this one can be accepted", Self::MOST)
         } else {
@@ -53,7 +53,7 @@ impl Accepts {
 }
 
 impl Options {
-    /// The options that can be read; the others are `errors`.
+    /// Parses the valid options, and adds the others to `errors`.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let parser = |input: ParseStream<'_>| {
             let mut options = Self::default();
@@ -78,9 +78,8 @@ impl Options {
 
     /// Parses one option.
     fn one(&mut self, input: ParseStream<'_>, seen: &mut Vec<Ident>) -> syn::Result<()> {
-        let key: Ident = input
-            .parse()
-            .map_err(|error| syn::Error::new(error.span(), format!("this is not an option; {ALL}")))?;
+        let key: Ident =
+            input.parse().map_err(|error| syn::Error::new(error.span(), format!("invalid option: {ALL}")))?;
         input.parse::<Token![=]>()?;
         match key.to_string().as_str() {
             "name" => self.name = Some(value(input, "a name in quotes: `name = \"...\"`")?),
@@ -89,43 +88,38 @@ impl Options {
             "codec" => {
                 self.codec = Some(value(input, "the type of a codec: `codec = trunkline::codec::Bincode`")?)
             }
-            other => return Err(syn::Error::new(key.span(), format!("unknown option `{other}`; {ALL}"))),
+            other => return Err(syn::Error::new(key.span(), format!("unknown option `{other}`: {ALL}"))),
         }
         if seen.contains(&key) {
-            return Err(syn::Error::new(key.span(), format!("`{key}` is given twice")));
+            return Err(syn::Error::new(key.span(), format!("duplicate option `{key}`")));
         }
         seen.push(key);
         Ok(())
     }
 }
 
-/// The value of an option, or an error that names what it should be.
+/// Parses the value of an option. The error names what was expected.
 fn value<T: Parse>(input: ParseStream<'_>, what: &str) -> syn::Result<T> {
     let at = input.span();
-    input.parse().map_err(|_| syn::Error::new(at, format!("this has to be {what}")))
+    input.parse().map_err(|_| syn::Error::new(at, format!("expected {what}")))
 }
 
 fn version(input: ParseStream<'_>) -> syn::Result<u32> {
     const WHAT: &str = "a version, a number from 0 to 4294967295: `version = 2`";
     let at: Span = input.span();
-    value::<LitInt>(input, WHAT)?
-        .base10_parse()
-        .map_err(|_| syn::Error::new(at, format!("this has to be {WHAT}")))
+    value::<LitInt>(input, WHAT)?.base10_parse().map_err(|_| syn::Error::new(at, format!("expected {WHAT}")))
 }
 
 fn accepts(input: ParseStream<'_>) -> syn::Result<Accepts> {
     let at = input.span();
     let oldest = version(input)?;
     if input.parse::<Token![..=]>().is_err() {
-        return Err(syn::Error::new(
-            at,
-            "this has to be a range of versions: `version = 3, accepts = 2..=3`",
-        ));
+        return Err(syn::Error::new(at, "expected a range of versions: `version = 3, accepts = 2..=3`"));
     }
     Ok(Accepts { oldest, newest: version(input)?, at })
 }
 
-/// The options of an attribute in a source text.
+/// Returns the options of an attribute in a source text.
 pub(crate) fn of(attribute: &Attribute) -> TokenStream {
     match &attribute.meta {
         Meta::List(list) => list.tokens.clone(),

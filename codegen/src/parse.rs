@@ -1,4 +1,4 @@
-//! Parses a trait into the model, and reports an error at each place that a service cannot have.
+//! Parses a trait into the model, and reports an error at each invalid place.
 
 use crate::errors::Errors;
 use crate::model::{Argument, ErrorType, Method, Output, Runs, Service};
@@ -14,14 +14,14 @@ use syn::{
     TraitItem, TraitItemFn, Type, parse_quote,
 };
 
-/// Most methods of a service.
+/// Maximum number of methods of a service.
 const MOST_METHODS: usize = 1024;
-/// Most arguments of a method.
+/// Maximum number of arguments of a method.
 const MOST_ARGUMENTS: usize = 12;
-/// The attributes of methods that are the macro's.
+/// Attributes of methods that the macro consumes.
 pub(crate) const OURS: [&str; 4] = ["oneway", "name", "offload", "blocking"];
 
-/// Checks a trait, and reports all errors at once. The service has the methods that are right; it is `None` if stubs of
+/// Checks a trait, and reports all errors at once. The service has the valid methods. Returns `None` if stubs of
 /// the trait itself cannot exist.
 pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) -> Option<Service> {
     let before = errors.len();
@@ -68,7 +68,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
         methods.push(method);
     }
     if methods.len() > MOST_METHODS {
-        errors.add(&item.ident, format!("a service has at most {MOST_METHODS} methods; divide it"));
+        errors.add(&item.ident, format!("a service has at most {MOST_METHODS} methods; split it"));
     }
     is_possible.then(|| Service {
         visibility: item.vis,
@@ -82,7 +82,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     })
 }
 
-/// Removes the attribute that marks a service from a list.
+/// Removes and returns the attribute that marks a service.
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribute> {
     let at = attributes.iter().position(|attribute| {
         attribute.path().segments.last().is_some_and(|segment| segment.ident == "service")
@@ -91,10 +91,10 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Names of functions that the clients have for themselves.
+/// Names of the generated clients' own functions.
 const TAKEN: [&str; 5] = ["connect", "ordered", "with", "with_timeout", "clone"];
 
-/// A method, unless there is an error in it.
+/// Parses a method. Returns `None` if it has an error.
 fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     let TraitItemFn { mut attrs, sig, default, .. } = function;
     let (ident, before) = (sig.ident.clone(), errors.len());
@@ -103,8 +103,8 @@ fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     let name = take_name(&mut attrs, &ident, errors);
     if TAKEN.iter().any(|taken| ident == taken) {
         let text = format!(
-            "the generated clients have a function `{ident}` of their own; give the method another name, and \
-             `#[name = \"{ident}\"]` if it has to keep this one on the wire"
+            "`{ident}` is a function of the generated clients; rename the method, and add `#[name = \"{ident}\"]` to \
+             keep its name on the wire"
         );
         errors.add(&ident, text);
     }
@@ -128,7 +128,7 @@ fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     Some(Method { ident, name, attributes: attrs, one_way, runs, context, arguments, output })
 }
 
-/// Removes an attribute without arguments; returns it if it is there.
+/// Removes an attribute without arguments, and returns it if it was present.
 fn take_marker(attributes: &mut Vec<Attribute>, name: &str, errors: &mut Errors) -> Option<Attribute> {
     let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
     let attribute = attributes.remove(at);
@@ -138,7 +138,7 @@ fn take_marker(attributes: &mut Vec<Attribute>, name: &str, errors: &mut Errors)
     Some(attribute)
 }
 
-/// Where a method's handler runs, by attributes that are removed.
+/// Removes the attributes that choose where a method's handler runs, and returns the choice.
 fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> Runs {
     let [offload, blocking] = ["offload", "blocking"].map(|name| take_marker(attributes, name, errors));
     match (offload, blocking) {
@@ -155,7 +155,7 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// The name of a method on the wire: its own, or that of `#[name = "..."]`, which is removed.
+/// Returns the name of a method on the wire, from `#[name = "..."]` or its identifier, and removes the attribute.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {
@@ -167,10 +167,9 @@ fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
             Expr::Lit(ExprLit { lit: Lit::Str(name), .. }) if !name.value().is_empty() => {
                 return name.value();
             }
-            other => errors
-                .add(other, format!("the name of `{ident}` on the wire has to be a text that is not empty")),
+            other => errors.add(other, format!("the wire name of `{ident}` must be a non-empty string")),
         },
-        _ => errors.add(&attribute, "the name of a method on the wire is given as `#[name = \"...\"]`"),
+        _ => errors.add(&attribute, "invalid `name` attribute: expected `#[name = \"...\"]`"),
     }
     own
 }
@@ -196,7 +195,7 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// The context, and what is sent.
+/// Returns the context and the arguments that are sent.
 fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>) {
     let method = &sig.ident;
     let (mut context, mut arguments) = (None, Vec::new());
@@ -209,17 +208,15 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
             _ => None,
         };
         let Some(pattern) = plain else {
-            errors.add(
-                &typed.pat,
-                format!("an argument of `{method}` has to be a plain name, such as `value`"),
-            );
+            errors
+                .add(&typed.pat, format!("an argument of `{method}` must be a plain name, such as `value`"));
             continue;
         };
         let ident = pattern.ident.clone();
         if let Some(ty) = context_type(&typed.ty) {
             if at != 1 {
                 let text =
-                    format!("the context `{ident}` of `{method}` has to be the first argument after `&self`");
+                    format!("the context `{ident}` of `{method}` must be the first argument after `&self`");
                 errors.add(&typed.ty, text);
             }
             context = Some(Argument { ident, ty, is_named_bytes: false, raw: false });
@@ -245,7 +242,7 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
     (context, arguments)
 }
 
-/// `Context` in `&Context`.
+/// Returns `Context` of `&Context`.
 fn context_type(ty: &Type) -> Option<Type> {
     let Type::Reference(reference) = ty else { return None };
     let is_plain = reference.lifetime.is_none() && reference.mutability.is_none();

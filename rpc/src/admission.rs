@@ -1,12 +1,12 @@
-//! What a call does for which there is no room.
+//! Admission of a call when a limit of its node is reached.
 
-/// What a call does when as many calls are under way, or as much waits to be sent, as the limits of its node allow; see
+/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached. See
 /// [`CallOptions::admission`](crate::CallOptions::admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Admission {
-    /// It waits for room, at most until its time limit.
+    /// Waits for room, at most until the call's time limit.
     #[default]
     Wait,
-    /// It fails at once.
+    /// Fails at once.
     Try,
 }

@@ -1,6 +1,5 @@
-//! The errors of methods: a [`Status`], or a type of the service's own, which is sent as it is.
-//!
-//! Emitted code uses [`HandlerError`] on both sides. It is the type that decides, so an alias of `Status` is one.
+//! A method fails with a [`Status`], or with an error type of the service, which is sent as a value. Emitted code
+//! uses [`HandlerError`] on both sides. The type decides, so an alias of `Status` counts as `Status`.
 
 use crate::call::Response;
 use crate::codec::{CodecFor, Coded, Decoder};
@@ -10,10 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Why a call of a method with an error of its own failed.
+/// The error of a call whose method has its own error type.
 ///
-/// It can be a source of other errors (thiserror's `#[from]`), and a part of an error that a service sends, since serde
-/// encodes it if it encodes `E`. In a handler that returns a [`Status`], `?` makes one of it.
+/// It can be the source of another error (thiserror's `#[from]`). It can be part of an error that a service sends,
+/// because it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to
+/// one.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use std::fmt;
 /// enum ShopError {
 ///     #[error("only {0} are left")]
 ///     OutOfStock(u32),
-///     /// Of a service that this one calls.
+///     /// A failed call to the payment service.
 ///     #[error("payment: {0}")]
 ///     Payment(#[from] CallError<PaymentError>),
 /// }
@@ -50,14 +50,14 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallError<E> {
-    /// The handler returned this.
+    /// The handler returned this error.
     Handler(E),
-    /// A node ended the call.
+    /// A node ended the call with this status.
     Status(#[serde(with = "crate::nested_status")] Status),
 }
 
 impl<E> CallError<E> {
-    /// What the handler returned, if it is that.
+    /// Returns the handler's error, if the handler ended the call.
     pub fn handler(&self) -> Option<&E> {
         match self {
             Self::Handler(error) => Some(error),
@@ -65,7 +65,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// The status with which a node ended the call, if it is that.
+    /// Returns the status, if a node ended the call.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Handler(_) => None,
@@ -73,7 +73,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Whether the handler may have run, as [`Status::may_have_run`].
+    /// Returns true if the handler has run or may have run. See [`Status::may_have_run`].
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Handler(_) => true,
@@ -106,23 +106,24 @@ impl<E: std::error::Error> std::error::Error for CallError<E> {
     }
 }
 
-/// The error of a method in a service with the codec `C`: [`Status`], or any type with serde's derives that the codec takes.
+/// The error of a method in a service with the codec `C`: [`Status`], or any type with serde's derives that the
+/// codec accepts.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a service's method",
     label = "derive `serde::Serialize` and `serde::Deserialize` for it, or return `trunkline::Status`",
     note = "for an error of anyhow or eyre write `anyhow::Result<T>` or `eyre::Result<T>`, and use the feature of that name"
 )]
 pub trait HandlerError<C>: Sized {
-    /// What the client's method fails with.
+    /// The error of the client's method.
     type Call: From<Status>;
 
-    /// The failure of a handler that has returned this.
+    /// Converts the handler's error to the failure of its call.
     fn into_failure(self, replier: &Replier) -> Failure;
 
-    /// The response if it is a success, otherwise the error in it.
+    /// Returns the response if it is a success.
     ///
     /// # Errors
-    /// What the handler returned, or why it cannot be decoded.
+    /// Returns the handler's error, or a status if that cannot be decoded.
     fn check(response: Response) -> Result<Response, Self::Call>;
 }
 
@@ -156,13 +157,13 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     }
 }
 
-/// What a method returns that can fail: finds the error in an alias of `Result`.
+/// The return type of a method that can fail. Finds the error type in an alias of `Result`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Result`",
     label = "a type named `Result` has to be one"
 )]
 pub trait Fallible {
-    /// Its error.
+    /// The error type.
     type Error;
 }
 

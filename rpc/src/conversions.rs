@@ -1,21 +1,20 @@
-//! Other errors as a [`Status`], so that a handler can use `?` on them: those of the standard library, of a nested call, and with
-//! the features of these names those of `anyhow` and `eyre`.
-//!
-//! The text of the error is the message, and its sources are the causes. A `Status` within an error that hides its type is
-//! kept: its code and its details are the result's.
+//! A handler should be able to use `?` on common errors, which need a conversion to [`Status`]. Errors of the
+//! standard library and of nested calls convert, and with the features of these names those of `anyhow` and `eyre`.
+//! The error's text becomes the message, and its sources the causes. A `Status` inside a type-erased error keeps
+//! its code and its details.
 
 use crate::call_error::CallError;
 use crate::status::{Code, Status};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
-/// A status with the text of an error and its sources.
+/// Creates a status with the text of an error and its sources.
 fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     let status = Status::new(code, error.to_string());
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// The status of an error whose type is not known: that of the first status in it, otherwise an unknown one.
+/// Creates the status of an error of unknown type: the first status in it, or an unknown one.
 fn of_any(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;
@@ -30,8 +29,8 @@ fn of_any(error: &(dyn Error + 'static)) -> Status {
     of_error(found.code(), error).with_details(found.details().clone())
 }
 
-/// `NotFound`, `PermissionDenied`, `AlreadyExists` and the like by their names; connections that fail are `Unavailable`, a
-/// disk that is full is `ResourceExhausted`, what is not mentioned is `Unknown`.
+/// Maps `NotFound`, `PermissionDenied`, `AlreadyExists` and similar kinds to the codes of these names. A failed
+/// connection becomes `Unavailable`, a full disk `ResourceExhausted`, and any other kind `Unknown`.
 impl From<io::Error> for Status {
     fn from(error: io::Error) -> Self {
         let code = match error.kind() {
@@ -68,7 +67,7 @@ impl From<io::Error> for Status {
 macro_rules! conversions {
     ($($code:ident: $($error:ty),+;)*) => {
         $($(
-            #[doc = concat!("As [`Code::", stringify!($code), "`].")]
+            #[doc = concat!("Maps to [`Code::", stringify!($code), "`].")]
             impl From<$error> for Status {
                 fn from(error: $error) -> Self {
                     of_error(Code::$code, &error)
@@ -87,14 +86,14 @@ conversions! {
     ResourceExhausted: std::collections::TryReserveError;
 }
 
-/// As [`Code::Internal`]: who held the lock has panicked.
+/// Maps to [`Code::Internal`]: a thread panicked while it held the lock.
 impl<T> From<std::sync::PoisonError<T>> for Status {
     fn from(error: std::sync::PoisonError<T>) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// As [`Code::Internal`]: nobody receives any more.
+/// Maps to [`Code::Internal`]: the receiver is gone.
 impl<T> From<std::sync::mpsc::SendError<T>> for Status {
     fn from(error: std::sync::mpsc::SendError<T>) -> Self {
         Self::internal(error.to_string())
@@ -107,21 +106,22 @@ impl From<std::convert::Infallible> for Status {
     }
 }
 
-/// The status in it, or as [`Code::Unknown`].
+/// Keeps a status inside the error, or maps to [`Code::Unknown`].
 impl From<Box<dyn Error + Send + Sync>> for Status {
     fn from(error: Box<dyn Error + Send + Sync>) -> Self {
         of_any(&*error)
     }
 }
 
-/// The status in it, or as [`Code::Unknown`].
+/// Keeps a status inside the error, or maps to [`Code::Unknown`].
 impl From<Box<dyn Error>> for Status {
     fn from(error: Box<dyn Error>) -> Self {
         of_any(&*error)
     }
 }
 
-/// Of a nested call: the status with which a node ended it, or what its handler returned, as [`Code::Unknown`].
+/// Converts the error of a nested call. Keeps the status with which a node ended it. The handler's error becomes
+/// [`Code::Unknown`], unless it contains a status.
 impl<E: Error + 'static> From<CallError<E>> for Status {
     fn from(error: CallError<E>) -> Self {
         match error {
@@ -131,7 +131,7 @@ impl<E: Error + 'static> From<CallError<E>> for Status {
     }
 }
 
-/// The status in it, or as [`Code::Unknown`]; contexts and sources are causes.
+/// Keeps a status inside the error, or maps to [`Code::Unknown`]. Contexts and sources become causes.
 #[cfg(feature = "anyhow")]
 impl From<anyhow::Error> for Status {
     fn from(error: anyhow::Error) -> Self {
@@ -139,7 +139,7 @@ impl From<anyhow::Error> for Status {
     }
 }
 
-/// The status in it, or as [`Code::Unknown`]; contexts and sources are causes.
+/// Keeps a status inside the error, or maps to [`Code::Unknown`]. Contexts and sources become causes.
 #[cfg(feature = "eyre")]
 impl From<eyre::Report> for Status {
     fn from(error: eyre::Report) -> Self {

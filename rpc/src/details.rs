@@ -4,7 +4,7 @@
 //! 0 hash of the type's name (8)   the value, by the default codec
 //! ```
 //!
-//! The bytes may come from a peer; decoding is bounded like that of a reply.
+//! The bytes may come from a peer. Decoding is bounded as for a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};
@@ -12,10 +12,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
 
-/// Most memory that decoded details may take.
+/// Maximum memory of decoded details, in bytes.
 const MOST_DECODED: usize = 16 * MOST_DETAILS;
 
-/// A type of values that a [`Status`] may carry.
+/// A type whose values a [`Status`] can carry as its details.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -34,13 +34,12 @@ const MOST_DECODED: usize = 16 * MOST_DETAILS;
 /// assert_eq!(status.typed_details(), Ok(Some(OutOfStock { left: 3 })));
 /// ```
 pub trait Details: Serialize + DeserializeOwned {
-    /// By which the receiver knows the type: choose one that no other type has, and another one when fields change.
+    /// Name by which the receiver identifies the type. It must be unique, and change when fields change.
     const NAME: &'static str;
 }
 
 impl Status {
-    /// The same status with this value as its details. It takes the place of other details; one that cannot be encoded is left
-    /// out, with a cause that says so.
+    /// Sets the details to a value. If the value cannot be encoded, it is left out and a cause says so.
     #[must_use]
     pub fn with_typed_details<T: Details>(self, details: &T) -> Self {
         let mut bytes = hash_of(T::NAME).to_le_bytes().to_vec();
@@ -50,10 +49,10 @@ impl Status {
         }
     }
 
-    /// The details, if they are of this type.
+    /// Returns the details, if they are of this type.
     ///
     /// # Errors
-    /// They are by their name, but do not decode.
+    /// Returns an error if the details have the name of this type but do not decode.
     pub fn typed_details<T: Details>(&self) -> Result<Option<T>, DecodeError> {
         match self.details().split_first_chunk() {
             Some((name, bytes)) if u64::from_le_bytes(*name) == hash_of(T::NAME) => {
@@ -64,13 +63,13 @@ impl Status {
     }
 }
 
-/// 64-bit FNV-1a, as of the names of services.
+/// Returns the 64-bit FNV-1a hash, as for the names of services.
 fn hash_of(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// So much for one value.
+/// Allowance for one value, in bytes.
 struct Granted(Cell<usize>);
 
 impl Allowance for Granted {

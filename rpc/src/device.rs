@@ -1,4 +1,4 @@
-//! Which device a node runs on, and how: what [`NodeBuilder`](crate::NodeBuilder) takes for that.
+//! Options for the device of a node, for [`NodeBuilder`](crate::NodeBuilder).
 
 #[cfg(feature = "clap")]
 pub use crate::flags::DeviceFlags;

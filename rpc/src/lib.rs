@@ -1,7 +1,7 @@
-//! Generated RPC over XRC trunks.
+//! RPC over RDMA XRC, with stubs generated from a Rust trait.
 //!
-//! Mark a trait with [`service`]: for a trait `Kv` that generates `KvServer`, `KvClient` and `KvLocal`.
-//! Start a [`Node`], pass it servers, and connect clients.
+//! Mark a trait with [`service`]. For a trait `Kv` that generates `KvServer`, `KvClient` and `KvLocal`. Start a
+//! [`Node`], pass it servers, and connect clients.
 //!
 //! ```no_run
 //! use trunkline::{Node, Status};
@@ -26,20 +26,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls wait for it; it awaits
-//! the calls that it makes itself ([`block_on`] refuses to wait for them).
-//! It is dropped at an `await` when its call's time limit has passed, and in a call with a reply also when the caller has dropped
-//! the future or its session has ended: what must not stop half-way does not belong into it.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls wait meanwhile. It
+//! awaits the calls that it makes; [`block_on`] refuses to wait for them. A handler is dropped at an `await` when
+//! its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future or
+//! the session ends. [`spawn`] work that must run to completion.
 //!
-//! A call is made when the client's method is called, not when its future is first polled, and is cancelled when the future is
-//! dropped, polled or not.
-//! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs. Whether it waits for
-//! a server that is not there yet, and for room when its node's limits are met, is up to its [`CallOptions`].
+//! Calling a client's method starts the call, and dropping its future cancels it, polled or not. No call hangs: it
+//! fails with a [`Status`] when its deadline passes or the server is lost. [`CallOptions`] choose whether a call
+//! waits for an unreachable server, and for room when its node's limits are reached.
 //!
-//! What service authors need is here; which device a node runs on is in [`device`], what a node reports in [`report`], codecs are in [`codec`],
-//! and what generated code uses is in [`stub`].
-//!
-//! Nodes log through `tracing`; a program sees that when it has installed a subscriber.
+//! The crate root has the API for service authors. Devices are in [`device`], reports in [`report`], codecs in
+//! [`codec`], and the API of generated code in [`stub`]. Nodes log through `tracing`.
 
 #![forbid(unsafe_code)]
 

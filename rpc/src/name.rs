@@ -1,38 +1,38 @@
-//! The names of services and methods, with the hashes that identify them on the wire.
+//! Names of services and methods, with the hashes that identify them on the wire.
 
 use crate::schema::Schema;
 
-/// A service, as generated stubs describe it.
+/// A service as generated stubs describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServiceName {
-    /// Its name on the wire.
+    /// Name on the wire.
     pub name: &'static str,
-    /// The version of the schema that the stubs were generated from.
+    /// Version of the schema that the stubs were generated from.
     pub version: u32,
-    /// The oldest version that they can exchange calls with: a client and a server need one in common.
+    /// Oldest compatible version. A client and a server need a version in common.
     pub oldest: u32,
-    /// The number of the codec. Both sides need the same.
+    /// Number of the codec. Both sides need the same.
     pub codec: u8,
-    /// The name of the codec.
+    /// Name of the codec.
     pub codec_name: &'static str,
-    /// 64-bit FNV-1a of the name.
+    /// 64-bit FNV-1a hash of the name.
     pub hash: u64,
 }
 
 impl ServiceName {
-    /// What a client asks for.
+    /// Returns the schema that a client requests.
     pub(crate) fn schema(&self) -> Schema {
         let older = u8::try_from(self.version.saturating_sub(self.oldest)).unwrap_or(u8::MAX);
         Schema { version: self.version, older, codec: self.codec }
     }
 
-    /// Whether it has a version in common with this schema.
+    /// Returns true if it has a version in common with this schema.
     pub(crate) fn has_version_of(&self, schema: Schema) -> bool {
         let oldest = schema.version.saturating_sub(schema.older.into()).max(self.oldest);
         oldest <= schema.version.min(self.version)
     }
 
-    /// Its versions, in a human-readable form.
+    /// Returns its versions in a human-readable form.
     pub(crate) fn versions(&self) -> String {
         match self.oldest {
             oldest if oldest < self.version => format!("{oldest} to {}", self.version),
@@ -40,22 +40,23 @@ impl ServiceName {
         }
     }
 
-    /// Its codec, in a human-readable form.
+    /// Returns its codec in a human-readable form.
     pub(crate) fn codec(&self) -> String {
         format!("{} ({})", self.codec_name, self.codec)
     }
 }
 
-/// A method of a service, as generated stubs describe it.
+/// A method of a service as generated stubs describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodName {
-    /// The service that it belongs to.
+    /// The service that the method belongs to.
     pub service: &'static ServiceName,
-    /// Its name on the wire.
+    /// Name on the wire.
     pub name: &'static str,
-    /// 64-bit FNV-1a of the service's name, a zero byte and the method's name, and of what it sends as raw bytes.
+    /// 64-bit FNV-1a hash of the service's name, a zero byte, the method's name, and the payloads sent as raw
+    /// bytes.
     pub hash: u64,
-    /// Whether its calls get no reply.
+    /// True if its calls have no reply.
     pub one_way: bool,
 }
 

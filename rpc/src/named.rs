@@ -1,9 +1,9 @@
-//! Types that the macro knows by their names, and what emitted code proves of them.
+//! The macro sees only the names of types. It sends a type named `Bytes` as raw bytes, and treats an error named
+//! `Status` as one.
 //!
-//! The macro sees the names of types only: it sends what is named `Bytes` as raw bytes, and takes an error named `Status`
-//! for one. Emitted assertions refuse a type that has such a name and is another one, and [`Bytes`] by another name,
-//! because which arguments are raw is part of a method's identity. As for a codec (`codec/coding.rs`), the functions of the trait
-//! let everything but the assertion compile.
+//! Emitted assertions refuse another type with such a name, and [`Bytes`] under another name, because the raw
+//! arguments are part of a method's identity. As for a codec (`codec/coding.rs`), the functions of the trait let
+//! everything but the assertion compile.
 
 use crate::context::Context;
 use crate::server::Failure;
@@ -11,22 +11,22 @@ use crate::status::Status;
 use bytes::Bytes;
 use std::marker::PhantomData;
 
-/// A type that may be one of those.
+/// A type that may be [`Bytes`], [`Context`] or [`Status`].
 #[derive(Debug)]
 pub struct Named<T>(PhantomData<fn() -> T>);
 
 impl Named<Bytes> {
-    /// It is [`Bytes`].
+    /// True if the type is [`Bytes`].
     pub const IS_BYTES: bool = true;
 
-    /// The bytes that are sent for a value.
+    /// Returns the bytes that are sent for a value.
     #[inline]
     #[must_use]
     pub fn body(value: Bytes) -> Bytes {
         value
     }
 
-    /// The value of received bytes.
+    /// Returns the value of received bytes.
     #[inline]
     #[must_use]
     pub fn value(bytes: Bytes) -> Bytes {
@@ -35,10 +35,10 @@ impl Named<Bytes> {
 }
 
 impl Named<Context> {
-    /// It is [`Context`].
+    /// True if the type is [`Context`].
     pub const IS_CONTEXT: bool = true;
 
-    /// The context that a handler is passed.
+    /// Returns the context that a handler receives.
     #[inline]
     #[must_use]
     pub fn context(context: Context) -> Context {
@@ -47,15 +47,15 @@ impl Named<Context> {
 }
 
 impl Named<Option<Bytes>> {
-    /// It is an optional [`Bytes`].
+    /// True if the type is an optional [`Bytes`].
     pub const IS_OPTIONAL_BYTES: bool = true;
 }
 
 impl Named<Status> {
-    /// It is [`Status`].
+    /// True if the type is [`Status`].
     pub const IS_STATUS: bool = true;
 
-    /// The failure of a handler that has returned this.
+    /// Converts a handler's status to the failure of its call.
     #[must_use]
     pub fn failure(status: Status) -> Failure {
         Failure::Handler(status)
@@ -64,15 +64,15 @@ impl Named<Status> {
 
 const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
-/// What [`Named`] is for other types. Emitted assertions keep programs that would call these functions from compiling.
+/// The fallback of [`Named`] for other types. A program that would call these functions does not compile.
 pub trait NotNamed<T> {
-    /// It is another type.
+    /// Always false for another type.
     const IS_BYTES: bool = false;
-    /// It is another type.
+    /// Always false for another type.
     const IS_CONTEXT: bool = false;
-    /// It is another type.
+    /// Always false for another type.
     const IS_OPTIONAL_BYTES: bool = false;
-    /// It is another type.
+    /// Always false for another type.
     const IS_STATUS: bool = false;
 
     /// Stands for the bytes of a value.
@@ -102,10 +102,10 @@ pub trait NotNamed<T> {
 
 impl<T> NotNamed<T> for Named<T> {}
 
-/// An emitted assertion: compiles only if it holds.
+/// Asserts at compile time that `holds` is true.
 ///
 /// # Panics
-/// It does not hold. The compiler evaluates it, and reports the text at the place of the call.
+/// Panics if `holds` is false. The compiler reports the text at the place of the call.
 #[track_caller]
 pub const fn require(holds: bool, text: &str) {
     assert!(holds, "{}", text);

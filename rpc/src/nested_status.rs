@@ -1,8 +1,8 @@
-//! A [`Status`] within a value that serde encodes, such as an error of a service's own that was caused by a call:
-//! `#[serde(with = "trunkline::nested_status")]` at a field.
+//! Serde support for a [`Status`] inside another value, such as a service's error that was caused by a call. Put
+//! `#[serde(with = "trunkline::nested_status")]` on the field.
 //!
-//! `Status` does not implement serde's traits itself: as the error of a method it is sent by the protocol. The bytes may be a peer's, so
-//! the limits of a status hold.
+//! `Status` does not implement serde's traits itself: as the error of a method it is sent by the protocol. The
+//! bytes may come from a peer, so the limits of a status apply.
 //!
 //! ```
 //! #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -26,9 +26,9 @@ struct Nested {
     message: String,
     causes: Vec<String>,
     details: Bytes,
-    /// 0 this node's, 1 a peer's, 2 the handler's.
+    /// 0 for this node, 1 for the peer, 2 for the handler.
     origin: u8,
-    /// As in a reply; 0 for none.
+    /// Number as in a reply; 0 for none.
     reason: u8,
     may_have_run: bool,
 }
@@ -36,7 +36,7 @@ struct Nested {
 /// Encodes a status.
 ///
 /// # Errors
-/// The serializer's.
+/// Returns the serializer's error.
 pub fn serialize<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error> {
     let status = status.clone().within_limits();
     let nested = Nested {
@@ -58,7 +58,7 @@ pub fn serialize<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok,
 /// Decodes a status.
 ///
 /// # Errors
-/// The deserializer's, and that a limit of statuses is exceeded.
+/// Returns the deserializer's error, or an error if the status exceeds a limit.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
     let nested = Nested::deserialize(deserializer)?;
     if nested.message.len() > MOST_MESSAGE_BYTES || nested.details.len() > MOST_DETAILS {

@@ -1,6 +1,6 @@
-//! A node: what a program starts once, and everything it serves and calls through.
-//!
-//! Owns the pollers' inboxes and the transport's node; how it ends is in `ending`. Applications and [`Channel`]s call it from any thread.
+//! A program needs one object that owns its pollers, its services and its connections. A [`Node`] is built by a
+//! [`NodeBuilder`], owns the transport's node and the pollers' inboxes, and is called from any thread. Shutdown is
+//! in `ending`.
 
 use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
@@ -34,10 +34,10 @@ use trunkline_verbs::{Clock, headroom};
 mod elsewhere;
 mod ending;
 
-/// Jobs that wait for a worker at most, if the program does not choose.
+/// Default limit of jobs that wait for a worker.
 const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
 
-/// The settings of a node to start. The defaults suit one service on one machine.
+/// Settings of a node. The defaults suit one service on one machine.
 #[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder {
@@ -67,8 +67,10 @@ impl NodeBuilder {
         }
     }
 
-    /// Adds an address to listen on; port 0 takes a free port. A node that only calls needs none: it uses
-    /// its NIC's address, or on the software device a loopback address of its own.
+    /// Adds an address to listen on. Port 0 takes a free port.
+    ///
+    /// A node that only calls needs no address. It uses the address of its NIC, or a loopback address on the
+    /// software device.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -85,22 +87,26 @@ impl NodeBuilder {
         self
     }
 
-    /// Number of pollers, 1 (the default) to 32. Each is a thread. They share the handlers of services, but for those
-    /// that are made per poller.
+    /// Sets the number of pollers, from 1 (the default) to 32. Each is a thread.
+    ///
+    /// Pollers share the handlers of services, except handlers that are created per poller.
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
         self
     }
 
-    /// How long [`Node::drain`] and [`Node::shutdown`] wait for handlers that run; 10 s by default, which is the time
-    /// limit of a call that was not given another: after it nobody waits for such a handler.
+    /// Sets how long [`Node::drain`] and [`Node::shutdown`] wait for running handlers. The default is 10 s, which
+    /// is also the default time limit of a call.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Threads of the worker pool, in which `#[offload]` and `#[blocking]` methods run: 1 to 1,024, by default one for each
-    /// CPU that the process may use, and 2 at least. A node without such methods has no pool.
+    /// Sets the number of threads in the worker pool, from 1 to 1,024. `#[offload]` and `#[blocking]` methods run
+    /// there.
+    ///
+    /// The default is one thread per CPU that the process may use, and at least 2. A node without such methods has
+    /// no pool.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node, Status, block_on};
@@ -143,154 +149,161 @@ impl NodeBuilder {
         self
     }
 
-    /// Calls of `#[offload]` and `#[blocking]` methods that may wait for a worker, of one peer and of all: 1,024 and
-    /// 4,096 by default. A call beyond that is refused with `ResourceExhausted` and has not run. Those that a worker has begun do not count;
-    /// [`NodeBuilder::handler_limit`] counts both.
+    /// Limits how many calls of `#[offload]` and `#[blocking]` methods wait for a worker. The default is 1,024 per
+    /// peer and 4,096 in all.
+    ///
+    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. Calls that a worker has begun
+    /// do not count here. [`NodeBuilder::handler_limit`] counts both.
     pub fn queued_jobs(mut self, limit: Limit) -> Self {
         self.pool.queued = limit;
         self
     }
 
-    /// How long a handler or task may keep its poller from going on before the log warns of it and names it; 1 s by
-    /// default, at least 1 ms. The report's counter `pollers_held` counts such times.
+    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 1 s,
+    /// the minimum 1 ms. The counter `pollers_held` in the report counts such stalls.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.hold_limit = limit;
         self
     }
 
-    /// Lets handlers and tasks use tokio: they run in this runtime's context, so `tokio::time::sleep`, `tokio::spawn` and
-    /// tokio's sockets work in them. They are still polled by this node's pollers; the runtime has to live as long.
+    /// Runs handlers and tasks in the context of a tokio runtime, so that `tokio::time::sleep`, `tokio::spawn` and
+    /// tokio's sockets work in them. The node's pollers still poll them. The runtime must outlive the node.
     #[cfg(feature = "tokio")]
     pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
         self.foreign = Foreign::tokio(handle);
         self
     }
 
-    /// Runs on a network inside this process, for tests: the node reaches the others on the network, and nobody else does.
-    /// It needs no port, no socket and no directory, so it starts next to anything. It has an address of its own there,
-    /// [`Node::local_address`], with the ports of [`NodeBuilder::listen`] whatever addresses those name; without any it has
-    /// a free port.
+    /// Runs the node on a network inside this process, for tests. It reaches only other nodes on that network.
+    ///
+    /// It needs no port, socket or directory. The node gets an address of that network, [`Node::local_address`],
+    /// with the ports given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without any it
+    /// gets a free port.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
         self
     }
 
-    /// Which provider to use. By default `TRUNKLINE_PROVIDER` decides, and without it `Auto`.
+    /// Sets the provider. The default is `TRUNKLINE_PROVIDER`, or else `Auto`.
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.options = self.options.provider(provider);
         self
     }
 
-    /// XRC or RC connections. By default `TRUNKLINE_CONNECTIONS` decides, and without it XRC is used if the
-    /// device has it. Nodes that communicate with each other need the same kind.
+    /// Sets the kind of connections, XRC or RC. The default is `TRUNKLINE_CONNECTIONS`, or else XRC if the device
+    /// supports it. Nodes that communicate need the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
         self.options = self.options.connections(connections);
         self
     }
 
-    /// Which NIC to use. By default `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX` decide, and without them the
-    /// first NIC that can serve is used.
+    /// Sets the NIC. The default is `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX`, or else the first usable NIC.
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.options = self.options.nic(nic);
         self
     }
 
-    /// Which CPUs the pollers run on; `Off` by default.
+    /// Sets the CPUs that the pollers run on. The default is `Off`.
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.options = self.options.pinning(pinning);
         self
     }
 
-    /// Whether the node may listen on addresses other than loopback although peers are not authenticated;
-    /// `false` by default.
+    /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
+    /// `false`.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.options = self.options.allow_unauthenticated(allow);
         self
     }
 
-    /// Largest message in bytes: the arguments or the result of a call, with headers. At least 64 KiB;
-    /// 64 MiB + 64 KiB by default.
+    /// Sets the largest message in bytes: the arguments or the result of a call, with headers. The default is 64
+    /// MiB + 64 KiB, the minimum 64 KiB.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.max_message_bytes(bytes);
         self
     }
 
-    /// Bytes of memory for large messages that are being received or still held. At least the largest
-    /// message + 64 KiB; 256 MiB by default.
+    /// Sets the memory, in bytes, for large messages that are being received or still held. The default is 256 MiB,
+    /// the minimum the largest message + 64 KiB.
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes(bytes);
         self
     }
 
-    /// Receives that each poller keeps posted at first, and at most: 512 and 8,192 by default, 16 to 16,384. Each
-    /// poller of each peer holds one; the depth grows with them.
+    /// Sets how many receives each poller keeps posted, at first and at most. The defaults are 512 and 8,192, the
+    /// range is 16 to 16,384. Each poller of each peer holds one, and the depth grows with them.
     pub fn srq_depth(mut self, first: u32, limit: u32) -> Self {
         self.options = self.options.srq_depth(first).srq_depth_limit(limit);
         self
     }
 
-    /// The part of `rendezvous_bytes` that one peer may use; half of it by default. At least 64 KiB more than
-    /// the largest message. A message for which there is no memory waits, and fails after 30 s.
+    /// Sets how much of `rendezvous_bytes` one peer may use. The default is half, the minimum the largest message +
+    /// 64 KiB. A message for which there is no memory waits, and fails after 30 s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
     }
 
-    /// Messages that may wait to be sent to one peer, and to all: 65,536 and 262,144 by default. Further calls wait, or
-    /// are refused ([`CallOptions::admission`](crate::CallOptions::admission)), and so are requests of a peer that leaves little room
-    /// for replies.
+    /// Limits how many messages wait to be sent. The default is 65,536 per peer and 262,144 in all.
+    ///
+    /// Calls beyond the limit wait or are refused, see [`CallOptions::admission`](crate::CallOptions::admission).
+    /// Requests of a peer that leaves little room for replies are refused too.
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.queued_messages(limit);
         self
     }
 
-    /// Bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128 MiB to one peer
-    /// and 512 MiB to all by default. At least the largest message. As many bytes of large replies may wait for room among these.
+    /// Limits the bytes of messages that wait to be sent, and of large messages that their peer has not READ. The
+    /// default is 128 MiB per peer and 512 MiB in all, the minimum the largest message. The same limit applies to
+    /// large replies that wait for room.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.limits.waiting_replies = limit;
         self.options = self.options.queued_bytes(limit);
         self
     }
 
-    /// Large messages that are announced and not READ yet, in each direction: 4,096 of one peer and 16,384 of
-    /// all by default. Further ones wait.
+    /// Limits how many large messages are announced and not READ yet, in each direction. The default is 4,096 per
+    /// peer and 16,384 in all. Further messages wait.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self
     }
 
-    /// A peer that takes none of the messages that wait for it for this long loses its session; 60 s by default.
+    /// Sets how long a peer may take none of the messages queued for it before it loses its session. The default is
+    /// 60 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
         self
     }
 
-    /// Handlers that may run at once for one peer, and for all. A call beyond that is refused with
-    /// `ResourceExhausted` and has not run. 16,384 per peer and 65,536 in all by default.
+    /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in all. A call beyond
+    /// the limit is refused with `ResourceExhausted` and has not run.
     pub fn handler_limit(mut self, limit: Limit) -> Self {
         self.limits.handlers = limit;
         self
     }
 
-    /// Calls from this node that may be under way at once to one peer, and to all. A call beyond that waits, or is
-    /// refused ([`CallOptions::admission`](crate::CallOptions::admission)). An eighth of each, at least 1 unless it is 1, is reserved for
-    /// calls that handlers make. 65,536 per peer and 262,144 in all by default.
+    /// Limits how many calls of this node are in flight. The default is 65,536 per peer and 262,144 in all.
+    ///
+    /// A call beyond the limit waits or is refused, see [`CallOptions::admission`](crate::CallOptions::admission).
+    /// An eighth of each limit is reserved for calls that handlers make: at least 1, unless the limit is 1.
     pub fn call_limit(mut self, limit: Limit) -> Self {
         self.limits.calls = limit;
         self
     }
 
-    /// Bytes of memory that the decoded arguments of handlers that run may take for one peer, and for all: 256 MiB
-    /// and 1 GiB by default, at least 64 KiB. A call beyond that is refused with `ResourceExhausted` and has not
-    /// run. A reply may take as much as one peer's arguments while it is decoded; then it is the caller's. `Bytes`
-    /// are not decoded.
+    /// Limits the memory, in bytes, that decoded arguments of running handlers take. The default is 256 MiB per
+    /// peer and 1 GiB in all, the minimum 64 KiB.
+    ///
+    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. A reply may take as much as one
+    /// peer's arguments while it is decoded. `Bytes` are not decoded and do not count.
     pub fn decoded_bytes(mut self, limit: Limit) -> Self {
         self.limits.decoded = limit;
         self
     }
 
-    /// Injects faults on the software device's link, in the format of `TRUNKLINE_FAULTS` and in place of
-    /// that variable: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides
+    /// `TRUNKLINE_FAULTS`, which has the same format.
     ///
     /// # Errors
     /// [`StartError::BadSetting`] when the text cannot be parsed.
@@ -299,16 +312,17 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// For simulations: replaces everything but pollers, addresses and services by the transport's
-    /// options, which can name a simulated runtime and a software device.
+    /// Replaces all settings but pollers, addresses and services by the transport's options. Simulations use it to
+    /// set a simulated runtime and a software device.
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Starts the node, for async code: [`NodeBuilder::start`] on a thread of its own, so that nothing blocks the caller's runtime.
-    /// If the future is dropped the node is, as soon as it has started.
+    /// Starts the node without blocking the caller's runtime: runs [`NodeBuilder::start`] on a separate thread.
+    ///
+    /// If the future is dropped, the node is dropped once it has started.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node};
@@ -328,10 +342,10 @@ impl NodeBuilder {
         async move { start.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
     }
 
-    /// Starts the node. This waits for the operating system, for some milliseconds.
+    /// Starts the node. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// The cause and the remedy.
+    /// Returns a [`StartError`] that names the cause and the remedy.
     pub fn start(self) -> Result<Node, StartError> {
         let mut options = self.options.pollers(self.pollers);
         // The same seed must give the same run, so a simulation does not depend on the environment.
@@ -407,50 +421,53 @@ impl NodeBuilder {
     }
 }
 
-/// A running node. Dropping it shuts it down, with a grace period of at most 200 ms; see [`Node::shutdown`].
+/// A running node. Dropping it shuts it down with a grace period of at most 200 ms, see [`Node::shutdown`].
 ///
-/// Dropping waits for the end of that. In a task of a tokio runtime, whose other tasks would wait too, it does so for at most 50 ms,
-/// and the rest goes on on a thread of its own; there [`Node::shutdown_async`] waits for all of it. Runtimes of other kinds are not noticed.
+/// Dropping blocks until the shutdown ends. In a task of a tokio runtime it blocks for at most 50 ms, and a
+/// separate thread completes the shutdown; await [`Node::shutdown_async`] there instead. Other runtimes are not
+/// detected.
 pub struct Node(Arc<Shared>);
 
-/// A node, for its handle and for threads that wait for its end.
+/// State of a node, shared by its handle and by threads that wait for its end.
 struct Shared {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
     budgets: Budgets,
-    /// Of its services.
+    /// Limits of its services.
     limits: LimitReports,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
-    /// If any of its services needs one.
+    /// `None` if no service needs a pool.
     pool: Option<Box<PoolThreads>>,
     watchdog: Arc<Watchdog>,
     state: Mutex<State>,
 }
 
 enum State {
-    /// Whoever does more than a look clones it, so that nobody waits for the lock.
+    /// Cloned for any longer use, to keep the lock short.
     Running(Arc<trunkline_transport::Node>),
-    /// Holds the last report.
+    /// The node has ended; this is its last report.
     Ended(Box<NodeReport>),
 }
 
 impl Node {
-    /// The settings of a node to start.
+    /// Returns the settings of a node to start.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
 
-    /// Where others reach the node: the first address that it listens on, with the port that it was given. If that is an
-    /// unspecified address, such as 0.0.0.0, this is the first of the device's addresses that the node is reached at.
+    /// Returns the first address that the node listens on, with the port that it was given.
+    ///
+    /// If that is an unspecified address, such as 0.0.0.0, this is the first of the device's addresses at which the
+    /// node is reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.0.local_address
     }
 
-    /// The node's state and counters; after a shutdown, those from before it.
+    /// Returns the node's state and counters. After a shutdown, they are those from before it.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -460,14 +477,15 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Registered memory of so many bytes, zeros or left over from earlier buffers of this node, to fill and to freeze:
-    /// an argument or a reply of type [`Bytes`](crate::Bytes) of more than 8 KiB that is all of it, or a slice of it, is
-    /// sent without a copy when the other arguments are few. The peer can read the bytes that it is sent, and no
-    /// others of the buffer. A slice is registered for each message, which a NIC may need long for: send whole
+    /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when there is no memory
+    /// left, when memory cannot be registered, as while the device is absent, and when the node has shut down.
+    ///
+    /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
+    /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the
+    /// bytes that it is sent. Each message with a slice registers that slice, which can take a NIC long; send whole
     /// buffers where that matters.
     ///
-    /// `None` when the machine has no memory left, when it cannot be registered, as while the device is away, and when
-    /// the node has shut down.
+    /// The buffer holds zeros, or the content of earlier buffers of this node.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -477,9 +495,10 @@ impl Node {
         node.buffer(bytes)
     }
 
-    /// A channel to a server: at one address, at the first of several that answers, by a name, or as a resolver finds it
-    /// ([`Target`]). It does nothing yet: names are resolved, and connections made, when they are needed, and what goes
-    /// wrong then is reported by [`Channel::ready`] and by calls.
+    /// Returns a channel to a [`Target`]: an address, several addresses, a name or a resolver.
+    ///
+    /// This does no I/O. Names are resolved and connections made when they are needed. [`Channel::ready`] and calls
+    /// report errors.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node, block_on};
@@ -495,20 +514,22 @@ impl Node {
         Channel::new(&self.0.inboxes, Link::new(&self.0.routes, to.into()))
     }
 
-    /// A channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server calls its client: over the session that
-    /// the client has made, and if that is over, over one that this node makes.
+    /// Returns a channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server
+    /// can call its client.
+    ///
+    /// It uses the session that the client has made. If that has ended, this node makes one.
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {
         self.channel(peer.address())
     }
 
-    /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future
-    /// is the task's output.
+    /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future resolves
+    /// to the task's output.
     ///
     /// # Errors
-    /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full,
-    /// `Unavailable` when the node has shut down, `Internal` when the task panicked, or is waited for by
-    /// [`crate::block_on`] on a poller's thread.
+    /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full, `Unavailable`
+    /// when the node has shut down, `Internal` when the task panicked, or is waited for by [`crate::block_on`] on a
+    /// poller's thread.
     pub fn run_on<F, R>(
         &self,
         poller: PollerIndex,
@@ -544,7 +565,7 @@ impl Node {
 }
 
 impl Shared {
-    /// The transport's report with what this layer adds.
+    /// Adds this layer's budgets, limits and counters to the transport's report.
     fn complete(&self, mut report: NodeReport) -> NodeReport {
         let jobs = self.pool.iter().map(|pool| pool.pool().report());
         report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
@@ -560,8 +581,10 @@ impl Shared {
 }
 
 impl Channel {
-    /// A channel of `node` to the node that listens at `server`. A host name is resolved now, which may
-    /// block, and its first address is used from then on; [`Node::channel`] does neither.
+    /// Creates a channel of `node` to the node that listens at `server`.
+    ///
+    /// A host name is resolved by this function, which may block, and only its first address is used.
+    /// [`Node::channel`] avoids both.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -570,7 +593,7 @@ impl Channel {
     }
 }
 
-/// The future of a task's output, from [`Node::run_on`]. The task continues when this is dropped.
+/// A future of a task's output, from [`Node::run_on`]. Dropping it does not stop the task.
 #[derive(Debug)]
 pub struct RunOn<R> {
     refusal: Option<Status>,

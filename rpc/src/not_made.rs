@@ -1,9 +1,9 @@
-//! Why the handler of a service cannot be made. Pollers return it, and it ends the start of their node.
+//! The error of a handler that cannot be created. Pollers return it, and the start of their node fails with it.
 
-/// Why a handler cannot be made.
+/// The cause for which a handler cannot be created.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A service whose handler cannot be made on a poller.
+/// A service whose handler cannot be created on a poller.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler of {service} cannot be made: {cause}")]
 pub(crate) struct NotMade {

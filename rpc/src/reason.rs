@@ -1,14 +1,14 @@
-//! Who ended a call with a status, and the named reasons for which a node does so in a handler's place.
-//!
-//! Used by `status` and the frames; knows of no other module.
+//! Programs react to a failed call by its cause, not by the text of its status. [`Origin`] names the side that
+//! ended a call, and [`Reason`] the cause for which a node did so in the handler's place. The module depends on no
+//! other.
 
 use std::fmt;
 
-/// Who ended a call.
+/// The side that ended a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// This node, without an answer of the peer, or in spite of it.
+    /// This node, without a reply from the peer or despite one.
     Local,
     /// The server's node, in place of the handler.
     Peer,
@@ -26,14 +26,13 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a node ended a call in a handler's place, for programs that act on it. The text of the status has the
-/// particulars.
+/// The cause for which a node ended a call in the handler's place. The message of the status has the particulars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A budget, a queue or memory is used up.
+    /// A budget, a queue or memory is exhausted.
     Overloaded,
-    /// The node finishes what runs and takes nothing new, or has shut down.
+    /// The node is draining or has shut down.
     Draining,
     /// The peer cannot be reached, or its session ended.
     Unreachable,
@@ -51,7 +50,7 @@ pub enum Reason {
     OtherSchema,
     /// The peer speaks another version of the protocol.
     OtherProtocol,
-    /// The request asks for something that the node does not know and may not ignore.
+    /// The request has a mandatory extension that the node does not know.
     UnknownExtension,
     /// The arguments cannot be encoded or decoded.
     BadArguments,
@@ -61,14 +60,14 @@ pub enum Reason {
     TooLarge,
     /// The handler panicked.
     Panicked,
-    /// The program used the library in a way that cannot work.
+    /// The program used the library incorrectly.
     Misuse,
     /// The service has another codec.
     OtherCodec,
 }
 
 impl Reason {
-    /// All, by their numbers in replies, which begin with 1.
+    /// All reasons in the order of their numbers in replies, which begin with 1.
     const NUMBERED: [Self; 17] = [
         Self::NoService,
         Self::NoMethod,
@@ -89,13 +88,13 @@ impl Reason {
         Self::OtherCodec,
     ];
 
-    /// Its number in a reply.
+    /// Returns the reason's number in a reply.
     pub(crate) fn number(self) -> u8 {
         let at = Self::NUMBERED.iter().position(|reason| *reason == self);
         at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or_default()
     }
 
-    /// The reason with this number, if it is assigned.
+    /// Returns the reason with this number, if it is assigned.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::NUMBERED.get(usize::from(number).checked_sub(1)?).copied()
     }

@@ -1,4 +1,4 @@
-//! What a node reports about itself: [`Node::report`](crate::Node::report), and what that consists of.
+//! The report of a node, from [`Node::report`](crate::Node::report).
 
 pub use trunkline_transport::{
     BudgetReport, DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey,

@@ -1,14 +1,14 @@
-//! What a lookup has found, on its way to the poller that asked for it.
+//! The result of a lookup, on its way to the poller that requested it.
 
 use crate::route_id::RouteId;
 use std::net::SocketAddr;
 
-/// What has come of a lookup.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// For this route.
+    /// The route that was looked up.
     pub(crate) route: RouteId,
-    /// The lookup's number.
+    /// Number of the lookup.
     pub(crate) number: u64,
     /// The addresses, or an error and its sources.
     pub(crate) outcome: Result<Vec<SocketAddr>, Vec<String>>,

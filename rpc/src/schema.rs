@@ -1,14 +1,12 @@
-//! What must fit between a client and a server: the version of a service's schema, and its codec.
-//!
-//! Used by the frames and by names; knows of no other module.
+//! The schema version and the codec, which a client and a server must agree on. Depends on no other module.
 
-/// What the stubs of a service were generated from.
+/// The schema that a service's stubs were generated from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Schema {
-    /// Its version.
+    /// Version of the schema.
     pub(crate) version: u32,
-    /// How many earlier versions they can do with, too.
+    /// Number of earlier versions that are also compatible.
     pub(crate) older: u8,
-    /// The number of the codec.
+    /// Number of the codec.
     pub(crate) codec: u8,
 }

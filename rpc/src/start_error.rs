@@ -1,7 +1,5 @@
-//! Why a node does not start.
-//!
-//! Owns the mapping from the transport's errors to those of the public API, which name neither a
-//! provider's types nor those of verbs.
+//! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
+//! those of the public API, which name no types of a provider or of verbs.
 
 use crate::not_made::{Cause, NotMade};
 use std::fmt;
@@ -10,8 +8,8 @@ use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
 use trunkline_verbs::headroom::NoRoom;
 
-/// Why a node did not start. Each text names the cause and the remedy; `Debug` prints it too, since that
-/// is what a `main` that returns an error prints.
+/// The error of a node that did not start. Each message names the cause and the remedy. `Debug` prints the message
+/// too, because a `main` that returns an error prints that.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -21,30 +19,30 @@ pub enum StartError {
     /// An address cannot be resolved or listened on.
     #[error("cannot listen on {address}: {cause}")]
     BadAddress {
-        /// The address, as it was given.
+        /// The address as given.
         address: String,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
     /// Other hosts can reach this address, peers are not authenticated, and
     /// [`crate::NodeBuilder::allow_unauthenticated`] was not called.
     #[error("{}", Transport::NotLoopback(*.0))]
     NotLoopback(SocketAddr),
-    /// [`crate::ProviderChoice::Require`] was asked for, and no NIC can serve.
+    /// [`crate::ProviderChoice::Require`] was requested, and no NIC is usable.
     #[error("{}", Transport::NoHardware(.0.clone()))]
     NoNic(NoNic),
-    /// [`crate::Connections::Xrc`] was asked for, and the device of this name has no XRC.
+    /// [`crate::Connections::Xrc`] was requested, and the device of this name does not support XRC.
     #[error("{}", Transport::NoXrc(.0.clone()))]
     NoXrc(String),
-    /// The handler of a service cannot be made: its factory failed or panicked.
+    /// The handler of a service cannot be created: its factory failed or panicked.
     #[error("the handler of {service} cannot be made: {cause}")]
     Handler {
-        /// The service.
+        /// Name of the service.
         service: &'static str,
-        /// What the factory returned, or the message of its panic.
+        /// Error of the factory, or the message of its panic.
         cause: Cause,
     },
-    /// The device or the operating system refused something that every node needs.
+    /// The device or the operating system refused a resource that every node needs.
     #[error(transparent)]
     Refused(StartCause),
     /// Two services have the same name, or names with the same hash.
@@ -54,7 +52,7 @@ pub enum StartError {
     DuplicateService(&'static str),
 }
 
-/// The cause of a [`StartError`]; programs print it.
+/// The cause of a [`StartError`], for display.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartCause(Transport);
@@ -66,22 +64,22 @@ impl fmt::Debug for StartError {
 }
 
 impl StartError {
-    /// A setting that is out of range.
+    /// Creates the error of a setting that is out of range.
     pub(crate) fn bad_option(option: &'static str, value: usize, remedy: &'static str) -> Self {
         Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
     }
 
-    /// The operating system refuses something.
+    /// Creates the error of a failed system call.
     pub(crate) fn os(doing: &'static str, cause: io::Error) -> Self {
         Self::from_transport(Transport::Os { doing, cause })
     }
 
-    /// A limit of the process leaves too little memory.
+    /// Creates the error of a process limit that leaves too little memory.
     pub(crate) fn no_room(cause: NoRoom) -> Self {
         Self::from_transport(Transport::NoRoom { doing: "start a node", cause })
     }
 
-    /// The same failure in the terms of the public API.
+    /// Converts an error of the transport to the public API.
     pub(crate) fn from_transport(error: Transport) -> Self {
         match error {
             Transport::NotLoopback(address) => Self::NotLoopback(address),

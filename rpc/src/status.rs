@@ -1,6 +1,6 @@
-//! The status of a call that failed: a code, who ended it and why, and whether its handler may have run.
-//!
-//! Used by every other module; knows of none but the transport's reasons for a lost peer.
+//! A caller must learn what failed, who ended the call, and whether it is safe to repeat it. A [`Status`] has a
+//! code, a message, an origin, a reason and [`Status::may_have_run`]. Every other module uses it; it depends only
+//! on the transport's reasons for a lost peer.
 
 use crate::reason::{Origin, Reason};
 use bytes::Bytes;
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use trunkline_transport::{Body, PeerDown};
 
-/// Longest message that is sent, in bytes; a longer one is cut.
+/// Maximum length of a message that is sent, in bytes; a longer one is cut.
 pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
-/// Most causes of a status, and the longest text of one in bytes; longer ones are cut.
+/// Maximum number of causes of a status, and maximum length of one in bytes; longer texts are cut.
 pub(crate) const MOST_CAUSES: usize = 16;
 pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
-/// Most bytes of details that are sent.
+/// Maximum size of the details that are sent, in bytes.
 pub(crate) const MOST_DETAILS: usize = 1 << 20;
 
-/// What kind of failure a [`Status`] is, with gRPC's names and numbers (1 to 16).
+/// The kind of failure of a [`Status`], with gRPC's names and numbers (1 to 16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Code {
     /// The caller gave up.
     Cancelled = 1,
-    /// The kind is unknown: the peer sent a code that this version does not know, or the handler chose this one.
+    /// The kind is unknown: the peer sent a code unknown to this version, or the handler chose this one.
     Unknown = 2,
     /// The arguments are wrong, whatever the state of the server.
     InvalidArgument = 3,
     /// The deadline passed.
     DeadlineExceeded = 4,
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     NotFound = 5,
-    /// What the call was to create exists already.
+    /// The object to create exists already.
     AlreadyExists = 6,
     /// The caller may not do this.
     PermissionDenied = 7,
-    /// A resource is exhausted: memory, the room in a queue, or a size limit.
+    /// A resource is exhausted: memory, queue space or a size limit.
     ResourceExhausted = 8,
     /// The server is not in the state that the call needs.
     FailedPrecondition = 9,
@@ -56,7 +56,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code with this number on the wire; `Unknown` for a number that is not assigned.
+    /// Returns the code with this number on the wire, or `Unknown` if the number is not assigned.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         match number {
@@ -79,13 +79,13 @@ impl Code {
         }
     }
 
-    /// The number on the wire, 1 to 16.
+    /// Returns the number on the wire, 1 to 16.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether a caller may try again later, with the same arguments.
+    /// Returns true if a caller may try again later with the same arguments.
     fn invites_a_retry(self) -> bool {
         matches!(
             self,
@@ -98,12 +98,12 @@ impl Code {
     }
 }
 
-/// Why a call failed: a code for programs, a message for humans, who ended it, and optional details.
+/// The reason why a call failed: a code for programs, a message for humans, the origin, and optional details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
     message: String,
-    /// Within the limits, the nearest first.
+    /// Causes within the limits, the nearest first.
     causes: Vec<String>,
     details: Body,
     origin: Origin,
@@ -112,7 +112,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status for a handler to return. [`Status::may_have_run`] is `true`.
+    /// Creates a status for a handler to return. [`Status::may_have_run`] is `true`.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
@@ -127,50 +127,50 @@ impl Status {
         }
     }
 
-    /// The status of a call whose handler has certainly not run, as this node ends it.
+    /// Creates the status of a call that this node ends and whose handler has certainly not run.
     pub(crate) fn not_run(code: Code, message: impl Into<String>) -> Self {
         Self { may_have_run: false, ..Self::ran(code, message) }
     }
 
-    /// The status of a call whose handler may have run, as this node ends it.
+    /// Creates the status of a call that this node ends and whose handler may have run.
     pub(crate) fn ran(code: Code, message: impl Into<String>) -> Self {
         Self { origin: Origin::Local, ..Self::new(code, message) }
     }
 
-    /// The same with a named reason.
+    /// Sets the reason.
     pub(crate) fn because(self, reason: Reason) -> Self {
         Self { reason: Some(reason), ..self }
     }
 
-    /// The same as a handler returned it.
+    /// Sets the origin to the handler.
     pub(crate) fn of_handler(self) -> Self {
         Self { origin: Origin::Handler, ..self }
     }
 
-    /// The same as the server's node ended it.
+    /// Sets the origin to the server's node.
     pub(crate) fn of_peer(self) -> Self {
         Self { origin: Origin::Peer, ..self }
     }
 
-    /// The kind of failure.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What happened, in a human-readable form.
+    /// Returns the human-readable description of the failure.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What led to it, in a human-readable form, the nearest cause first; empty by default.
+    /// Returns the human-readable causes, the nearest first. Empty by default.
     #[must_use]
     pub fn causes(&self) -> &[String] {
         &self.causes
     }
 
-    /// The same status with one more cause, which led to the last one. At most 16 are kept, of 1 KiB each.
+    /// Appends a cause, which led to the last one. At most 16 causes are kept, of 1 KiB each.
     #[must_use]
     pub fn with_cause(mut self, cause: impl fmt::Display) -> Self {
         if self.causes.len() < MOST_CAUSES {
@@ -181,7 +181,7 @@ impl Status {
         self
     }
 
-    /// The same status with an error and its sources as causes.
+    /// Appends an error and its sources as causes.
     #[must_use]
     pub fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
         let mut next = Some(error);
@@ -192,27 +192,30 @@ impl Status {
         self
     }
 
-    /// The same status with these causes, which are within the limits.
+    /// Sets the causes, which must be within the limits.
     pub(crate) fn with_causes(mut self, causes: Vec<String>) -> Self {
         self.causes = causes;
         self
     }
 
-    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default. More
-    /// than 1 MiB is not sent: the status arrives without it, and with a last cause that names its size.
+    /// Returns the data that the handler attached for programs, in a format that both sides have agreed on. Empty
+    /// by default.
+    ///
+    /// Details of more than 1 MiB are not sent. The status arrives without them, and its last cause names their
+    /// size.
     #[must_use]
     pub fn details(&self) -> &Bytes {
         self.details.as_bytes()
     }
 
-    /// The same status with details.
+    /// Sets the details.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = Body::from(details.into());
         self
     }
 
-    /// The same status as it is sent: without details that no receiver takes.
+    /// Removes details that are too large to be sent.
     pub(crate) fn within_limits(mut self) -> Self {
         let bytes = self.details.len();
         if bytes <= MOST_DETAILS {
@@ -225,41 +228,40 @@ impl Status {
         ))
     }
 
-    /// Who ended the call.
+    /// Returns the side that ended the call.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// Why a node ended the call in the handler's place. `None` is a status that a handler returned, or that the
-    /// program made.
+    /// Returns the reason why a node ended the call in the handler's place. `None` if a handler returned the status
+    /// or the program created it.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
-    /// Whether the handler may have run. `false` is a guarantee that it has not; `true` means that it
-    /// has, or that nobody knows.
+    /// Returns true if the handler has run or may have run. `false` guarantees that it has not.
     ///
-    /// It is about the call that ended with this status, and each node decides it for its own calls. A handler
-    /// that returns the status of a call that it made has run, whatever became of that call.
+    /// This concerns the call that ended with this status, and each node decides it for its own calls. A handler
+    /// that returns the status of a nested call has run, whatever became of that call.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.may_have_run
     }
 
-    /// The same, with the call that it is the status of named before the message.
+    /// Prefixes the message with the call's name.
     pub(crate) fn of_call(self, call: fmt::Arguments<'_>) -> Self {
         Self { message: format!("{call}: {}", self.message), ..self }
     }
 
-    /// The status of a call to a peer that was lost, or whose request could not be sent.
+    /// Creates the status of a call whose peer was lost, or whose request could not be sent.
     pub(crate) fn unreachable(call: impl fmt::Display, cause: PeerDown, may_have_run: bool) -> Self {
         let (code, reason) = Self::of(cause);
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
-    /// What a call ends with for such a cause.
+    /// Returns the code and the reason of a call that ends for this cause.
     pub(crate) fn of(cause: PeerDown) -> (Code, Reason) {
         match cause {
             PeerDown::Deadline => (Code::DeadlineExceeded, Reason::Expired),
@@ -277,7 +279,7 @@ impl Status {
     }
 }
 
-/// The beginning of a text, of so many bytes at most.
+/// Returns the longest prefix of a text within `most_bytes` bytes.
 pub(crate) fn cut(text: &str, most_bytes: usize) -> &str {
     let end = (0..=most_bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
@@ -287,7 +289,7 @@ macro_rules! constructors {
     ($($name:ident $code:ident),*) => {
         impl Status {
             $(
-                #[doc = concat!("A status with [`Code::", stringify!($code), "`].")]
+                #[doc = concat!("Creates a status with [`Code::", stringify!($code), "`].")]
                 #[must_use]
                 pub fn $name(message: impl Into<String>) -> Self {
                     Self::new(Code::$code, message)
@@ -305,9 +307,10 @@ constructors!(
     data_loss DataLoss, unauthenticated Unauthenticated
 );
 
-/// The code, the message and the causes. "(the call may have run)" follows if a node ended the call, that is so, and the
-/// code is one after which callers may try again: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or
-/// `Unavailable`. A handler that returned its status has run, which needs no mention.
+/// Writes the code, the message and the causes.
+///
+/// "(the call may have run)" follows if a node ended the call, the call may have run, and the code is one after
+/// which callers may try again: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.code, self.message)?;

@@ -1,4 +1,4 @@
-//! What generated code uses. Programs need it only if they write stubs by hand.
+//! The API that generated code uses. Programs need it only for stubs written by hand.
 
 pub use crate::call::{Call, Decoded, Response, Wait};
 pub use crate::call_error::{Fallible, HandlerError};

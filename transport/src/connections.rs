@@ -10,15 +10,15 @@ use std::fmt;
 use std::str::FromStr;
 use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, QpType};
 
-/// Which connections a node uses. Two nodes understand each other only if both use the same.
+/// The kind of a node's connections. Two nodes can communicate only if both use the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Connections {
-    /// XRC if the device has it, else RC.
+    /// XRC if the device supports it, otherwise RC.
     #[default]
     Auto,
-    /// XRC, or no node at all.
+    /// XRC. A node does not start without it.
     Xrc,
-    /// RC, for instance to speak with nodes whose devices have no XRC.
+    /// RC, for example to communicate with nodes whose devices lack XRC.
     Rc,
 }
 

@@ -1,4 +1,4 @@
-//! A network of the nodes of one process, for tests of programs.
+//! A network of nodes inside one process, for tests.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -8,35 +8,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::Hub;
 
-/// A network of nodes of one process, which reach each other and nothing else: it needs no port, no socket and no
-/// file. Nodes join it by `NodeBuilder::in_process`, and have an address of their own in it, `Node::local_address`. Clones are the same network.
+/// A network of nodes inside one process, which reach only each other. It needs no port, socket or file.
+///
+/// Nodes join it by `NodeBuilder::in_process` and get an address of it, `Node::local_address`. Clones are the same
+/// network.
 #[derive(Clone, Default)]
 pub struct InProcessNetwork(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     hub: Arc<Hub>,
-    /// Addresses that were given.
+    /// Number of addresses handed out.
     given: AtomicU32,
 }
 
-/// Addresses are given from here on. They are loopback addresses, since no other host can reach them.
+/// First address handed out. It is a loopback address, because no other host can reach it.
 const FIRST: u32 = u32::from_be_bytes([127, 64, 0, 1]);
 
 impl InProcessNetwork {
-    /// A network without nodes.
+    /// Creates a network without nodes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An address that no other node of the network has, unless four million have come before.
+    /// Returns an address that no other node of the network has, unless four million were handed out before.
     pub(crate) fn address(&self) -> IpAddr {
         let given = self.0.given.fetch_add(1, Ordering::Relaxed) % (1 << 22);
         Ipv4Addr::from(FIRST + given).into()
     }
 
-    /// How a device is opened that has this address of the network.
+    /// Returns the options of a device with this address of the network.
     pub(crate) fn device(&self, address: IpAddr) -> SoftOptions {
         let link = trunkline_softrdma::device::LinkChoice::InProcess(Arc::clone(&self.0.hub));
         SoftOptions { addresses: vec![address], link, ..SoftOptions::default() }

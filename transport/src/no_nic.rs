@@ -1,29 +1,29 @@
-//! Why no NIC is used: each cause with what to do about it.
+//! The reason why no NIC is used, with the remedy.
 //!
-//! Made by the provider's `choose` and `survey`. It becomes an error where a NIC was required, and the
-//! reason for the software device where it was not.
+//! Created by the provider's `choose` and `survey`. It is an error if a NIC is required, and otherwise the reason
+//! for using the software device.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Why no RDMA NIC can be used: the cause and what to do about it.
+/// The reason why no RDMA NIC is usable. Each message names the cause and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNic {
     /// The program was built without the adapter.
     #[error("no rdma-core support in this build (build with --features rdma-core)")]
     NotBuilt,
-    /// The kernel's RDMA subsystem is not there.
+    /// The kernel's RDMA subsystem is missing.
     #[error(
         "there is no /dev/infiniband: load the driver of the NIC, with ib_uverbs and rdma_ucm, or make a soft \
          RoCE device (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev INTERFACE)"
     )]
     NoSubsystem,
-    /// A device file may not be opened.
+    /// Permission to open a device file is denied.
     #[error("{} may not be opened by this user: allow it to read and write there, by group or udev rule", .0.display())]
     NoPermission(PathBuf),
-    /// libibverbs lists nothing.
+    /// libibverbs lists no device.
     #[error(
         "there is no RDMA device (ibv_devices lists none): load the driver of the NIC and install its provider \
          (package ibverbs-providers), or make a soft RoCE device (rdma link add rxe0 type rxe netdev INTERFACE)"
@@ -32,57 +32,57 @@ pub enum NoNic {
     /// The list of devices could not be read.
     #[error("the RDMA devices cannot be listed: {0}")]
     NoList(String),
-    /// None has the name that was asked for.
+    /// No device has the requested name.
     #[error("no RDMA device is called {name}; there are: {there}")]
     NotNamed {
-        /// Which was asked for.
+        /// Requested name.
         name: String,
-        /// Those that there are.
+        /// Names of the devices that exist.
         there: String,
     },
-    /// It cannot be opened.
+    /// The device cannot be opened.
     #[error("the RDMA device {device} cannot be opened: {cause}")]
     CannotOpen {
-        /// Which.
+        /// Name of the device.
         device: String,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// Its port has no link.
+    /// No port of the device is active.
     #[error(
         "no port of the RDMA device {0} is active: see that its network interface is up and has a link (ip link)"
     )]
     NoActivePort(String),
-    /// It has no GID at all, or none for RoCE v2.
+    /// The device has no RoCE v2 GID.
     #[error(
         "the RDMA device {0} has no RoCE v2 GID: give its network interface an IP address; InfiniBand and RoCE v1 \
          are not supported"
     )]
     NoRoceV2(String),
-    /// Its RoCE v2 GIDs are link-local.
+    /// All RoCE v2 GIDs of the device are link-local.
     #[error(
         "the only RoCE v2 GIDs of the RDMA device {0} are link-local: give its network interface an IP address \
          (ip addr add ADDRESS/PREFIX dev INTERFACE)"
     )]
     OnlyLinkLocal(String),
-    /// The GID that was asked for cannot be used.
+    /// The requested GID is not usable.
     #[error("GID {index} of the RDMA device {device} {what}; usable are: {usable}")]
     BadGid {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// Which GID.
+        /// Index of the GID.
         index: u16,
-        /// What is wrong with it.
+        /// Reason why it is not usable.
         what: String,
-        /// Those that can be.
+        /// Usable GIDs.
         usable: String,
     },
-    /// No device has the address that the node is to have.
+    /// No device has the node's address.
     #[error("no RDMA device has the address {address}; {there}")]
     NoSuchAddress {
-        /// Which.
+        /// Requested address.
         address: IpAddr,
-        /// What the devices have.
+        /// Addresses of the devices.
         there: String,
     },
     /// An address to listen on is link-local.
@@ -93,25 +93,26 @@ pub enum NoNic {
     /// No single device has all addresses.
     #[error("the addresses to listen on belong to no single RDMA device: start a node for each ({there})")]
     Scattered {
-        /// What the devices have.
+        /// Addresses of the devices.
         there: String,
     },
-    /// A client would have to show itself to other hosts.
+    /// The device's address is reachable from other hosts, and peers are not authenticated.
     #[error(
         "the address {address} of the RDMA device {device} can be reached by other hosts, and peers are not \
          authenticated: call `allow_unauthenticated(true)` where the program builds its node, or pass \
          --allow-unauthenticated if it has that flag"
     )]
     NotLoopback {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// Its address.
+        /// Address of the device.
         address: IpAddr,
     },
 }
 
 impl NoNic {
-    /// How near to serving the device came: of several devices, the nearest one's reason is reported.
+    /// Returns how close the device came to being usable. With several devices, the reason of the closest one is
+    /// reported.
     pub(crate) fn nearness(&self) -> u8 {
         match self {
             Self::CannotOpen { .. } => 1,

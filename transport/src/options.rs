@@ -13,25 +13,25 @@ use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::FaultPlan;
 use trunkline_verbs::Clock;
 
-/// Which family of RDMA devices to use.
+/// The family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProviderChoice {
-    /// A NIC when there is one that can do it, else the software device.
+    /// A NIC if a usable one exists, otherwise the software device.
     #[default]
     Auto,
-    /// A NIC, or no node at all.
+    /// A NIC. A node does not start without one.
     Require,
     /// The software device.
     Soft,
 }
 
-/// Which NIC, where there are several. What is not given is chosen: the first device that has the
-/// addresses, and of its GIDs the first of RoCE v2 that is not link-local.
+/// The NIC to use among several. The default is the first device that has the node's addresses, and its first RoCE
+/// v2 GID that is not link-local.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NicOptions {
-    /// Its name, as `ibv_devices` lists it.
+    /// Name of the NIC, as `ibv_devices` lists it.
     pub device: Option<String>,
-    /// Index in its table of GIDs: the node's addresses then have to be that one.
+    /// Index in the NIC's table of GIDs. The node must use the address of that GID.
     pub gid_index: Option<u16>,
 }
 
@@ -48,16 +48,16 @@ impl std::str::FromStr for ProviderChoice {
     }
 }
 
-/// On which CPUs the pollers run.
+/// The CPUs that the pollers run on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// Wherever the scheduler puts them. They yield early and sleep soon.
+    /// No pinning. The pollers yield early and soon sleep.
     #[default]
     Off,
-    /// One CPU each, from those that the process may use, if there are more CPUs than pollers;
-    /// else as `Off`.
+    /// One CPU per poller, from those that the process may use, if it has more CPUs than pollers. Otherwise as
+    /// `Off`.
     Auto,
-    /// These CPUs, by poller.
+    /// These CPUs, indexed by poller.
     List(Vec<usize>),
 }
 

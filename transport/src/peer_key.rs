@@ -6,8 +6,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// A peer node as this node's pollers know it: by the address that it listens on. So the key stays the same over
-/// reconnects, also when the peer was forgotten meanwhile, and what is charged to it stays charged.
+/// The key of a peer node: the address that it listens on. It stays the same over reconnects, even if the peer was
+/// forgotten meanwhile, and so do charges to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(Words);
 
@@ -60,8 +60,8 @@ impl Hash for Hint {
 }
 
 impl PeerKey {
-    /// The peer that listens at `address`, in any spelling of it: IPv4 inside of IPv6 is IPv4, and there is no
-    /// flow label.
+    /// Creates the key of the peer that listens at `address`, in canonical form: IPv4 inside of IPv6 becomes IPv4,
+    /// and the flow label is dropped.
     #[must_use]
     #[inline]
     pub const fn new(address: SocketAddr) -> Self {
@@ -73,13 +73,13 @@ impl PeerKey {
         Self(Words { high, low, port: address.port(), hint: Hint::NOWHERE })
     }
 
-    /// Where the peer listens.
+    /// Returns the address that the peer listens on.
     #[must_use]
     pub fn address(self) -> SocketAddr {
         SocketAddr::new(self.host(), self.0.port)
     }
 
-    /// The host of the peer, by its IP address.
+    /// Returns the IP address of the peer's host.
     #[must_use]
     pub fn host(self) -> IpAddr {
         let Words { high, low, .. } = self.0;

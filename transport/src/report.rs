@@ -1,4 +1,4 @@
-//! What a node reports about itself: provider, objects, counters, traffic by lane.
+//! The report of a node: provider, objects, counters, and traffic by lane.
 #![forbid(unsafe_code)]
 
 use crate::{BudgetReport, PeerKey, PollerIndex};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// A node at one moment.
+/// The state and the counters of a node at one moment.
 #[derive(Debug, Clone)]
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
-    /// What its packets travel on.
+    /// Link that its packets use.
     pub link: String,
     /// Name of the device.
     pub device: String,
@@ -21,97 +21,95 @@ pub struct NodeReport {
     pub address: SocketAddr,
     /// Index of that address in the device's table of GIDs.
     pub gid_index: Option<u16>,
-    /// Why this provider and this device.
+    /// Reason for the choice of this provider and this device.
     pub why: String,
-    /// What its connections are: `xrc`, or `rc` (then the QPs below are RC QPs).
+    /// Kind of its connections: `xrc`, or `rc` (then the QPs below are RC QPs).
     pub connections: &'static str,
-    /// Why those.
+    /// Reason for the choice of this kind.
     pub connections_why: String,
-    /// Devices that the node has had one after the other: more than 1 when its device was removed and
-    /// came back.
+    /// Number of devices that the node has had in succession: more than 1 if its device was removed and came back.
     pub incarnations: u64,
-    /// Since when the device is away; `None` while there is one.
+    /// Time at which the device was removed; `None` while it is present.
     pub removed_since: Option<SystemTime>,
-    /// Pollers of the node.
+    /// Number of pollers of the node.
     pub pollers: u16,
-    /// CPUs that the process may use.
+    /// Number of CPUs that the process may use.
     pub cpus: usize,
-    /// Whether its pollers have to share CPUs, with each other or with other threads, and
-    /// therefore yield and sleep instead of spinning.
+    /// True if its pollers share CPUs with each other or with other threads, and therefore yield and sleep instead
+    /// of spinning.
     pub oversubscribed: bool,
-    /// INI QPs now: one per poller and peer.
+    /// Number of INI QPs: one per poller and peer.
     pub ini: u32,
-    /// TGT QPs now: one per poller of each peer.
+    /// Number of TGT QPs: one per poller of each peer.
     pub tgt: u32,
-    /// SRQs: one per poller.
+    /// Number of SRQs: one per poller.
     pub srqs: u32,
     /// RNR NAKs sent and received since the start.
     pub rnr: u64,
     /// Packets sent again since the start.
     pub retransmits: u64,
-    /// Requests of peers that were refused because these want connections of the other kind, as far as the
-    /// device reports it; the log names each peer once. Both sides need the same
-    /// `NodeBuilder::connections`.
+    /// Requests refused because the peer wants connections of the other kind, if the device reports it. The log
+    /// names each such peer once. Both sides need the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// All counters of the device, with those of the devices before it, and two of the node's own:
-    /// `session_refused_unproven`, requests that were refused with a cookie, and `frames_of_unknown_kind`, frames that
-    /// were ignored because this version does not know their kind.
+    /// All counters of the device, including those of earlier devices, and two of the node:
+    /// `session_refused_unproven`, requests refused with a cookie, and `frames_of_unknown_kind`, frames ignored
+    /// because this version does not know their kind.
     pub counters: Vec<DeviceCounter>,
-    /// What peers may use of this node, and do.
+    /// Budgets of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
-    /// Limits of the services that the upper half offers, and of their methods.
+    /// Limits of the offered services and of their methods.
     pub limits: Vec<LimitReport>,
-    /// The ways that packets take to peers now, as far as the device has more than one.
+    /// Paths that packets take to peers, if the device has more than one.
     pub paths: Vec<PathReport>,
-    /// Messages by peer, local and remote poller.
+    /// Messages by peer, local poller and remote poller.
     pub traffic: Vec<LaneReport>,
 }
 
-/// How many calls of a service, or of one of its methods, may run at once, and do.
+/// The limit of concurrent calls of a service or of one of its methods, and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitReport {
-    /// The service, or `service.method`.
+    /// Name of the service, or `service.method`.
     pub name: String,
     /// Calls that run now, on all pollers.
     pub running: u32,
-    /// Most that may.
+    /// Maximum number of running calls.
     pub limit: u32,
-    /// Calls that were refused for it since the start.
+    /// Calls refused by the limit since the start.
     pub refused: u64,
 }
 
-/// QPs that take the same way to the same address.
+/// The QPs that take the same path to the same address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathReport {
-    /// The address of the peer.
+    /// Address of the peer.
     pub address: IpAddr,
-    /// The way: `shm` for memory that the peer's process shares, else the device's link, such as `udp`.
+    /// Path: `shm` for memory shared with the peer's process, or the device's link, such as `udp`.
     pub path: &'static str,
-    /// Why it is not shared memory; empty where that is no question.
+    /// Reason why it is not shared memory; empty if that does not apply.
     pub why: &'static str,
-    /// How many QPs, those that receive included.
+    /// Number of QPs, including those that receive.
     pub qps: u32,
 }
 
 /// A counter of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCounter {
-    /// Name in snake case, such as `rnr_nak_sent`; the same event has the same name on every provider.
+    /// Name in snake case, such as `rnr_nak_sent`. The same event has the same name on every provider.
     pub name: &'static str,
     /// Events since the node started.
     pub value: u64,
 }
 
-/// Messages between one poller here and one poller of a peer, since the peer is known.
+/// The messages between one local poller and one poller of a peer, since the peer is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneReport {
     /// The peer.
     pub peer: PeerKey,
-    /// Where it listens.
+    /// Address that the peer listens on.
     pub address: SocketAddr,
-    /// The poller here.
+    /// Local poller.
     pub local: PollerIndex,
-    /// The poller there.
+    /// Poller of the peer.
     pub remote: PollerIndex,
     /// Messages sent.
     pub sent: u64,
@@ -120,7 +118,7 @@ pub struct LaneReport {
 }
 
 impl NodeReport {
-    /// INI and TGT QPs together.
+    /// Returns the number of INI and TGT QPs.
     #[must_use]
     pub fn qps(&self) -> u32 {
         self.ini + self.tgt
@@ -152,7 +150,7 @@ type Lanes = BTreeMap<(u16, u16), Arc<LaneCounters>>;
 pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, Lanes>>);
 
 impl Traffic {
-    /// The counters of a lane; the same ones for the same lane.
+    /// Returns the counters of a lane, the same ones for the same lane.
     pub(crate) fn lane(&self, peer: PeerKey, local: PollerIndex, remote: PollerIndex) -> Arc<LaneCounters> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(peers.entry(peer).or_default().entry((local.0, remote.0)).or_default())
@@ -162,7 +160,7 @@ impl Traffic {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
     }
 
-    /// All lanes, ordered.
+    /// Returns all lanes in order.
     pub(crate) fn report(&self) -> Vec<LaneReport> {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lanes = peers

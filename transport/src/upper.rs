@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_verbs::{Time, VerbsError};
 
-/// Position of a poller within its node, from 0.
+/// Index of a poller within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
 
@@ -66,13 +66,13 @@ pub struct Origin {
     pub poller: PollerIndex,
 }
 
-/// What a message does that has no session to leave through, after an attempt to connect has failed.
+/// The behaviour of a message that has no session to its peer after an attempt to connect has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connect {
-    /// It fails with the attempt that it has waited for, and at once while the next one is not due.
+    /// Fails with the attempt that it waited for, and at once while the node pauses before its next attempt.
     #[default]
     FailFast,
-    /// It waits for a session until its deadline, however many attempts fail.
+    /// Waits for a session until its deadline, however many attempts fail.
     Wait,
 }
 

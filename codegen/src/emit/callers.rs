@@ -1,7 +1,7 @@
-//! Emits the traits of callers, by which code is generic over who makes its calls: a client, or a mock in a test.
+//! Emits the caller traits, which let code be generic over a client and a mock.
 //!
-//! They have the methods of the clients: without the context, and with the outcome of a call. Every caller for any thread is one for a
-//! single thread too.
+//! Their methods are those of the clients: they take no context and return the outcome of a call. Every caller for any
+//! thread also implements the trait for a single thread.
 
 use super::client::{Kind, result, span_of};
 use super::{codec_alias, quiet};
@@ -10,7 +10,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 
-/// `KvCalls`, `LocalKvCalls`, and who implements them.
+/// Emits `KvCalls`, `LocalKvCalls` and their implementations.
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let (shared, local) = (format_ident!("{ident}Calls"), format_ident!("Local{}Calls", ident.unraw()));
@@ -18,12 +18,12 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let quiet = quiet();
     let quiet = quote!(#quiet #[allow(trivial_bounds)]);
     let about_shared = format!(
-        " Calls of [`{ident}`] on any thread: [`{client}`] makes them, and so can a mock. Code that takes an \
-         `impl {shared}` works with both."
+        " Calls of [`{ident}`] from any thread, implemented by [`{client}`]. Code that takes an `impl {shared}` \
+         also accepts a mock."
     );
     let about_local = format!(
-        " Calls of [`{ident}`] on one thread, whose futures need not be `Send`: [`{on_poller}`] makes them, and whatever \
-         is a [`{shared}`]."
+        " Calls of [`{ident}`] from one thread, whose futures need not be `Send`. Implemented by [`{on_poller}`] and by \
+         every [`{shared}`]."
     );
     let declared =
         |kind| methods.iter().map(move |method| declaration(service, method, kind)).collect::<TokenStream>();
@@ -64,7 +64,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// The function of a trait without its end.
+/// Returns a trait function's signature, without its body or semicolon.
 fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     let Method { ident, arguments, .. } = method;
     let names = arguments.iter().map(|argument| &argument.ident);
@@ -93,7 +93,7 @@ fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     }
 }
 
-/// The same, by a function of the type itself, or of another trait.
+/// Emits a trait function that forwards to the function of the same name of `to`.
 fn forward(service: &Service, method: &Method, kind: Kind, to: &TokenStream) -> TokenStream {
     let (ident, signature) = (&method.ident, signature(service, method, kind));
     let names = method.arguments.iter().map(|argument| &argument.ident);

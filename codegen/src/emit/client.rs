@@ -7,7 +7,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned as _;
 
-/// Which of the two client stubs.
+/// A kind of client stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `KvClient`: `Clone + Send + Sync`.
@@ -17,7 +17,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What the futures of a stub are, besides futures.
+    /// Returns the bound of the stub's futures, besides `Future`.
     pub(super) fn bound(self, span: Span) -> TokenStream {
         match self {
             Self::Shared => quote_spanned!(span=> + ::core::marker::Send),
@@ -26,22 +26,22 @@ impl Kind {
     }
 }
 
-/// Through what a method of a stub makes its call.
+/// The receiver of a stub's methods.
 #[derive(Debug, Clone, Copy)]
 enum Through {
     /// A client, with the usual options.
     Client,
-    /// What its `with` returns, with other options.
+    /// The return value of the client's `with`, with other options.
     With,
 }
 
-/// What is true of the methods of both stubs.
-const METHODS: &str = " A call is made when its method is called: the arguments are encoded and handed to a poller before \
-    the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that \
-    could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or \
-    not it has been polled; the handler may have run by then.";
+/// Documentation of the methods of both stubs.
+const METHODS: &str = " Calling a method starts the call: the arguments are encoded and handed to a poller before the method \
+    returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be \
+    made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been \
+    polled. The handler may have run by then.";
 
-/// The struct of a client stub and its methods, and the same with options.
+/// Emits the struct of a client stub with its methods, and its variant with options.
 pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let (client, channel, from, summary) = match kind {
@@ -55,18 +55,18 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
             format_ident!("{ident}Local"),
             quote!(::trunkline::LocalChannel),
             quote!(::trunkline::PollerContext),
-            format!(" A client of [`{ident}`] for tasks on one poller; its calls stay on that thread."),
+            format!(" A client of [`{ident}`] for tasks on one poller. Its calls stay on that thread."),
         ),
     };
     let with = format_ident!("{client}With");
-    let summary_with = format!(" A [`{client}`] with other options, see its `with`.");
+    let summary_with = format!(" A [`{client}`] with other call options, from [`{client}::with`].");
     let functions = methods.iter().map(|method| function(service, method, kind, Through::Client));
     let functions_with = methods.iter().map(|method| function(service, method, kind, Through::With));
     let quiet = quiet();
     // A method may have this name; then there is `from` only.
     let new = methods.iter().all(|method| method.ident != "new").then(|| {
         quote! {
-            /// A client that calls by this channel.
+            /// Creates a client that calls through `channel`.
             #[must_use]
             #visibility fn new(channel: #channel) -> Self {
                 Self { channel }
@@ -86,8 +86,10 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
         #quiet
         impl #client {
             #new
-            /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
-            /// it of a channel. The first call connects.
+            /// Creates a client of the node that listens at `server`. The first call connects.
+            ///
+            /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
+            /// create the client from a channel.
             ///
             /// # Errors
             /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -98,27 +100,27 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
                 ::core::result::Result::Ok(Self { channel: <#channel>::connect(from, server)? })
             }
 
-            /// The same client with this time limit for each call, in place of 10 s.
+            /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
             #[must_use]
             #visibility fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
                 self.channel.set_timeout(timeout);
                 self
             }
 
-            /// The client's methods with these options for each call. The futures borrow only the client.
+            /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
             #[must_use]
             #visibility fn with<'c, 'o>(&'c self, options: &'o ::trunkline::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
             }
 
-            /// A client of the same server whose calls start there in the order in which its methods were called,
-            /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
-            /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
-            /// order, those of `self` included.
+            /// Returns a client of the same server whose calls start there in the order in which its methods were called.
             ///
-            /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
-            /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
-            /// others whose fate is unknown. Later calls go through the next session.
+            /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
+            /// client share its order. Other calls are not ordered, including those of `self`.
+            ///
+            /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
+            /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
+            /// is unknown. Later calls use the next session.
             #[must_use]
             #visibility fn ordered(&self) -> Self {
                 Self { channel: self.channel.ordered() }
@@ -129,7 +131,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
 
         #quiet
         impl ::core::convert::From<#channel> for #client {
-            /// A client that calls by this channel.
+            /// Creates a client that calls through `channel`.
             fn from(channel: #channel) -> Self {
                 Self { channel }
             }
@@ -150,7 +152,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     }
 }
 
-/// What a method of a client returns: the type of its outcome, and the error of the handler's own type, if it may have one.
+/// Returns the type of a client method's outcome, and the conversion of the handler's own error type, if it has one.
 pub(super) fn result(service: &Service, method: &Method) -> (TokenStream, Option<TokenStream>) {
     let (ty, codec) = (&method.output.ty, codec_alias(service));
     match &method.output.error {
@@ -166,7 +168,7 @@ pub(super) fn result(service: &Service, method: &Method) -> (TokenStream, Option
     }
 }
 
-/// Where the compiler reports what is wrong with a method's future: at the type that the author wrote.
+/// Returns the span of the return type as written, where the compiler reports errors of the method's future.
 pub(super) fn span_of(method: &Method) -> Span {
     match &method.output.error {
         Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),

@@ -1,4 +1,4 @@
-//! Emits what can be emitted for a trait in which there are errors, so that the compiler reports these and no others.
+//! Emits a fallback for a trait with errors, so that the compiler reports these errors and no others.
 
 use super::{quiet, stubs};
 use crate::model::{Runs, Service};
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use syn::ext::IdentExt as _;
 use syn::{FnArg, ItemTrait, Pat, TraitItem, parse_quote};
 
-/// The trait as it is written, and the stubs of the methods that are right, if the trait can have stubs.
+/// Emits the trait as written, and the stubs of its valid methods if the trait can have stubs.
 pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenStream {
     let mut names = HashSet::new();
     item.items.retain_mut(|member| {

@@ -1,7 +1,8 @@
 //! Emits Rust from the model.
 //!
-//! For a trait `Kv` that is the trait, `KvServer`, `KvClient`, `KvLocal`, the last two with options as `KvClientWith`
-//! and `KvLocalWith`, the traits of callers `KvCalls` and `LocalKvCalls`, private statics that name the service and its methods on the wire, and assertions about its types.
+//! For a trait `Kv` the output is the trait, `KvServer`, `KvClient` and `KvLocal`, the last two with options as
+//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics name the service
+//! and its methods on the wire, and assertions check its types.
 
 mod callers;
 mod client;
@@ -17,14 +18,14 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::Ident;
 use syn::ext::IdentExt as _;
 
-/// Everything that is emitted for a service.
+/// Emits the trait and all its stubs.
 pub(crate) fn service(service: &Service) -> TokenStream {
     let declaration = declaration(service);
     let stubs = stubs(service);
     quote! { #declaration #stubs }
 }
 
-/// Everything but the trait.
+/// Emits the stubs without the trait.
 fn stubs(service: &Service) -> TokenStream {
     let names = names(service);
     let proofs = proofs::emit(service);
@@ -35,13 +36,13 @@ fn stubs(service: &Service) -> TokenStream {
     quote! { #names #server #client #local #callers #proofs }
 }
 
-/// Of stubs: a program may use only some of them, and what the author deprecates concerns who calls them.
+/// Returns the lints that stubs allow: a program may leave stubs unused, and a deprecation concerns only callers.
 fn quiet() -> TokenStream {
     quote!(#[allow(dead_code, deprecated, clippy::let_unit_value)])
 }
 
-/// The trait, with its methods as functions that return futures: `impl` blocks may write them as
-/// `async fn`, and the futures need not be `Send`, but for those of `#[offload]` methods.
+/// Emits the trait, with methods as functions that return futures. `impl` blocks may write them as `async fn`. Only
+/// futures of `#[offload]` methods must be `Send`.
 fn declaration(service: &Service) -> TokenStream {
     let Service { visibility, ident, attributes, methods, .. } = service;
     let functions = methods.iter().map(|method| {
@@ -65,8 +66,8 @@ fn declaration(service: &Service) -> TokenStream {
     }
 }
 
-/// The statics that name the service and its methods on the wire, and its codec. They are not in a module, so that the
-/// service may be declared in a function.
+/// Emits the codec alias and the statics that name the service and its methods on the wire. They are not in a module, so
+/// that a service may be declared in a function.
 fn names(service: &Service) -> TokenStream {
     let (service_name, codec) = (service_name(service), codec_alias(service));
     let Service { name, version, oldest, .. } = service;
@@ -109,7 +110,7 @@ fn service_name(service: &Service) -> Ident {
     format_ident!("__{}_SERVICE", service.ident.unraw())
 }
 
-/// The service's codec by a name that the stubs use.
+/// Returns the name of the codec alias that the stubs use.
 fn codec_alias(service: &Service) -> Ident {
     format_ident!("__{}Codec", service.ident.unraw())
 }

@@ -1,5 +1,7 @@
-//! Emits assertions about the types of a service, of which the macro sees the names only. Each names its method and argument, and
-//! fails at the type that the author wrote; nothing else of the stubs fails to compile for the same reason.
+//! Emits assertions about the types of a service, because the macro sees only their names.
+//!
+//! Each assertion names its method and argument, and fails at the type as written. No other part of the stubs fails to
+//! compile for the same reason.
 
 use super::codec_alias;
 use crate::model::{ErrorType, Method, Service};
@@ -10,7 +12,7 @@ use syn::Type;
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 
-/// The assertions about all methods.
+/// Emits the assertions about all methods.
 pub(super) fn emit(service: &Service) -> TokenStream {
     service.methods.iter().map(|method| of_method(service, method)).collect()
 }
@@ -24,14 +26,14 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     };
     let bytes = |what: &str| {
         format!(
-            "{what}: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own \
-             another name, for example by `use ... as Blob`"
+            "{what}: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, \
+             for example by `use ... as Blob`"
         )
     };
     let coded = |what: &str| {
         format!(
-            "{what} cannot be sent: the service's codec does not take its type; if it is one of your own, \
-             `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it"
+            "{what} cannot be sent: the service's codec does not accept its type; if the type is your own, add \
+             `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields"
         )
     };
     let hidden = |what: &str| {
@@ -63,14 +65,14 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     if let Some(context) = &method.context {
         let ty = &context.ty;
         let text = format!(
-            "the context of `{name}` has to be `&trunkline::Context`; all other arguments are sent, and must own their data"
+            "the context of `{name}` must be `&trunkline::Context`; all other arguments are sent, and must own their data"
         );
         holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_CONTEXT), text);
     }
     if let Some(ErrorType::Status(ty)) = &method.output.error {
         let text = format!(
-            "the error of `{name}`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of \
-             your own another name, for example by `use ... as Refusal`"
+            "the error of `{name}`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own \
+             type, for example by `use ... as Refusal`"
         );
         holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_STATUS), text);
     }

@@ -8,7 +8,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 
-/// `KvServer`: one handler for all pollers, or one for each.
+/// Emits `KvServer`, with one handler for all pollers or one per poller.
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let server = format_ident!("{ident}Server");
@@ -16,7 +16,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let limits = methods.iter().map(|method| limit(service, method));
     let entries = methods.iter().map(|method| entry(service, method));
     let quiet = quiet();
-    let summary = format!(" A server of [`{ident}`], to pass to `NodeBuilder::serve`.");
+    let summary = format!(" A server of [`{ident}`]. Pass it to `NodeBuilder::serve`.");
     let is_pooled = service.pooled().next().is_some();
     let pooled = is_pooled.then(|| quote!(.pooled()));
     let (per_poller, refusal) = per_poller(service, is_pooled);
@@ -31,13 +31,13 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 
         #quiet
         impl #server {
-            /// A server with this handler for all pollers of a node.
+            /// Creates a server whose handler is shared by all pollers of the node.
             #[must_use]
             #visibility fn new<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(handler: __Handler) -> Self {
                 Self::shared(::std::sync::Arc::new(handler))
             }
 
-            /// Like `new`, with a handler that the program shares with others.
+            /// Creates a server from a handler that is already in an `Arc`.
             #[must_use]
             #visibility fn shared<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::sync::Arc<__Handler>,
@@ -57,10 +57,10 @@ pub(super) fn emit(service: &Service) -> TokenStream {
                 let _ = (handler, methods);
             }
 
-            /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
-            /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
-            /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
-            /// pause, or at another server.
+            /// Limits how many calls of the service run concurrently, across all pollers of the node.
+            ///
+            /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run and may
+            /// be repeated after a pause, or at another server. Without this limit, only `handler_limit` applies.
             ///
             /// A limit of 0 is refused when the node starts.
             #[must_use]
@@ -79,7 +79,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// `per_poller`, and what refuses it for a service whose methods run in the pool: there one handler serves all threads.
+/// Emits `per_poller`, and the trait that refuses it for a service with methods in the pool, whose handler is shared by all threads.
 fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
@@ -106,9 +106,10 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
     let (context, methods) =
         if is_pooled { (quote!(_), quote!(_)) } else { (quote!(context), quote!(methods)) };
     let function = quote! {
-        /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
-        /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
-        /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+        /// Creates a server with one handler per poller. The handlers need not be `Send`.
+        ///
+        /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
+        /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
         #[must_use]
         #visibility fn per_poller<__Handler: #bound, __Failure>(
             make: impl Fn(&::trunkline::PollerContext) -> ::core::result::Result<__Handler, __Failure>
@@ -126,7 +127,7 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
     (function, refusal)
 }
 
-/// A trait that no handler has, so that the compiler names the methods at the place of the call.
+/// Emits a trait that no handler implements, so that the compiler error at the call names the methods.
 fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
     let visibility = &service.visibility;
     let methods = service
@@ -153,7 +154,7 @@ fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
     }
 }
 
-/// The head of the function that registers the methods.
+/// Emits the signature of the function that registers the methods.
 fn register(service: &Service, is_pooled: bool) -> TokenStream {
     let ident = &service.ident;
     if is_pooled {
@@ -173,14 +174,12 @@ fn register(service: &Service, is_pooled: bool) -> TokenStream {
     }
 }
 
-/// The limit of one method.
+/// Emits the function that limits one method.
 fn limit(service: &Service, method: &Method) -> TokenStream {
     let (visibility, ident) = (&service.visibility, method.ident.unraw());
     let constant = constant(service, method);
     let name = format_ident!("limit_{ident}");
-    let summary = format!(
-        " At most so many calls of `{ident}` run at once, as [`Self::limit`] has it for all methods."
-    );
+    let summary = format!(" Limits how many `{ident}` calls run concurrently. See [`Self::limit`].");
     quote! {
         #[doc = #summary]
         #[must_use]
@@ -190,7 +189,7 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Registers one method: decode the arguments, call the handler, encode the result.
+/// Emits the registration of one method: decode the arguments, call the handler, encode the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
     let (constant, codec) = (constant(service, method), codec_alias(service));

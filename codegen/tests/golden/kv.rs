@@ -63,20 +63,20 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotNamed as _};
-/// A server of [`Kv`], to pass to `NodeBuilder::serve`.
+/// A server of [`Kv`]. Pass it to `NodeBuilder::serve`.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug)]
 pub struct KvServer(::trunkline::stub::Service);
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvServer {
-    /// A server with this handler for all pollers of a node.
+    /// Creates a server whose handler is shared by all pollers of the node.
     #[must_use]
     pub fn new<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
         handler: __Handler,
     ) -> Self {
         Self::shared(::std::sync::Arc::new(handler))
     }
-    /// Like `new`, with a handler that the program shares with others.
+    /// Creates a server from a handler that is already in an `Arc`.
     #[must_use]
     pub fn shared<__Handler: Kv + ::core::marker::Send + ::core::marker::Sync>(
         handler: ::std::sync::Arc<__Handler>,
@@ -94,9 +94,10 @@ impl KvServer {
             ),
         )
     }
-    /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
-    /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
-    /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+    /// Creates a server with one handler per poller. The handlers need not be `Send`.
+    ///
+    /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
+    /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
     #[must_use]
     pub fn per_poller<__Handler: Kv, __Failure>(
         make: impl Fn(
@@ -231,32 +232,32 @@ impl KvServer {
             );
         let _ = (handler, methods);
     }
-    /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
-    /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
-    /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
-    /// pause, or at another server.
+    /// Limits how many calls of the service run concurrently, across all pollers of the node.
+    ///
+    /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run and may
+    /// be repeated after a pause, or at another server. Without this limit, only `handler_limit` applies.
     ///
     /// A limit of 0 is refused when the node starts.
     #[must_use]
     pub fn limit(self, most: u32) -> Self {
         Self(self.0.limit(most))
     }
-    /// At most so many calls of `get` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `get` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_get(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Kv_get, most))
     }
-    /// At most so many calls of `put` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `put` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_put(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Kv_put, most))
     }
-    /// At most so many calls of `count` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `count` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_count(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Kv_count, most))
     }
-    /// At most so many calls of `forget` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `forget` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_forget(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Kv_forget, most))
@@ -269,7 +270,7 @@ impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
 }
 /// A client of [`Kv`] for any thread and any executor. Cloning it is cheap.
 ///
-/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+/// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct KvClient {
@@ -277,13 +278,15 @@ pub struct KvClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvClient {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
         Self { channel }
     }
-    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
-    /// it of a channel. The first call connects.
+    /// Creates a client of the node that listens at `server`. The first call connects.
+    ///
+    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
+    /// create the client from a channel.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -295,13 +298,13 @@ impl KvClient {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
     }
-    /// The same client with this time limit for each call, in place of 10 s.
+    /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call. The futures borrow only the client.
+    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -312,14 +315,14 @@ impl KvClient {
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which its methods were called,
-    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
-    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
-    /// order, those of `self` included.
+    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
     ///
-    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
-    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
-    /// others whose fate is unknown. Later calls go through the next session.
+    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
+    /// client share its order. Other calls are not ordered, including those of `self`.
+    ///
+    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
+    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
+    /// is unknown. Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -409,12 +412,12 @@ impl KvClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::Channel> for KvClient {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
         Self { channel }
     }
 }
-/// A [`KvClient`] with other options, see its `with`.
+/// A [`KvClient`] with other call options, from [`KvClient::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvClientWith<'c, 'o> {
@@ -499,9 +502,9 @@ impl<'c> KvClientWith<'c, '_> {
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
-/// A client of [`Kv`] for tasks on one poller; its calls stay on that thread.
+/// A client of [`Kv`] for tasks on one poller. Its calls stay on that thread.
 ///
-/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+/// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct KvLocal {
@@ -509,13 +512,15 @@ pub struct KvLocal {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvLocal {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
         Self { channel }
     }
-    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
-    /// it of a channel. The first call connects.
+    /// Creates a client of the node that listens at `server`. The first call connects.
+    ///
+    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
+    /// create the client from a channel.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -527,13 +532,13 @@ impl KvLocal {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
     }
-    /// The same client with this time limit for each call, in place of 10 s.
+    /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call. The futures borrow only the client.
+    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -544,14 +549,14 @@ impl KvLocal {
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which its methods were called,
-    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
-    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
-    /// order, those of `self` included.
+    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
     ///
-    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
-    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
-    /// others whose fate is unknown. Later calls go through the next session.
+    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
+    /// client share its order. Other calls are not ordered, including those of `self`.
+    ///
+    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
+    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
+    /// is unknown. Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -641,12 +646,12 @@ impl KvLocal {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
         Self { channel }
     }
 }
-/// A [`KvLocal`] with other options, see its `with`.
+/// A [`KvLocal`] with other call options, from [`KvLocal::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvLocalWith<'c, 'o> {
@@ -731,7 +736,7 @@ impl<'c> KvLocalWith<'c, '_> {
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
-/// Calls of [`Kv`] on any thread: [`KvClient`] makes them, and so can a mock. Code that takes an `impl KvCalls` works with both.
+/// Calls of [`Kv`] from any thread, implemented by [`KvClient`]. Code that takes an `impl KvCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait KvCalls {
@@ -765,7 +770,7 @@ pub trait KvCalls {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + ::core::marker::Send;
 }
-/// Calls of [`Kv`] on one thread, whose futures need not be `Send`: [`KvLocal`] makes them, and whatever is a [`KvCalls`].
+/// Calls of [`Kv`] from one thread, whose futures need not be `Send`. Implemented by [`KvLocal`] and by every [`KvCalls`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait LocalKvCalls {
@@ -912,7 +917,7 @@ impl<__Caller: KvCalls> LocalKvCalls for __Caller {
 }
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `get` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -920,15 +925,15 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "the result of `get`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "the result of `get`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `get`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `get`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -936,11 +941,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
-    "the result of `put` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<()>::IS_BYTES
@@ -949,11 +954,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `put`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `put`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
-    "the result of `count` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<u64>::IS_BYTES
@@ -962,7 +967,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
-    "argument `type` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<u8>::IS_BYTES,
@@ -970,7 +975,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
-    "argument `key` of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -978,7 +983,7 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
-    "the result of `forget` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<()>::IS_BYTES

@@ -52,20 +52,20 @@ use ::trunkline::stub::{NoCoding as _, NotNamed as _};
     note = "or move these methods to a service of their own"
 )]
 pub trait __ImagesPerPoller {}
-/// A server of [`Images`], to pass to `NodeBuilder::serve`.
+/// A server of [`Images`]. Pass it to `NodeBuilder::serve`.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug)]
 pub struct ImagesServer(::trunkline::stub::Service);
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ImagesServer {
-    /// A server with this handler for all pollers of a node.
+    /// Creates a server whose handler is shared by all pollers of the node.
     #[must_use]
     pub fn new<__Handler: Images + ::core::marker::Send + ::core::marker::Sync>(
         handler: __Handler,
     ) -> Self {
         Self::shared(::std::sync::Arc::new(handler))
     }
-    /// Like `new`, with a handler that the program shares with others.
+    /// Creates a server from a handler that is already in an `Arc`.
     #[must_use]
     pub fn shared<__Handler: Images + ::core::marker::Send + ::core::marker::Sync>(
         handler: ::std::sync::Arc<__Handler>,
@@ -84,9 +84,10 @@ impl ImagesServer {
                 .pooled(),
         )
     }
-    /// A server with a handler for each poller, which need not be `Send`: `make` runs once on each poller's
-    /// thread, and is passed the poller's context. The node does not start when it fails or panics, and the error
-    /// names the cause. Not for services with `#[offload]` or `#[blocking]` methods.
+    /// Creates a server with one handler per poller. The handlers need not be `Send`.
+    ///
+    /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
+    /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
     #[must_use]
     pub fn per_poller<__Handler: Images + __ImagesPerPoller, __Failure>(
         make: impl Fn(
@@ -207,22 +208,22 @@ impl ImagesServer {
             );
         let _ = (handler, methods);
     }
-    /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
-    /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
-    /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
-    /// pause, or at another server.
+    /// Limits how many calls of the service run concurrently, across all pollers of the node.
+    ///
+    /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run and may
+    /// be repeated after a pause, or at another server. Without this limit, only `handler_limit` applies.
     ///
     /// A limit of 0 is refused when the node starts.
     #[must_use]
     pub fn limit(self, most: u32) -> Self {
         Self(self.0.limit(most))
     }
-    /// At most so many calls of `thumbnail` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `thumbnail` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_thumbnail(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Images_thumbnail, most))
     }
-    /// At most so many calls of `store` run at once, as [`Self::limit`] has it for all methods.
+    /// Limits how many `store` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_store(self, most: u32) -> Self {
         Self(self.0.limit_method(&__Images_store, most))
@@ -235,7 +236,7 @@ impl ::core::convert::From<ImagesServer> for ::trunkline::stub::Service {
 }
 /// A client of [`Images`] for any thread and any executor. Cloning it is cheap.
 ///
-/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+/// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct ImagesClient {
@@ -243,13 +244,15 @@ pub struct ImagesClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ImagesClient {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
         Self { channel }
     }
-    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
-    /// it of a channel. The first call connects.
+    /// Creates a client of the node that listens at `server`. The first call connects.
+    ///
+    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
+    /// create the client from a channel.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -261,13 +264,13 @@ impl ImagesClient {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
     }
-    /// The same client with this time limit for each call, in place of 10 s.
+    /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call. The futures borrow only the client.
+    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -278,14 +281,14 @@ impl ImagesClient {
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which its methods were called,
-    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
-    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
-    /// order, those of `self` included.
+    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
     ///
-    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
-    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
-    /// others whose fate is unknown. Later calls go through the next session.
+    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
+    /// client share its order. Other calls are not ordered, including those of `self`.
+    ///
+    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
+    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
+    /// is unknown. Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -335,12 +338,12 @@ impl ImagesClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::Channel> for ImagesClient {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
         Self { channel }
     }
 }
-/// A [`ImagesClient`] with other options, see its `with`.
+/// A [`ImagesClient`] with other call options, from [`ImagesClient::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct ImagesClientWith<'c, 'o> {
@@ -390,9 +393,9 @@ impl<'c> ImagesClientWith<'c, '_> {
             })
     }
 }
-/// A client of [`Images`] for tasks on one poller; its calls stay on that thread.
+/// A client of [`Images`] for tasks on one poller. Its calls stay on that thread.
 ///
-/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
+/// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone)]
 pub struct ImagesLocal {
@@ -400,13 +403,15 @@ pub struct ImagesLocal {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ImagesLocal {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
         Self { channel }
     }
-    /// A client of the node that listens at `server`, a name of which is resolved now: for addresses. For others make
-    /// it of a channel. The first call connects.
+    /// Creates a client of the node that listens at `server`. The first call connects.
+    ///
+    /// A host name is resolved once, by this function, which may block. To resolve it again before each connection,
+    /// create the client from a channel.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -418,13 +423,13 @@ impl ImagesLocal {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
     }
-    /// The same client with this time limit for each call, in place of 10 s.
+    /// Sets the time limit of each call. The default is the deadline of the calling handler, or 10 s elsewhere.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call. The futures borrow only the client.
+    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -435,14 +440,14 @@ impl ImagesLocal {
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which its methods were called,
-    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
-    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
-    /// order, those of `self` included.
+    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
     ///
-    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
-    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
-    /// others whose fate is unknown. Later calls go through the next session.
+    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
+    /// client share its order. Other calls are not ordered, including those of `self`.
+    ///
+    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
+    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
+    /// is unknown. Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -492,12 +497,12 @@ impl ImagesLocal {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ::core::convert::From<::trunkline::LocalChannel> for ImagesLocal {
-    /// A client that calls by this channel.
+    /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
         Self { channel }
     }
 }
-/// A [`ImagesLocal`] with other options, see its `with`.
+/// A [`ImagesLocal`] with other call options, from [`ImagesLocal::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[derive(Debug, Clone, Copy)]
 pub struct ImagesLocalWith<'c, 'o> {
@@ -547,7 +552,7 @@ impl<'c> ImagesLocalWith<'c, '_> {
             })
     }
 }
-/// Calls of [`Images`] on any thread: [`ImagesClient`] makes them, and so can a mock. Code that takes an `impl ImagesCalls` works with both.
+/// Calls of [`Images`] from any thread, implemented by [`ImagesClient`]. Code that takes an `impl ImagesCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait ImagesCalls {
@@ -567,7 +572,7 @@ pub trait ImagesCalls {
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > + ::core::marker::Send;
 }
-/// Calls of [`Images`] on one thread, whose futures need not be `Send`: [`ImagesLocal`] makes them, and whatever is a [`ImagesCalls`].
+/// Calls of [`Images`] from one thread, whose futures need not be `Send`. Implemented by [`ImagesLocal`] and by every [`ImagesCalls`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait LocalImagesCalls {
@@ -652,23 +657,23 @@ impl<__Caller: ImagesCalls> LocalImagesCalls for __Caller {
 }
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `image` of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `image` of `thumbnail`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "the result of `thumbnail`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "the result of `thumbnail`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Context>::IS_CONTEXT,
-    "the context of `thumbnail` has to be `&trunkline::Context`; all other arguments are sent, and must own their data",
+    "the context of `thumbnail` must be `&trunkline::Context`; all other arguments are sent, and must own their data",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `thumbnail`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `thumbnail`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
-    "argument `name` of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "argument `name` of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !::trunkline::stub::Named::<String>::IS_BYTES,
@@ -676,11 +681,11 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Bytes>::IS_BYTES,
-    "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and has to be `trunkline::Bytes`; give a type of your own another name, for example by `use ... as Blob`",
+    "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
-    "the result of `store` cannot be sent: the service's codec does not take its type; if it is one of your own, `#[derive(serde::Serialize, serde::Deserialize)]` on it and on what is in it",
+    "the result of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
     !(::trunkline::stub::Named::<u64>::IS_BYTES
@@ -689,5 +694,5 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
-    "the error of `store`: a type named `Status` is sent as one and has to be `trunkline::Status`; give a type of your own another name, for example by `use ... as Refusal`",
+    "the error of `store`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );

@@ -1,4 +1,4 @@
-//! A call in progress, as its caller holds it: the same for both kinds of channel.
+//! A call in progress, as its caller holds it. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
 use super::response::Response;
@@ -10,8 +10,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Waits for the outcome of a call that was handed to a poller. Dropping it before the outcome has
-/// come cancels the call.
+/// A wait for the outcome of a call that was handed to a poller. Dropping it before the outcome arrives cancels the
+/// call.
 pub trait Wait: Unpin {
     /// Returns the outcome, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
@@ -24,12 +24,12 @@ pub trait Wait: Unpin {
 pub struct Call<W>(Option<Result<W, Status>>);
 
 impl<W> Call<W> {
-    /// A call of a method of a server, or why it could not be made.
+    /// Creates a call of a server's method, or of the status with which it could not be made.
     pub(crate) fn new(made: Result<W, Status>, (method, server): (&MethodName, &impl fmt::Display)) -> Self {
         Self(Some(made.map_err(|status| status.of_call(format_args!("{method} at {server}")))))
     }
 
-    /// A future of what `decode` makes of the response.
+    /// Returns a future of the value that `decode` returns for the response.
     pub fn decoded<T, E, F>(self, decode: F) -> Decoded<W, F>
     where
         F: Fn(Response) -> Result<T, E>,
@@ -62,7 +62,7 @@ impl<W: Wait> Future for Call<W> {
     }
 }
 
-/// A future of the value in a call's response, or of why there is none. Dropping it cancels the call.
+/// A future of the value in a call's response, or of its error. Dropping it cancels the call.
 // An `async` block would hold the call twice: as what it captures, and as what it awaits.
 #[derive(Debug)]
 #[must_use = "a call ends when its future is dropped"]

@@ -1,6 +1,6 @@
-//! A call on its way: what callers, pollers and the inbox between them share.
+//! A call in flight, as callers, pollers and the inbox between them share it.
 //!
-//! A caller fills a [`Submission`] and holds a [`Call`]; a poller takes the submission and completes its
+//! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its
 //! [`Answer`]. Nothing here sends or receives.
 
 mod answer;

@@ -10,14 +10,14 @@ use std::fmt;
 use std::ops::Range;
 use trunkline_transport::Message;
 
-/// The message of a handler's reply; stubs decode the value from it, or the error.
+/// The message of a handler's reply. Stubs decode the value or the error from it.
 #[derive(Debug)]
 pub struct Response {
     message: Message,
     encoded: Range<usize>,
-    /// Most bytes that the decoded value may take.
+    /// Maximum size of the decoded value, in bytes.
     most_decoded: usize,
-    /// It is an error of the handler's, and not a value.
+    /// True if it is an error of the handler.
     is_error: bool,
 }
 
@@ -27,40 +27,40 @@ impl Response {
         Self { message, encoded, most_decoded, is_error: false }
     }
 
-    /// A reply that holds an error of the method's own type.
+    /// Creates a response with an error of the method's own type.
     pub(crate) fn of_error(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
         Self { is_error: true, ..Self::new(message, encoded, most_decoded) }
     }
 
-    /// The response of a one-way call.
+    /// Creates the response of a one-way call.
     pub(crate) fn empty() -> Self {
         Self { message: Bytes::new().into(), encoded: 0..0, most_decoded: 0, is_error: false }
     }
 
-    /// The encoded value, as this decoder makes it.
+    /// Decodes the value.
     ///
     /// # Errors
-    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value takes more
-    /// memory than a reply may.
+    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value takes more memory than
+    /// a reply may.
     pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
         self.refuse_error()?;
         self.decode::<D>()
     }
 
-    /// The raw bytes after the encoded part.
+    /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` when the server has sent an error of a type of its own.
+    /// `Internal` when the server has sent an error of its own type.
     #[inline]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
         Ok(self.message.bytes_from(self.encoded.end))
     }
 
-    /// The raw bytes after the encoded part, if that says that there are any.
+    /// Returns the raw bytes after the encoded part, if that says that there are any.
     ///
     /// # Errors
-    /// `Internal` when it says neither yes nor no.
+    /// `Internal` when the encoded part is invalid.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
         match self.encoded_part() {
@@ -70,7 +70,7 @@ impl Response {
         }
     }
 
-    /// The error in it, if it is not a success.
+    /// Returns the error in it, if it is not a success.
     pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
         self.is_error.then(|| self.decode::<D>())
     }
@@ -79,7 +79,7 @@ impl Response {
         &self.message.as_slice()[self.encoded.clone()]
     }
 
-    /// For methods that fail with a status.
+    /// Returns an error if the response is not a success, for methods that fail with a status.
     #[inline]
     fn refuse_error(&self) -> Result<(), Status> {
         if !self.is_error {
@@ -103,12 +103,12 @@ impl Response {
     }
 }
 
-/// The status of a call whose reply is not what its method returns.
+/// Returns the status of a call whose reply is malformed.
 fn bad_reply(why: &dyn fmt::Display) -> Status {
     Status::ran(Code::Internal, format!("the reply cannot be decoded: {why}")).because(Reason::BadReply)
 }
 
-/// So much for one reply.
+/// Maximum size of one reply, in bytes.
 struct Most {
     bytes: usize,
     left: Cell<usize>,

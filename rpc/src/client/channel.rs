@@ -1,4 +1,6 @@
-//! Calls from any thread to one server.
+//! Calls from any thread must reach the poller that owns a connection to their server. A [`Channel`] encodes the
+//! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
+//! ordered channel always uses the same poller.
 
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::{Call, Entry, Outcome, Submission, Wait, shutting_down, too_many};
@@ -24,13 +26,16 @@ use trunkline_rings::cell::Getter;
 use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Clock;
 
-/// A way to a server, for generated clients; [`Node::channel`](crate::Node::channel) makes one. Clones share the connection.
+/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel). Clones
+/// share the connection.
 ///
-/// It connects when the first call is made, or when somebody waits for [`Channel::ready`], and again when a connection is lost. Calls
-/// go to the pollers of its node in turn. A server that has a name, or several addresses, is looked for before each attempt to
-/// connect: the name is resolved again, on a thread that is there for that, and the addresses are tried in order, the next one when
-/// the last has failed or not answered for half a second. Calls wait for that as [`CallOptions::connect`] has it.
-/// They go to one address at a time, and to another one only when its session has ended.
+/// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
+/// Calls go to the node's pollers in turn.
+///
+/// A target with a name or several addresses is looked up before each attempt to connect. Names are resolved again,
+/// on a separate thread. Addresses are tried in order; the next attempt starts when the last one fails or has not
+/// answered for half a second. [`CallOptions::connect`] says whether calls wait meanwhile. All calls go to one
+/// address until its session ends.
 ///
 /// ```
 /// use trunkline::{InProcessNetwork, Node, Status, block_on};
@@ -60,21 +65,21 @@ use trunkline_verbs::Clock;
 /// ```
 pub struct Channel {
     server: PeerKey,
-    /// The route that calls go by, if not to an address.
+    /// Route of the calls; `None` if they go to an address.
     route: Option<RouteId>,
     link: Arc<Link>,
-    /// Of its calls, if it is not inherited or the default.
+    /// Time limit of calls; `None` if it is inherited or the default.
     timeout: Option<Duration>,
     clock: Clock,
     inboxes: Arc<Inboxes>,
-    /// Of its next call.
+    /// Sequence number of the next call.
     turn: AtomicUsize,
-    /// On an ordered channel: its number.
+    /// Number of an ordered channel.
     order: Option<u32>,
 }
 
 impl Channel {
-    /// A channel by this link.
+    /// Creates a channel over a link.
     pub(crate) fn new(inboxes: &Arc<Inboxes>, link: Arc<Link>) -> Self {
         let (server, route) = link.server();
         let inboxes = Arc::clone(inboxes);
@@ -83,7 +88,8 @@ impl Channel {
         Self { server, route, link, timeout: None, clock, inboxes, turn, order: None }
     }
 
-    /// A channel to the first address that `server` resolves to now. `Channel::connect` is in `node`, because nothing here knows nodes.
+    /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
+    /// because nothing here knows nodes.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -95,25 +101,30 @@ impl Channel {
         Ok(Self::new(inboxes, Link::new(routes, Target::from(resolve(server)?))))
     }
 
-    /// Completes when the channel is connected: at once if it is, and otherwise with the outcome of one attempt at all of the
-    /// server's addresses, the one that is under way if there is one.
+    /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
+    /// failed.
     ///
-    /// It fails with what a call would fail with: [`Code::Unavailable`](crate::Code::Unavailable), each address with the reason why it was not
-    /// reached, and the error of the resolver if that has failed; at once while the next attempt is not due. It has no time
-    /// limit of its own, and an attempt at hosts that do not answer takes some seconds. On a poller's thread it must be
-    /// awaited, and not waited for by [`block_on`](crate::block_on).
+    /// It joins the attempt that is under way, if there is one. It fails with the status that a call would fail
+    /// with: [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not
+    /// reached, or with the error of the resolver. It fails at once while the node pauses before its next attempt.
+    ///
+    /// It has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread await
+    /// it; [`block_on`](crate::block_on) must not wait for it there.
     pub fn ready(&self) -> Ready {
         Ready::new(&self.link)
     }
 
-    /// Whether the channel has a session with its server now, as far as this node knows.
+    /// Returns true if the channel has a session with its server, as far as this node knows.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
     }
 
-    /// The same channel for tasks and handlers on a poller, whose calls stay on its thread, with the same time limit. Calls of the two
-    /// are not in one order. If the poller is another node's, it is a channel of that node to the same server.
+    /// Returns a channel to the same server for tasks and handlers on a poller. Its calls stay on the poller's
+    /// thread and have the same time limit.
+    ///
+    /// Calls of the two channels are not ordered with each other. If the poller belongs to another node, the
+    /// channel does too.
     #[must_use]
     pub fn on(&self, poller: &PollerContext) -> LocalChannel {
         let link = if Arc::ptr_eq(poller.routes(), self.link.routes()) {
@@ -125,14 +136,15 @@ impl Channel {
         if self.order.is_some() { local.ordered() } else { local }
     }
 
-    /// Sets the time limit of later calls; without it a call has that of the call whose handler makes it, or 10 s. It counts from the moment a call is made, which is when
-    /// `call` or `send` is called. Generated clients offer it as `with_timeout`.
+    /// Sets the time limit of later calls. The default is the deadline of the calling handler, or 10 s elsewhere.
+    ///
+    /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = Some(timeout);
     }
 
-    /// A channel to the same server whose calls arrive in the order in which they were made; so do those of its clones,
-    /// with its own. See `ordered` of the generated clients.
+    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
+    /// share that order. See `ordered` of the generated clients.
     #[must_use]
     pub fn ordered(&self) -> Self {
         let number = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -141,8 +153,9 @@ impl Channel {
         Self { order, ..self.clone() }
     }
 
-    /// Makes a call, whether or not the future is polled: a poller has it when this returns, unless it could not be
-    /// made, which the future reports. Dropping the future cancels the call.
+    /// Makes a call. A poller has it when this returns, even if the future is never polled.
+    ///
+    /// The future reports a call that could not be made. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -233,7 +246,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// Waits for a call that was handed to a poller, from any thread and on any executor.
+/// A wait for a call that was handed to a poller, from any thread and on any executor.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
     /// `None` once the outcome has been returned.

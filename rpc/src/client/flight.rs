@@ -1,4 +1,4 @@
-//! A call in flight, as the table of calls keeps it, and its number.
+//! A call in flight, as the table of calls stores it, and its number.
 
 use crate::call::Answer;
 use crate::name::MethodName;
@@ -11,45 +11,46 @@ pub(super) struct Flight {
     pub(super) peer: PeerKey,
     pub(super) method: &'static MethodName,
     pub(super) one_way: bool,
-    /// It was made on an ordered channel.
+    /// True if it was made on an ordered channel.
     pub(super) ordered: bool,
-    /// A handler or task of this node waits for it.
+    /// True if a handler or task of this node waits for it.
     pub(super) nested: bool,
-    /// What it leaves of the calls that may be under way.
+    /// Part of the call budget that it leaves to others.
     pub(super) leaves: Leaves,
-    /// Its place among the deadlines.
+    /// Key of its deadline.
     pub(super) timer: Option<DeadlineKey>,
-    /// Which of the peer's pollers has it.
+    /// Index of the remote poller that owns the call.
     pub(super) turn: Turn,
     pub(super) progress: Progress,
     pub(super) answer: Answer,
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It waits to leave, as far as is known.
+    /// The request waits to be sent, as far as is known.
     Waits,
-    /// It has left through this session: it is in the peer's memory if the session ends without a word of it.
+    /// The request was sent through this session. It is in the peer's memory if the session ends without a report
+    /// about it.
     Left(SessionNumber),
-    /// It is in the peer's memory.
+    /// The request is in the peer's memory.
     Delivered,
 }
 
 impl Flight {
-    /// Its method and server, by which statuses name it.
+    /// Returns its method and server, as statuses name them.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.method, self.peer)
     }
 }
 
-/// The number of a call on the wire. A slot fits 32 bits: the budget of calls does.
+/// Returns the number of a call on the wire. A slot fits 32 bits because the budget of calls does.
 #[inline]
 pub(super) fn number(slot: usize, generation: u32) -> u64 {
     u64::from(generation) << 32 | slot as u64
 }
 
-/// The slot and the generation of a call's number.
+/// Splits a call's number into its slot and its generation.
 #[allow(clippy::cast_possible_truncation, reason = "the two halves of a word")]
 #[inline]
 pub(super) fn parts(call: u64) -> Option<(usize, u32)> {

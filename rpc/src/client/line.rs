@@ -1,13 +1,12 @@
-//! The calls to one peer that wait for room, in two parts: small calls, which leave by SEND, and large ones, which the
-//! peer READs. Each part keeps the order of its calls.
+//! Calls to one peer wait for room, and neither small nor large ones may starve the other. Small calls leave by
+//! SEND, and the peer READs large ones. Each kind has a queue in call order.
 //!
-//! The parts take turns, and one that finds no room does not end the other's. The small part may use room that the large
-//! one leaves to it, so large calls hold up no small one for longer than a turn. The large part is not starved either:
-//! after [`QUEUED`] small calls that were added to the queue of messages, further ones leave only if they need not be
-//! queued, until a large one has left.
+//! The two queues take turns, and one without room does not end the other's turn. Small calls may use room that
+//! large ones leave, so a large call delays small ones for at most one turn. After [`QUEUED`] small calls were
+//! added to the queue of messages, further ones leave only if they need not be queued, until a large one has left.
 //!
-//! Calls on an ordered channel keep their order across both parts: once one waits in the large part, those that follow
-//! wait there, too, and it does not leave before those that wait in the small part.
+//! Calls on an ordered channel keep their order across both queues. Once one waits among the large calls, later
+//! ones follow it there. It does not leave before those that wait among the small calls.
 
 use super::no_room::NoRoom;
 use crate::call::{Entry, Submission};
@@ -15,13 +14,13 @@ use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
 use trunkline_transport::Leaves;
 
-/// Its place: lower ones were made earlier.
+/// Position of a waiting call: lower ones are older.
 pub(super) type Place = u64;
 
-/// Small calls that are queued at most before it is a large one's turn: 1 MiB at most.
+/// Maximum number of small calls queued before a large one's turn: 1 MiB at most.
 const QUEUED: usize = 64;
 
-/// Which part of a line.
+/// A part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Small,
@@ -31,7 +30,7 @@ pub(super) enum Part {
 const PARTS: [Part; 2] = [Part::Small, Part::Large];
 
 impl Part {
-    /// Where a call belongs that follows no other.
+    /// Returns the part of a call that follows no other.
     pub(super) fn of(call: &Submission) -> Self {
         if call.is_large() && !mutant!(small_calls_wait_for_large_ones) { Self::Large } else { Self::Small }
     }
@@ -41,30 +40,30 @@ impl Part {
     }
 }
 
-/// Calls of one part.
+/// The calls of one part.
 #[derive(Debug)]
 struct Waiters {
     calls: BTreeMap<Place, Submission>,
-    /// What the first one has no room in.
+    /// Limit that the first call exceeds.
     why: NoRoom,
-    /// The last round in which it found no room; 0 if there may be some now.
+    /// Last round in which it found no room; 0 if there may be room now.
     blocked_in: u64,
 }
 
 /// The calls to one peer.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// By [`Part`].
+    /// Waiting calls, indexed by [`Part`].
     parts: [Waiters; 2],
     turn: Part,
-    /// By ordered channel, how many of its calls wait in each part; no channel without any.
+    /// Number of calls in each part, by ordered channel; only channels with calls.
     ordered: BTreeMap<u32, [usize; 2]>,
-    /// Small calls that may still be queued before a large one.
+    /// Number of small calls that may still be queued before a large one.
     may_be_queued: usize,
 }
 
 impl Line {
-    /// Without calls. The first one has no room in `why`.
+    /// Creates an empty line. `why` is the limit that the first call exceeds.
     pub(super) fn new(why: NoRoom) -> Self {
         let part = || Waiters { calls: BTreeMap::new(), why, blocked_in: 0 };
         Self { parts: [part(), part()], turn: Part::Small, ordered: BTreeMap::new(), may_be_queued: QUEUED }
@@ -74,15 +73,15 @@ impl Line {
         self.parts.iter().all(|part| part.calls.is_empty())
     }
 
-    /// The calls in the order of the parts.
+    /// Returns the calls in the order of the parts.
     pub(super) fn calls(&self) -> impl Iterator<Item = (Place, &Submission)> {
         self.parts.iter().flat_map(|part| part.calls.iter().map(|(place, call)| (*place, call)))
     }
 
-    /// What a call that is made now would leave of the queue if it need not wait here.
+    /// Returns the queue space that a new call leaves to others, if it need not wait.
     ///
     /// # Errors
-    /// What it has to wait for. A handler's does not wait for others, unless they are on its ordered channel.
+    /// Returns the limit that it waits for. A handler's call waits only behind calls of its ordered channel.
     pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, NoRoom> {
         let own = Part::of(call);
         if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order.0)) {
@@ -103,7 +102,7 @@ impl Line {
         Ok(self.leaves(own, call))
     }
 
-    /// A call waits from now on.
+    /// Adds a waiting call.
     pub(super) fn push(&mut self, place: Place, call: Submission, why: NoRoom) {
         let mut part = Part::of(&call);
         if let Some(order) = call.order {
@@ -120,25 +119,25 @@ impl Line {
         waiters.calls.insert(place, call);
     }
 
-    /// Whether any call has a turn in this round.
+    /// Returns true if any call has a turn in this round.
     pub(super) fn has_turn(&self, round: u64) -> bool {
         PARTS.into_iter().any(|part| self.may_go(part, round))
     }
 
-    /// Takes the first call of the part whose turn it is, or of the other one if that has none.
+    /// Takes the first call of the part whose turn it is, or else of the other one.
     pub(super) fn next(&mut self, round: u64) -> Option<(Part, Place, Submission)> {
         let part = [self.turn, self.turn.other()].into_iter().find(|part| self.may_go(*part, round))?;
         let (place, call) = self.parts[part as usize].calls.pop_first()?;
         Some((part, place, call))
     }
 
-    /// What a call of a part may not use of the queue.
+    /// Returns the queue space reserved for other classes of calls.
     pub(super) fn leaves(&self, part: Part, call: &Submission) -> Leaves {
         let is_large_ones_turn = part == Part::Small && self.may_be_queued == 0;
         if is_large_ones_turn && self.large_wait_for_room() { Leaves::All } else { call.leaves() }
     }
 
-    /// The call that was taken has no room, and its part no turn any more in this round.
+    /// Puts back a call that has no room. Its part has no further turn in this round.
     pub(super) fn put_back(
         &mut self,
         part: Part,
@@ -159,7 +158,7 @@ impl Line {
         }
     }
 
-    /// A call of a part was sent or queued. The next turn is the other part's.
+    /// Records that a call of a part was sent or queued. The next turn is the other part's.
     pub(super) fn went(&mut self, part: Part, is_queued: bool) {
         self.turn = part.other();
         match part {
@@ -174,7 +173,7 @@ impl Line {
         }
     }
 
-    /// A call on an ordered channel that was taken out of a part waits no more.
+    /// Records that a call on an ordered channel has left its part.
     pub(super) fn left_order(&mut self, part: Part, order: u32) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;
@@ -183,7 +182,7 @@ impl Line {
         }
     }
 
-    /// Takes out a call, wherever it is, and what it has waited for.
+    /// Removes a call from its part, and returns it with the limit that it waited for.
     pub(super) fn remove(&mut self, place: Place) -> Option<(Part, Submission, NoRoom)> {
         PARTS.into_iter().find_map(|part| {
             let waiters = &mut self.parts[part as usize];
@@ -197,7 +196,7 @@ impl Line {
         has_calls && (part == Part::Small || !self.large_wait_for_order())
     }
 
-    /// Whether the first large call must not overtake one of the small part.
+    /// Returns true if the first large call must wait for one of the small part.
     fn large_wait_for_order(&self) -> bool {
         let first = self.parts[Part::Large as usize].calls.first_key_value();
         let of_channel = first.and_then(|(_, call)| self.ordered.get(&call.order?.0));

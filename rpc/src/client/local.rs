@@ -18,24 +18,24 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Clock;
 
-/// The channel of a generated local client. It stays on its poller's thread.
+/// A channel of a generated local client. It stays on its poller's thread.
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
     server: PeerKey,
-    /// The route that calls go by, if not to an address.
+    /// Route of the calls; `None` if they go to an address.
     route: Option<RouteId>,
     link: Arc<Link>,
-    /// Of its calls, if it is not inherited or the default.
+    /// Time limit of calls; `None` if it is inherited or the default.
     timeout: Option<Duration>,
     clock: Clock,
     queue: Rc<LocalQueue>,
-    /// On an ordered channel: its number.
+    /// Number of an ordered channel.
     order: Option<Turn>,
 }
 
 impl LocalChannel {
-    /// A channel of this poller to the node that listens at `server`. Pass an address: resolving a host
-    /// name would block the poller.
+    /// Creates a channel of this poller to the node that listens at `server`. Pass an address: resolving a host
+    /// name blocks the poller.
     ///
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
@@ -44,44 +44,46 @@ impl LocalChannel {
         Ok(Self::new(from, &Link::new(from.routes(), target)))
     }
 
-    /// A channel of this poller by a link of its node.
+    /// Creates a channel of this poller over a link of its node.
     pub(crate) fn new(from: &PollerContext, link: &Arc<Link>) -> Self {
         let (server, route) = link.server();
         let (clock, queue) = (from.clock().clone(), from.calls());
         Self { server, route, link: Arc::clone(link), timeout: None, clock, queue, order: None }
     }
 
-    /// The same with this time limit for calls, if there is one.
+    /// Sets the time limit of calls, if there is one.
     pub(super) fn timed(self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Completes when the channel is connected, as [`Channel::ready`](crate::Channel::ready) does.
+    /// Completes when the channel is connected. See [`Channel::ready`](crate::Channel::ready).
     pub fn ready(&self) -> Ready {
         Ready::new(&self.link)
     }
 
-    /// Whether it is connected now, as [`Channel::is_connected`](crate::Channel::is_connected) has it.
+    /// Returns true if the channel has a session with its server, as far as this node knows.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
     }
 
-    /// Sets the time limit of later calls; without it a call has that of the call whose handler makes it, or 10 s. It counts from the moment a call is made, which is when
-    /// `call` or `send` is called. Generated clients offer it as `with_timeout`.
+    /// Sets the time limit of later calls. The default is the deadline of the calling handler, or 10 s elsewhere.
+    ///
+    /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = Some(timeout);
     }
 
-    /// A channel to the same server whose calls arrive in the order in which they were made; so do those of its clones,
-    /// with its own. See `ordered` of the generated clients.
+    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
+    /// share that order. See `ordered` of the generated clients.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
     }
 
-    /// Makes a call, whether or not the future is polled: a poller has it when this returns, unless it could not be
-    /// made, which the future reports. Dropping the future cancels the call.
+    /// Makes a call. A poller has it when this returns, even if the future is never polled.
+    ///
+    /// The future reports a call that could not be made. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -143,7 +145,7 @@ impl LocalChannel {
     }
 }
 
-/// Waits for a call of the same poller.
+/// A wait for a call of the same poller.
 #[derive(Debug)]
 pub struct LocalWait<'a> {
     /// `None` once the outcome has been returned.

@@ -21,18 +21,18 @@ use crate::routes::misuse;
 use crate::status::{Code, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The status of a call whose arguments the codec refuses.
+/// Returns the status of a call whose arguments the codec refuses.
 fn cannot_encode(error: String) -> Status {
     let text = format!("the arguments cannot be encoded: {error}");
     Status::not_run(Code::Internal, text).because(Reason::BadArguments)
 }
 
-/// The status of a call that no poller takes any more.
+/// Returns the status of a call made after the node has shut down.
 fn shut_down() -> Status {
     Status::not_run(Code::Unavailable, "this node has shut down").because(Reason::Draining)
 }
 
-/// The first address that `server` names. Blocks only for a host name: an address needs no resolver.
+/// Returns the first address that `server` names. Blocks only to resolve a host name.
 fn resolve(server: impl ToSocketAddrs) -> Result<SocketAddr, Status> {
     let not_run = |text: String| Status::not_run(Code::InvalidArgument, text).because(Reason::Misuse);
     let mut addresses = server.to_socket_addrs().map_err(|error| {

@@ -1,33 +1,33 @@
-//! Why there is no room for a call, and how it ends for that.
+//! A call that exceeds a limit, and the status with which it ends.
 
 use crate::call::Entry;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use trunkline_transport::Exhausted;
 
-/// What a call has no room in.
+/// The limit that a call exceeds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum NoRoom {
-    /// The calls under way.
+    /// Limit of calls in flight.
     Calls(Exhausted),
-    /// The messages that wait to be sent.
+    /// Limit of messages that wait to be sent.
     Queue(Exhausted),
 }
 
 impl NoRoom {
-    /// The status of a call that does not wait.
+    /// Returns the status of a call that does not wait.
     pub(super) fn refusal(self, entry: Entry) -> Status {
         Status::not_run(Code::ResourceExhausted, self.told(entry)).because(Reason::Overloaded)
     }
 
-    /// The status of a call whose deadline passed while it waited.
+    /// Returns the status of a call whose deadline passed while it waited.
     pub(super) fn expired(self) -> Status {
         let why = self.told(Entry::Waits);
         let text = format!("the deadline passed while the call waited for room: {why}");
         Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
     }
 
-    /// As a text, with the remedy.
+    /// Describes the limit and the remedy.
     fn told(self, entry: Entry) -> String {
         let part = match entry {
             Entry::Reserved => "",

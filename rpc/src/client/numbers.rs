@@ -1,7 +1,7 @@
-//! The numbers that servers have given their methods, as far as one poller has been told.
+//! Method numbers assigned by servers, as far as one poller knows them.
 //!
-//! A number is good for the session that it came through and for nothing else: a server that is restarted may give it
-//! to another method. So it is forgotten with the session, and a request that has one is bound to the session.
+//! A number is valid only in the session that it came through, because a restarted server may give it to another
+//! method. It is forgotten with the session, and a request that uses it is bound to the session.
 
 use crate::frame::Number;
 use crate::name::MethodName;
@@ -17,7 +17,7 @@ fn key(method: &MethodName) -> Key {
     (method.hash, method.service.schema())
 }
 
-/// What is known of one server.
+/// The known numbers of one server.
 #[derive(Debug)]
 struct Server {
     session: SessionNumber,
@@ -26,10 +26,10 @@ struct Server {
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// The methods that were asked for: as many as the program has, and no number of another is kept.
+    /// Methods that were requested, at most those of the program. No number of another method is stored.
     asked: BTreeSet<Key>,
     servers: PeerMap<Server>,
-    /// What was returned last: calls come in runs.
+    /// Last result, because calls come in runs.
     last: Option<Last>,
 }
 
@@ -42,8 +42,8 @@ struct Last {
 }
 
 impl Numbers {
-    /// The number of a method at a server, and the session that it is good for. If there is none, the method will be
-    /// asked for.
+    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as
+    /// requested if its number is unknown.
     #[inline]
     pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
         match &self.last {
@@ -67,7 +67,7 @@ impl Numbers {
         known
     }
 
-    /// A server reports a number.
+    /// Stores a number that a server reports.
     pub(super) fn learn(&mut self, from: Origin, number: Number) {
         let key = (number.method, number.schema);
         if !self.asked.contains(&key) {
@@ -82,7 +82,7 @@ impl Numbers {
         self.last = None;
     }
 
-    /// The session is over, or a number was refused.
+    /// Forgets a server's numbers, because the session ended or a number was refused.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.servers.remove(peer);
         self.last = None;

@@ -1,4 +1,4 @@
-//! The options of single calls.
+//! Options of single calls: time limit, connection and admission.
 
 use crate::admission::Admission;
 use crate::context::ambient_deadline;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use trunkline_transport::Connect;
 use trunkline_verbs::Time;
 
-/// Time limit of a call for which neither its options nor its client nor a handler's own call sets one.
+/// Time limit of a call if its options, its client and the calling handler set none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of single calls, for the `with` of generated clients, which borrows them:
+/// Options of a single call. Pass them to the `with` of a generated client, which borrows them:
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, Connect, Node, Status};
@@ -26,8 +26,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 ///
-/// A call is made when the client's method is called, and not when its future is first polled: its time limit counts from
-/// then, and its handler may run although the future never is. Dropping the future cancels the call, polled or not.
+/// Calling the client's method starts the call. The time limit counts from then, and the handler may run even if
+/// the future is never polled. Dropping the future cancels the call, polled or not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallOptions {
     timeout: Option<Duration>,
@@ -36,46 +36,55 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// The time limit of the client, [`Connect::FailFast`] and [`Admission::Wait`]. A client without a time limit has that of
-    /// the call whose handler makes the call ([`Context`](crate::Context)), or 10 s.
+    /// Returns the defaults: the client's time limit, [`Connect::FailFast`] and [`Admission::Wait`].
+    ///
+    /// If the client has no time limit, the call has the deadline of the calling handler
+    /// ([`Context`](crate::Context)), or 10 s elsewhere.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the time limit of a call, in place of the client's. It counts from the moment a call is made,
-    /// which is when the client's method is called. A call that a handler makes ends with the handler's own call at the
-    /// latest, unless it is made in the scope of [`Context::detached`](crate::Context::detached).
+    /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
+    ///
+    /// A call that a handler makes never outlives the handler's own call, unless it is made in the scope of
+    /// [`Context::detached`](crate::Context::detached).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sets what a call does when its server cannot be reached. With [`Connect::FailFast`] it waits for the attempt to
-    /// connect that is under way, if there is one, and fails as `Unavailable` with that attempt, or at once while the
-    /// next one is not due. With [`Connect::Wait`] it waits for a connection, at most until its time limit; it fails
-    /// earlier if no waiting can help, because this node shuts down or has no address to call the server from, and if
-    /// the connection breaks before it could leave through it.
+    /// Sets what a call does when its server cannot be reached.
+    ///
+    /// With [`Connect::FailFast`] it waits for the attempt to connect that is under way, and fails as `Unavailable`
+    /// if that fails. It fails at once while the node pauses before its next attempt.
+    ///
+    /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting
+    /// cannot help, because this node shuts down or has no address to call the server from. It also fails if the
+    /// connection breaks before the call is sent.
     #[must_use]
     pub fn connect(mut self, connect: Connect) -> Self {
         self.connect = connect;
         self
     }
 
-    /// Sets what a call does that is made while its node has no room for it: as many calls are under way, or as much
-    /// waits to be sent, as [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` or
-    /// `queued_bytes` allow to its server's node, its host or all.
+    /// Sets what a call does when a limit of its node is reached:
+    /// [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` or `queued_bytes`, for the
+    /// server's node, its host or all.
     ///
-    /// With [`Admission::Wait`] it waits until other calls have ended, and after those to the same node that wait already.
-    /// That counts against its time limit: when it has waited in vain it ends with [`Code::DeadlineExceeded`] and
-    /// [`Reason::Expired`], has not run, and its text names what it waited for. With [`Admission::Try`] it fails at once,
-    /// with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]; so it does while 4,096 calls wait for a poller of this node to
-    /// take them, which no limit changes.
+    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node.
+    /// The wait counts against its time limit. If that passes, the call ends with [`Code::DeadlineExceeded`] and
+    /// [`Reason::Expired`], has not run, and the message names the limit.
     ///
-    /// A call that a handler makes never waits, whatever this is: the handler's own caller may be what it would wait
-    /// for. Others leave it an eighth of each limit, at least 1 unless the limit is 1. Beyond that it fails
-    /// as with `Try`. What a handler hands to another executor, or to a task of `run_on`, is not made by the handler.
+    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`].
+    /// Both kinds of calls fail in this way while 4,096 calls wait for a poller of this node, which no setting
+    /// changes.
+    ///
+    /// A call that a handler makes never waits, because it might wait for the handler's own caller. An eighth of
+    /// each limit is reserved for such calls: at least 1, unless the limit is 1. Beyond that they fail as with
+    /// `Try`. Calls that a handler hands to another executor or to a task of `run_on` do not count as the
+    /// handler's.
     ///
     /// [`Code::DeadlineExceeded`]: crate::Code::DeadlineExceeded
     /// [`Code::ResourceExhausted`]: crate::Code::ResourceExhausted
@@ -87,8 +96,8 @@ impl CallOptions {
         self
     }
 
-    /// When a call ends that is made at `now` through a client with this time limit: by the time limit, or by the deadline of
-    /// the call for which it is made if that is earlier.
+    /// Returns the deadline of a call made at `now` through a client with this time limit. The deadline of the
+    /// calling handler caps it.
     #[inline]
     pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
         let limit = self.timeout.or(of_client);

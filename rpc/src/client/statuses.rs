@@ -9,13 +9,13 @@ use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::{Message, PeerDown, SendError};
 
-/// Of a call whose deadline passed before it could leave.
+/// Returns the status of a call whose deadline passed before it was sent.
 pub(super) fn expired() -> Status {
     let text = "the deadline passed before the call could leave";
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 
-/// The status of a call that the carrier did not take, which does not name it yet.
+/// Returns the status of a call that the carrier did not accept. The caller adds the method name.
 pub(super) fn refused(error: SendError) -> Status {
     let (code, reason) = match error {
         SendError::NoPeer => (Code::Unavailable, Reason::Draining),
@@ -26,7 +26,7 @@ pub(super) fn refused(error: SendError) -> Status {
     Status::not_run(code, error.to_string()).because(reason)
 }
 
-/// The status in a reply.
+/// Decodes the status in a reply.
 pub(super) fn status_of(
     method: &MethodName,
     code: Code,
@@ -48,7 +48,7 @@ pub(super) fn status_of(
     status.with_causes(causes).with_details(message.bytes_from(end))
 }
 
-/// The status with this text.
+/// Creates a status with this text.
 fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
     let By::Node { reason, ran } = by else { return Status::new(code, text) };
     let text = match reason {
@@ -79,13 +79,13 @@ fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
     }
 }
 
-/// The status of an ordered call that has not left when a session ends: those before it may be lost.
+/// Returns the status of an ordered call that was not sent before its session ended: earlier calls may be lost.
 pub(super) fn out_of_order(cause: PeerDown) -> Status {
     let text = format!("an ordered call cannot follow others to another session: {cause}");
     Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
 }
 
-/// Why a reply of so many bytes did not come.
+/// Describes why a reply of `bytes` bytes was not received.
 pub(super) fn no_memory(bytes: usize) -> String {
     format!(
         "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \

@@ -1,7 +1,5 @@
-//! The calls of one poller that are in flight.
-//!
-//! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
-//! a generation, so a late reply matches no call.
+//! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
+//! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
 use super::flight::{Flight, Progress, number, parts};
 use super::line::Part;
@@ -30,35 +28,35 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
-/// Most calls that leave in one turn of those that have waited, so that messages do not wait for long.
+/// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
 const GAVE_UP: &str = "the caller gave up";
 
-/// Which calls a table takes.
+/// The calls that a table accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Takes {
     All,
-    /// Those of handlers and tasks: the node shuts down.
+    /// Calls of handlers and tasks: the node shuts down.
     Nested,
     None,
 }
 
 /// The table of calls in flight.
 pub(crate) struct Table {
-    /// What may be in flight, and is.
+    /// Budget of calls in flight.
     budget: Share,
-    /// Most bytes that a decoded reply may take.
+    /// Maximum size of a decoded reply, in bytes.
     most_decoded: usize,
     flights: Slab<Flight>,
-    /// Of the calls in flight, by their numbers.
+    /// Deadlines of the calls in flight, by their numbers.
     deadlines: Deadlines<u64>,
-    /// The calls that are not in flight for lack of room.
+    /// Calls that wait for room.
     waiting: Waiting,
     generation: u32,
-    /// Pollers of each peer that is up.
+    /// Number of pollers of each peer that is up.
     pollers: PeerMap<u16>,
-    /// The numbers of methods at peers that are up.
+    /// Numbers of methods at peers that are up.
     numbers: Numbers,
     scratch: Vec<u8>,
     /// Replies that matched no call; late ones are normal.
@@ -83,18 +81,18 @@ impl Table {
         }
     }
 
-    /// Calls in flight, and those that wait for room.
+    /// Returns the number of calls in flight and of those that wait for room.
     pub(crate) fn len(&self) -> usize {
         self.flights.len() + self.waiting.len()
     }
 
-    /// Whether calls that wait may find room.
+    /// Returns true if waiting calls may find room.
     pub(crate) fn is_ready(&self) -> bool {
         self.waiting.is_ready()
     }
 
-    /// Sends a call's request, or has the call wait for room, unless its future has been dropped. `rest` receives the buffer
-    /// of the encoded arguments for reuse.
+    /// Sends a call's request, or queues the call for room, unless its future has been dropped. `rest` receives the
+    /// buffer of the encoded arguments for reuse.
     #[inline]
     pub(crate) fn start(
         &mut self,
@@ -124,7 +122,7 @@ impl Table {
         }
     }
 
-    /// A call waits for room, or fails without it.
+    /// Queues a call for room, or fails it.
     #[inline(never)]
     fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         match call.entry {
@@ -133,7 +131,7 @@ impl Table {
         }
     }
 
-    /// Ends a call that may not begin. Returns whether it was so.
+    /// Fails a call that may not begin. Returns true if it may not.
     pub(crate) fn refuses(&self, call: &mut Submission, now: Time) -> bool {
         if is_abandoned(call) {
             return true;
@@ -144,7 +142,7 @@ impl Table {
         is_refused
     }
 
-    /// Why a call may not begin, if it may not.
+    /// Returns the status of a call that may not begin.
     #[inline]
     fn refusal(&self, call: &Submission, now: Time) -> Option<Status> {
         let is_taken = match self.takes {
@@ -158,11 +156,11 @@ impl Table {
         (call.deadline <= now).then(expired)
     }
 
-    /// Sends the request of a call for which there is room, or queues it and leaves so much of the queue, and takes the
-    /// call's answer. What is left of the call is a buffer. Returns whether the request is queued.
+    /// Sends or queues the request of a call for which there is room, and takes the call's answer. Only a buffer is
+    /// left of the call. Returns true if the request is queued.
     ///
     /// # Errors
-    /// There is no room; then the call is as it was.
+    /// Returns the missing room, and leaves the call unchanged.
     #[inline]
     fn attempt(
         &mut self,
@@ -182,7 +180,7 @@ impl Table {
         }
     }
 
-    /// The carrier did not take the request of a call.
+    /// Handles a request that the carrier did not accept.
     #[cold]
     #[inline(never)]
     fn not_taken(
@@ -212,7 +210,8 @@ impl Table {
         })
     }
 
-    /// Hands the request of a call to the carrier; then the call is in flight. Returns whether it waits to be sent.
+    /// Hands the request of a call to the carrier, which puts the call in flight. Returns true if the request waits
+    /// to be sent.
     #[inline]
     fn send(
         &mut self,
@@ -264,7 +263,7 @@ impl Table {
         Ok(taken.left.is_none())
     }
 
-    /// How a request names its method, and the session that it is bound to for that.
+    /// Returns the way a request names its method, and the session that it is bound to by that.
     fn asked(&mut self, peer: PeerKey, method: &'static MethodName) -> (Asked, Option<SessionNumber>) {
         match self.numbers.of(peer, method) {
             Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
@@ -273,7 +272,7 @@ impl Table {
         }
     }
 
-    /// Sends the requests of calls that wait, as far as there is room now. Returns whether it has looked.
+    /// Sends the requests of waiting calls while there is room. Returns true if a round has begun.
     pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Encoded)) -> bool {
         if !self.waiting.begin_round(carrier.now()) || mutant!(admission_is_lost) {
             return false;
@@ -364,7 +363,7 @@ impl Table {
         self.finish(call, outcome);
     }
 
-    /// The call that waits for a reply of this peer.
+    /// Returns the call that waits for a reply of this peer.
     #[inline]
     fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut Flight> {
         let (slot, generation) = parts(call)?;
@@ -378,7 +377,7 @@ impl Table {
         flight
     }
 
-    /// Takes a reply that cannot be read.
+    /// Handles a reply that cannot be read.
     pub(crate) fn unread(&mut self, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
         let reason = match error {
@@ -389,34 +388,34 @@ impl Table {
         self.finish(call, Err(Status::ran(Code::Internal, text).because(reason)));
     }
 
-    /// A reply does not come, because this node had no memory for it in time.
+    /// Ends a call whose reply found no memory on this node in time.
     pub(crate) fn given_up(&mut self, from: PeerKey, call: u64, bytes: usize) {
         let Some(flight) = self.waiting(from, call) else { return };
         let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
         self.finish(call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
     }
 
-    /// A peer reports the number of a method.
+    /// Stores a method's number that a peer reports.
     pub(crate) fn learn(&mut self, from: Origin, number: Number) {
         if self.pollers.get(from.peer).is_some() {
             self.numbers.learn(from, number);
         }
     }
 
-    /// The numbers of a peer's methods are good no longer.
+    /// Forgets the numbers of a peer's methods.
     fn forget_numbers(&mut self, peer: PeerKey) {
         if !mutant!(numbers_outlive_their_session) {
             self.numbers.forget(peer);
         }
     }
 
-    /// A session with a peer is up.
+    /// Records that a session with a peer is up.
     pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
         self.forget_numbers(peer);
         self.pollers.insert(peer, pollers);
     }
 
-    /// A peer is lost: no reply will come for requests that were delivered to it.
+    /// Handles the loss of a peer: no reply will come for delivered requests.
     pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
         self.pollers.remove(peer);
         self.forget_numbers(peer);
@@ -441,7 +440,7 @@ impl Table {
         self.budget.leave(peer);
     }
 
-    /// The calls that are charged, and those in flight.
+    /// Returns the charged calls and those in flight.
     pub(crate) fn budget(&self) -> BudgetLedger {
         let mut counted = BTreeMap::new();
         for (_, flight) in &self.flights {
@@ -450,7 +449,7 @@ impl Table {
         self.budget.ledger(counted)
     }
 
-    /// Ends the calls whose deadline has passed. Returns whether there was one.
+    /// Ends the calls whose deadline has passed. Returns true if there was one.
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
@@ -488,9 +487,10 @@ impl Table {
         any
     }
 
-    /// Ends the calls that nobody waits for any more. It examines every call in flight: a turn after
-    /// dropped calls costs one pass over the slab, and in exchange no dropped call costs a message to
-    /// the poller. Those that wait for room are examined in their next round.
+    /// Ends the calls whose futures were dropped.
+    ///
+    /// It examines every call in flight. A turn after dropped calls costs one pass over the slab, and in exchange a
+    /// dropped call costs no message to the poller. Calls that wait for room are examined in their next round.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         self.waiting.ask_for_sweep();
         let abandoned = self.numbers(|flight| flight.answer.is_abandoned());
@@ -502,13 +502,13 @@ impl Table {
         }
     }
 
-    /// When `expire` or `admit` is due next.
+    /// Returns the time of the next `expire` or `admit`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.deadlines.next().into_iter().chain(self.waiting.next_timer()).min()
     }
 
-    /// The node shuts down: refuses calls from outside of handlers and tasks, and ends those in flight. Handlers finish
-    /// with the calls that they make.
+    /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
+    /// Handlers finish with the calls that they make.
     pub(crate) fn close_to_outside(&mut self) {
         self.takes = Takes::Nested;
         for call in self.waiting.take(|_, call| !call.nested) {
@@ -557,13 +557,13 @@ impl Table {
         }
     }
 
-    /// Ends a turn: what others see of the budget is exact.
+    /// Ends a turn. The budget that other pollers see is then exact.
     pub(crate) fn settle(&self) {
         self.budget.settle_pocket();
     }
 
-    /// Takes the requests of these calls that have not left back from the carrier: all at once, because each search goes
-    /// through its queues.
+    /// Takes unsent requests of these calls back from the carrier, all at once, because each search goes through
+    /// its queues.
     fn take_unsent(&mut self, carrier: &mut dyn Carrier, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
             |call: &u64| self.flight(*call).is_some_and(|flight| flight.progress == Progress::Waits);
@@ -572,8 +572,8 @@ impl Table {
         if waiting.is_empty() { waiting } else { carrier.cancel(&waiting) }
     }
 
-    /// Ends a call that may have left, with a status that depends on whether it has, and informs the poller that
-    /// has it that nobody waits for it. Requests that are `unsent` will not leave.
+    /// Ends a call that may have been sent, with a status that depends on that, and tells the remote poller that
+    /// the call was dropped. Requests in `unsent` will not leave.
     fn abandon(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -612,13 +612,13 @@ impl Table {
     }
 }
 
-/// Whether nobody waits for a call that is not in flight.
+/// Returns true if the future of a call that is not in flight was dropped.
 #[inline]
 fn is_abandoned(call: &Submission) -> bool {
     call.answer.as_ref().is_none_or(Answer::is_abandoned)
 }
 
-/// Ends a call that is not in flight, with a status that does not name it yet.
+/// Fails a queued call. The caller adds the method name to the status.
 fn end(mut call: Submission, status: Status) {
     end_with(&mut call, status);
 }
@@ -633,12 +633,12 @@ fn gave_up() -> Status {
     Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
 }
 
-/// Whether a frame is a reply to this call, or announces it.
+/// Returns true if a frame is a reply to this call, or announces it.
 fn is_reply_to(frame: &[u8], call: u64) -> bool {
     matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
 }
 
-/// As the transport has it in a header, so that it need not write it again.
+/// Returns the time left in microseconds, as the transport writes it in a header, so that it need not rewrite it.
 #[inline]
 fn microseconds(deadline: Time, now: Time) -> u32 {
     u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).max(1)

@@ -1,8 +1,8 @@
-//! The calls of one poller that wait for room: a line for each peer, whose small and large calls take turns.
+//! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. The table of
+//! calls owns one line per peer, in which small and large calls take turns.
 //!
-//! The table of calls owns it. It looks for room in rounds: when a call has ended here, and every [`PAUSE`], because room
-//! may come from another poller. In a round each line has its turn until the first calls of its parts find no room, so a
-//! peer that has none holds up no other.
+//! It looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
+//! room. In a round each line has its turn until the first calls of its parts find no room.
 
 use super::line::{Line, Part, Place};
 use super::no_room::NoRoom;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use trunkline_transport::{Leaves, PeerKey};
 use trunkline_verbs::Time;
 
-/// The longest time between two rounds.
+/// Maximum time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A call whose turn it is, without the call itself.
+/// Position of the next call; the call is stored elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat {
     pub(super) peer: PeerKey,
@@ -27,21 +27,21 @@ pub(super) struct Seat {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// None is empty.
+    /// Lines by peer, none of them empty.
     lines: BTreeMap<PeerKey, Line>,
-    /// The peers of all lines, in the order in which they have their turns in the next round.
+    /// Peers of all lines, in the order of their turns in the next round.
     turns: VecDeque<PeerKey>,
-    /// Those that have had theirs in this round, and have no room.
+    /// Peers without room that have had their turn in this round.
     blocked: VecDeque<PeerKey>,
     deadlines: BTreeSet<(Time, Place, PeerKey)>,
     last: Place,
-    /// The number of the round that began last.
+    /// Number of the last round that began.
     round: u64,
-    /// There may be room.
+    /// True if there may be room.
     has_room: bool,
-    /// A caller has dropped a call.
+    /// True if a caller has dropped a call.
     has_abandoned: bool,
-    /// When the next round is due, at the latest; `None` while no call waits.
+    /// Latest time of the next round; `None` while no call waits.
     next_round: Option<Time>,
 }
 
@@ -54,43 +54,43 @@ impl Waiting {
         self.lines.is_empty()
     }
 
-    /// There may be room for a call now.
+    /// Records that there may be room for a call.
     pub(super) fn there_is_room(&mut self) {
         self.has_room = true;
     }
 
-    /// A caller has dropped a call, which may wait here.
+    /// Records that a caller has dropped a call, which may wait here.
     pub(super) fn ask_for_sweep(&mut self) {
         self.has_abandoned = true;
     }
 
-    /// Whether a round is due before its time.
+    /// Returns true if a round should begin before its time.
     pub(super) fn is_ready(&self) -> bool {
         self.has_room && !self.is_empty()
     }
 
-    /// When a round or a deadline is due.
+    /// Returns the time of the next round or deadline.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(deadline, ..)| *deadline);
         deadline.into_iter().chain(self.next_round).min()
     }
 
-    /// What a call to this peer that is made now would leave of the queue of messages.
+    /// Returns the space in the message queue that a new call to this peer leaves to others.
     ///
     /// # Errors
-    /// What it has to wait for first.
+    /// Returns the limit that it waits for.
     pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, NoRoom> {
         self.lines.get(&peer).map_or_else(|| Ok(call.leaves()), |line| line.pass(call))
     }
 
-    /// A call was made that did not wait, and was queued or has left.
+    /// Records a call that did not wait, and was queued or sent.
     pub(super) fn passed(&mut self, peer: PeerKey, part: Part, is_queued: bool) {
         if let Some(line) = self.lines.get_mut(&peer) {
             line.went(part, is_queued);
         }
     }
 
-    /// A call waits from now on, after all others to its peer that it does not take turns with.
+    /// Adds a waiting call, behind all others of its line's part.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         let place = self.last;
         self.last += 1;
@@ -103,7 +103,7 @@ impl Waiting {
         self.next_round.get_or_insert(now + PAUSE);
     }
 
-    /// Begins a round if one is due.
+    /// Begins a round if it is time for one. Returns true if it has begun.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {
@@ -114,8 +114,8 @@ impl Waiting {
         is_due
     }
 
-    /// The next call of the line whose turn it is, and what it leaves of the queue. The line's next turn comes after all
-    /// others'.
+    /// Takes the next call of the line whose turn it is, with the queue space that it leaves to others. The line's
+    /// next turn comes after all others'.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
         let line = self.lines.get_mut(&peer)?;
@@ -126,7 +126,7 @@ impl Waiting {
         Some((Seat { peer, place, part, deadline: call.deadline, order }, call, leaves))
     }
 
-    /// The call that was taken has no room. Its part of the line has no turn any more in this round.
+    /// Puts back a call that has no room. Its part of the line has no further turn in this round.
     pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: NoRoom) {
         if let Some(line) = self.lines.get_mut(&seat.peer) {
             line.put_back(seat.part, (seat.place, call), why, self.round);
@@ -134,7 +134,8 @@ impl Waiting {
         self.end_turn(seat.peer);
     }
 
-    /// The call that was taken waits no more. `is_queued` if it waits to be sent now; `None` if it has ended.
+    /// Records that a taken call no longer waits. `is_queued` is true if it waits to be sent, and `None` if it has
+    /// ended.
     pub(super) fn leave(&mut self, seat: Seat, is_queued: Option<bool>) {
         if let (Some(line), Some(is_queued)) = (self.lines.get_mut(&seat.peer), is_queued) {
             line.went(seat.part, is_queued);
@@ -162,13 +163,13 @@ impl Waiting {
         }
     }
 
-    /// Takes the next call whose deadline has passed, and what it has waited for.
+    /// Takes the next call whose deadline has passed, and the limit that it waited for.
     pub(super) fn late(&mut self, now: Time) -> Option<(Submission, NoRoom)> {
         let &(_, place, peer) = self.deadlines.first().filter(|(deadline, ..)| *deadline <= now)?;
         self.remove(peer, place)
     }
 
-    /// Takes the calls that nobody waits for any more, if there may be any.
+    /// Takes the calls whose futures were dropped, if there may be any.
     pub(super) fn abandoned(&mut self) -> Vec<Submission> {
         if !std::mem::take(&mut self.has_abandoned) {
             return Vec::new();
@@ -176,7 +177,7 @@ impl Waiting {
         self.take(|_, call| call.answer.as_ref().is_none_or(Answer::is_abandoned))
     }
 
-    /// Takes the calls of which this is true, in the order in which they were made.
+    /// Takes the calls that match, in the order in which they were made.
     pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
         for (peer, line) in &self.lines {
@@ -198,7 +199,7 @@ impl Waiting {
         Some((call, why))
     }
 
-    /// The call that was taken out of its line does not return there.
+    /// Forgets a call that was taken out of its line and does not return.
     fn forget(&mut self, seat: Seat) {
         self.deadlines.remove(&(seat.deadline, seat.place, seat.peer));
         if let (Some(line), Some(order)) = (self.lines.get_mut(&seat.peer), seat.order) {

@@ -4,38 +4,38 @@
 //! 0 count (1)   then, for each argument:   length (4, little-endian)   the value, as the codec encodes it
 //! ```
 //!
-//! Each argument has its length, so that caller and server may know a different number of them: a server skips those
-//! at the end that it does not know, and the codec has the value of those that the caller does not know. The bytes
-//! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] holds for all.
+//! Each argument has its length, so that caller and server may know a different number of them. A server skips
+//! trailing arguments that it does not know, and the codec supplies those that the caller does not know. The bytes
+//! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] applies to all.
 
 use super::limits::{Allowance, DecodeError, Limits};
 use super::values::{DecodeValue, EncodeValue};
 
-/// Bytes of an argument's length.
+/// Size of an argument's length field, in bytes.
 const LENGTH: usize = 4;
 
-/// The arguments of a method, to encode: a tuple of up to twelve.
+/// The arguments of a method to encode: a tuple of up to twelve.
 pub trait EncodeArguments {
-    /// Appends them as the encoded part of a request.
+    /// Appends the arguments as the encoded part of a request.
     ///
     /// # Errors
-    /// A human-readable reason.
+    /// Returns a human-readable reason.
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// How the arguments of a method are decoded: a tuple of up to twelve decoders.
+/// The decoders of a method's arguments: a tuple of up to twelve.
 pub trait DecodeArguments {
-    /// The arguments, a tuple.
+    /// Tuple of the arguments.
     type Values;
 
-    /// Takes them from a request. `None` if one cannot be decoded; the list knows why.
+    /// Takes the arguments from a request. Returns `None` if one cannot be decoded; the list then holds the error.
     fn decode(list: &mut ArgumentList<'_>) -> Option<Self::Values>;
 }
 
-/// The arguments of a received request, while they are being decoded.
+/// The arguments of a received request, during decoding.
 pub struct ArgumentList<'m> {
     rest: &'m [u8],
-    /// Arguments in `rest`.
+    /// Number of arguments in `rest`.
     left: u8,
     names: std::slice::Iter<'m, &'static str>,
     limits: &'m Limits<'m>,
@@ -43,7 +43,7 @@ pub struct ArgumentList<'m> {
 }
 
 impl<'m> ArgumentList<'m> {
-    /// The arguments that `bytes` encode. `names` are those of the method's parameters.
+    /// Splits `bytes` into arguments. `names` are those of the method's parameters.
     fn new(bytes: &'m [u8], names: &'m [&'static str], limits: &'m Limits<'m>) -> Result<Self, DecodeError> {
         let malformed = |text: &str| DecodeError::Malformed(text.to_owned());
         let (&count, all) = bytes.split_first().ok_or_else(|| malformed("their number is missing"))?;
@@ -57,7 +57,7 @@ impl<'m> ArgumentList<'m> {
         Ok(Self { rest: all, left: count, names: names.iter(), limits, error: None })
     }
 
-    /// The next argument. `None` if it cannot be decoded, or is missing and may not be.
+    /// Returns the next argument. `None` if it cannot be decoded, or if it is required and missing.
     pub fn argument<D: DecodeValue>(&mut self) -> Option<D::Value> {
         let name = self.names.next().copied().unwrap_or("?");
         self.value::<D>().map_err(|error| self.error = Some(error.of_argument(name))).ok()

@@ -8,12 +8,14 @@ use ::bincode::serde::{encode_into_std_write, seed_decode_from_slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most bytes that one decoded value may claim. A message is far smaller, and its size limits real
-/// values; this constant bounds what a few hostile bytes can claim.
+/// Maximum size that one decoded value may claim, in bytes. A message is far smaller, and its size limits real
+/// values; this bounds what a few hostile bytes can claim.
 const MOST_BYTES: usize = 1 << 30;
 
-/// The default codec: bincode 2, for all types with serde's derives. It is small and fast, and the bytes hold values alone, without
-/// names or types: what may change in a type while old and new programs call each other is little.
+/// The default codec: bincode 2, for all types with serde's derives.
+///
+/// It is small and fast. The bytes hold only values, without names or types, so a type can change little while old
+/// and new programs call each other.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;
 
@@ -32,7 +34,7 @@ impl Bincode {
         encode_into_std_write(value, into, configuration()).map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// The value that `bytes` encode.
+    /// Decodes a value.
     #[inline]
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
@@ -45,7 +47,7 @@ impl Bincode {
     }
 }
 
-/// Why bytes are no value of the type that is wanted.
+/// Describes why bytes are not a value of the requested type.
 fn malformed(error: ::bincode::error::DecodeError) -> DecodeError {
     DecodeError::Malformed(match error {
         ::bincode::error::DecodeError::LimitExceeded => {

@@ -1,8 +1,8 @@
-//! What a codec is: an identity, and a way to encode and decode each type that it takes.
+//! A codec: an identity, and a way to encode and decode each type that it accepts.
 
 use super::limits::{DecodeError, Limits};
 
-/// A way to make bytes of values and values of bytes. Which types it takes is up to its [`CodecFor`].
+/// A codec of values. The types that it accepts are those for which it implements [`CodecFor`].
 ///
 /// ```
 /// use trunkline::codec::{Codec, CodecFor, DecodeError, Limits};
@@ -34,30 +34,32 @@ use super::limits::{DecodeError, Limits};
 /// # fn main() {}
 /// ```
 pub trait Codec: 'static {
-    /// Its number on the wire: a request names it, and a server refuses another one than its service has. 0 to 127
-    /// are Trunkline's; programs choose from 128 to 255.
+    /// Number on the wire. A request names it, and a server refuses any number but its service's. Trunkline uses 0
+    /// to 127; programs choose from 128 to 255.
     const ID: u8;
-    /// Its name, for texts of errors.
+    /// Name in error messages.
     const NAME: &'static str;
 }
 
-/// A codec that takes values of type `T`, with serde or without.
+/// A codec that accepts values of type `T`, with serde or without.
 pub trait CodecFor<T>: Codec {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// Why it cannot be encoded, in a human-readable form.
+    /// Returns a human-readable reason why it cannot be encoded.
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String>;
 
-    /// The value that `bytes` encode, all of them. They come from a peer: whatever is allocated in proportion to what they claim
-    /// is first taken from `limits`, and values within values are decoded through these.
+    /// Decodes a value from all of `bytes`.
+    ///
+    /// The bytes come from a peer. Take memory from `limits` before allocating in proportion to what the bytes
+    /// claim, and decode nested values through `limits`.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// Returns a [`DecodeError`].
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError>;
 
-    /// The value of an argument that a caller does not send because it does not know it; `None` if every caller has
-    /// to send it, as by default.
+    /// Returns the value of an argument that a caller does not know and does not send. `None`, the default, if
+    /// every caller must send it.
     #[must_use]
     fn absent() -> Option<T> {
         None

@@ -1,29 +1,29 @@
-//! Whether a codec takes a type, as a constant: so that generated code can name the method and the argument in its error.
+//! Generated code must name the method and the argument whose type the codec does not accept, in one error.
 //!
-//! A function of the type itself is preferred to one of a trait, but only if the bounds of its `impl` hold. So
-//! `Coding::<C, T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`], with which
-//! everything but an emitted assertion compiles: the author sees one error. That works for types that are known where it
-//! is written, as those of a service's methods are.
+//! Inherent functions win over those of a trait, but only if the bounds of their `impl` hold. So `Coding::<C,
+//! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that,
+//! everything but an emitted assertion compiles. It works for types that are concrete where it is written, such as
+//! those of a service's methods.
 
 use super::codec_for::CodecFor;
 use super::values::{Coded, Decoder, NoValue};
 use std::marker::PhantomData;
 
-/// Values of type `T` by the codec `C`.
+/// Values of type `T` in the codec `C`.
 #[derive(Debug)]
 pub struct Coding<C, T>(PhantomData<fn() -> (C, T)>);
 
 impl<C: CodecFor<T>, T> Coding<C, T> {
-    /// The codec takes the type.
+    /// True if the codec accepts the type.
     pub const IS_POSSIBLE: bool = true;
 
-    /// A value to encode.
+    /// Wraps a value to encode.
     #[inline]
     pub fn of(value: &T) -> Coded<'_, C, T> {
         Coded::new(value)
     }
 
-    /// How a value is decoded.
+    /// Returns the decoder of values.
     #[inline]
     #[must_use]
     pub fn decoder() -> Decoder<C, T> {
@@ -31,9 +31,9 @@ impl<C: CodecFor<T>, T> Coding<C, T> {
     }
 }
 
-/// What [`Coding`] is where the codec does not take the type.
+/// The fallback of [`Coding`] for types that the codec does not accept.
 pub trait NoCoding<T> {
-    /// The codec does not take the type.
+    /// Always false: the codec does not accept the type.
     const IS_POSSIBLE: bool = false;
 
     /// Stands for a value to encode.

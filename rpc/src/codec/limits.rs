@@ -1,4 +1,4 @@
-//! What the rest of a message may still claim: elements, nesting, stack, memory.
+//! The limits of a message that is being decoded: elements, nesting, stack and memory.
 
 use super::bounded::Seed;
 use super::heap::block;
@@ -8,41 +8,41 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
+/// Number of elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
 /// least one byte, except for types like `()`.
 const EMPTY_ELEMENTS: usize = 1024;
-/// Deepest nesting of values. [`Stack`] may refuse it earlier.
+/// Maximum nesting of values. [`Stack`] may refuse it earlier.
 pub(super) const DEPTH: usize = 256;
-/// A type of more bytes takes a part of its level's stack that counts before the level is checked.
+/// Size in bytes above which a type's share of its level's stack counts before the level is checked.
 const LARGE: usize = 4 << 10;
-/// Bytes of the heap that every message may take without asking.
+/// Heap that every message may take without asking, in bytes.
 pub(crate) const FREE: usize = 1024;
-/// Least that is asked for at once.
+/// Minimum amount requested at once, in bytes.
 const PORTION: usize = 16 << 10;
 
-/// Why bytes were not decoded. All have a human-readable reason.
+/// The error of bytes that were not decoded, with a human-readable reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// They are not a value of the type.
+    /// The bytes are not a value of the type.
     #[error("{0}")]
     Malformed(String),
-    /// The value takes more memory than it could ever be granted.
+    /// The value needs more memory than it could ever be granted.
     #[error("{0}")]
     TooLarge(String),
-    /// The value takes more memory than there is at present.
+    /// The value needs more memory than is available at present.
     #[error("{0}")]
     Exhausted(String),
 }
 
 impl DecodeError {
-    /// The bytes are not a value of the type, for this reason.
+    /// Creates the error of bytes that are not a value of the type.
     #[must_use]
     pub fn malformed(reason: impl fmt::Display) -> Self {
         Self::Malformed(reason.to_string())
     }
 
-    /// A value uses all of its bytes.
+    /// Refuses bytes that are left over after a value.
     pub(super) fn refuse_rest(bytes: usize) -> Result<(), Self> {
         match bytes {
             0 => Ok(()),
@@ -50,7 +50,7 @@ impl DecodeError {
         }
     }
 
-    /// The same, of this argument.
+    /// Prefixes the error with the argument's name.
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
             Self::Malformed(text) => Self::Malformed(format!("argument `{name}`: {text}")),
@@ -66,20 +66,20 @@ impl Error for DecodeError {
     }
 }
 
-/// Who grants memory to a message that is being decoded.
+/// A source of memory for a message that is being decoded.
 pub(crate) trait Allowance {
-    /// Grants so many more bytes.
+    /// Grants more bytes.
     ///
     /// # Errors
-    /// Why not; nothing was granted.
+    /// Returns the reason why none were granted.
     fn more(&self, bytes: usize) -> Result<(), DecodeError>;
 
-    /// So many of the bytes that were granted are not needed.
+    /// Returns granted bytes that are not needed.
     fn less(&self, bytes: usize);
 }
 
-/// What the rest of a message may still claim, of memory and of nesting. A codec asks them before it allocates and before it
-/// decodes a value inside of another one. All arguments of a call share one.
+/// The memory and nesting that the rest of a message may still claim. A codec asks before it allocates, and before
+/// it decodes a nested value. All arguments of a call share one.
 pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
@@ -92,10 +92,10 @@ pub struct Limits<'m> {
 }
 
 impl Limits<'_> {
-    /// Takes bytes of the heap, which the caller is about to allocate.
+    /// Takes heap memory that the caller is about to allocate.
     ///
     /// # Errors
-    /// There are not so many.
+    /// Returns an error if the limit is exceeded.
     pub fn allocate(&self, bytes: usize) -> Result<(), DecodeError> {
         self.take(block(bytes))
     }
@@ -103,16 +103,16 @@ impl Limits<'_> {
     /// Decodes a value of type `T` one level deeper.
     ///
     /// # Errors
-    /// The message is nested too deep, or what `inside` returns.
+    /// Returns an error if the message is nested too deeply, or the error of `inside`.
     pub fn nest<T>(&self, inside: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
         self.deeper(Level::of_fields::<T>(0), inside)
     }
 
-    /// Decodes a value by serde, within these limits. The deserializer must pass texts and bytes on as borrowed ones, or they take
-    /// memory that is not counted.
+    /// Decodes a value by serde, within these limits. The deserializer must pass strings and bytes on as borrowed
+    /// ones. Owned ones take memory that is not counted.
     ///
     /// # Errors
-    /// The deserializer's.
+    /// Returns the deserializer's error.
     pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         &self,
         deserializer: D,
@@ -120,7 +120,7 @@ impl Limits<'_> {
         self.seed::<T>().deserialize(deserializer)
     }
 
-    /// A seed of a value within these limits.
+    /// Returns a seed of a value within these limits.
     #[inline]
     pub(super) fn seed<T>(&self) -> Seed<'_, PhantomData<T>> {
         Seed::new(PhantomData, self)
@@ -134,7 +134,7 @@ impl fmt::Debug for Limits<'_> {
 }
 
 impl<'m> Limits<'m> {
-    /// The limits of a message of `length` bytes.
+    /// Creates the limits of a message of `length` bytes.
     pub(crate) fn of_message(length: usize, allowance: &'m dyn Allowance) -> Self {
         Self {
             elements: Cell::new(length.saturating_add(EMPTY_ELEMENTS)),
@@ -210,12 +210,13 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Bytes that were taken are free again.
+    /// Puts bytes back that were taken.
     pub(super) fn put_back(&self, bytes: usize) {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// What was decoded, unless memory was refused meanwhile: a type's own code may have gone on after that.
+    /// Returns the decoded value, unless memory was refused meanwhile: a type's own code may have continued after
+    /// that.
     #[inline]
     pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {
         match self.refusal.get() {
@@ -224,7 +225,7 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// The message is decoded: what was granted and not taken is not needed.
+    /// Returns granted memory that was not taken, after decoding.
     pub(super) fn settle(self) {
         let unused = self.left.get().min(self.granted.get());
         if unused > 0 {

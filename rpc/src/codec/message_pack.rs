@@ -1,4 +1,4 @@
-//! A codec whose bytes describe themselves: serde over MessagePack, with the names of fields and variants.
+//! A self-describing codec: serde over MessagePack, with the names of fields and variants.
 
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
@@ -8,9 +8,11 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::io::ErrorKind;
 
-/// MessagePack, for all types with serde's derives. Structs are maps from the names of their fields and variants are named, so fields and
-/// variants can be added, removed and put in another order while old and new programs call each other; `docs/evolution.md` has
-/// the rules. It takes more bytes and more time than [`Bincode`](super::Bincode).
+/// MessagePack, for all types with serde's derives.
+///
+/// Structs are maps with field names, and variants are named. Fields and variants can be added, removed and
+/// reordered while old and new programs call each other; `docs/evolution.md` has the rules. It takes more bytes and
+/// more time than [`Bincode`](super::Bincode).
 ///
 /// MessagePack has one `nil`: `Some(None)` and `Some(())` arrive as `None`.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +24,7 @@ impl Codec for MessagePack {
 }
 
 impl MessagePack {
-    /// The value that `bytes` encode.
+    /// Decodes a value.
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
         limits: &Limits<'_>,

@@ -1,10 +1,10 @@
-//! How arguments and results become bytes: the codecs of services, and what holds for all of them.
+//! Arguments and results become bytes by a codec, and the bytes to decode come from a peer.
 //!
-//! A service has one codec, [`Bincode`] unless its attribute names another one:
-//! `#[trunkline::service(codec = ...)]`. Generated code takes it by [`CodecFor`], once for each type of an argument or a result.
+//! A service has one codec: [`Bincode`], unless its attribute names another with `#[trunkline::service(codec =
+//! ...)]`. Generated code uses it through [`CodecFor`], once per type of an argument or a result.
 //!
-//! The bytes come from a peer: decoding costs time in proportion to their length at most, no more memory than
-//! [`Limits`] grant, no more stack than the thread has, and never panics.
+//! Decoding never panics. It takes time at most in proportion to the length of the bytes, no more memory than
+//! [`Limits`] grant, and no more stack than the thread has.
 
 mod absent;
 mod any;
@@ -36,16 +36,16 @@ pub use message_pack::MessagePack;
 pub(crate) use tests::Unlimited;
 pub use values::{Coded, DecodeValue, Decoder, EncodeValue, NoValue};
 
-/// The value that `bytes` encode, all of them. Beyond [`FREE`] bytes it takes no more of the heap than
-/// `allowance` grants; what was granted for a value that is not returned has not been put back.
+/// Decodes a value from all of `bytes`. Beyond [`FREE`] bytes it takes no more of the heap than `allowance` grants.
+/// Bytes granted for a value that is not returned have not been put back.
 ///
 /// # Errors
-/// [`DecodeError`].
+/// Returns a [`DecodeError`].
 pub(crate) fn decode<C: CodecFor<T>, T>(bytes: &[u8], allowance: &dyn Allowance) -> Result<T, DecodeError> {
     decode_by(C::decode, bytes, allowance)
 }
 
-/// The same by a function.
+/// Decodes a value by a function, as [`decode`] does.
 pub(crate) fn decode_by<T>(
     decode: fn(&[u8], &Limits<'_>) -> Result<T, DecodeError>,
     bytes: &[u8],

@@ -9,22 +9,22 @@ pub trait EncodeValue {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// A human-readable reason.
+    /// Returns a human-readable reason.
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// How a value is decoded.
+/// A decoder of a value.
 pub trait DecodeValue {
-    /// The value's type.
+    /// Type of the value.
     type Value;
 
-    /// The value that `bytes`, a part of the message that has these limits, encode.
+    /// Decodes a value from `bytes`, a part of the message that has these limits.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// Returns a [`DecodeError`].
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<Self::Value, DecodeError>;
 
-    /// The value that is not sent, if that is one.
+    /// Returns the value of an argument that is not sent, if it is optional.
     fn absent() -> Option<Self::Value>;
 }
 
@@ -36,7 +36,7 @@ pub struct Coded<'v, C, T> {
 }
 
 impl<'v, C: CodecFor<T>, T> Coded<'v, C, T> {
-    /// This value.
+    /// Wraps a value.
     #[inline]
     pub fn new(value: &'v T) -> Self {
         Self { value, codec: PhantomData }
@@ -50,7 +50,7 @@ impl<C: CodecFor<T>, T> EncodeValue for Coded<'_, C, T> {
     }
 }
 
-/// Decodes a value by its codec.
+/// A decoder of a value by its codec.
 #[derive(Debug)]
 pub struct Decoder<C, T>(PhantomData<fn() -> (C, T)>);
 
@@ -74,7 +74,7 @@ impl<C: CodecFor<T>, T> DecodeValue for Decoder<C, T> {
     }
 }
 
-/// Stands for a value that its codec does not take. A program with one does not compile.
+/// A placeholder for a value that its codec does not accept. A program with one does not compile.
 #[derive(Debug)]
 pub struct NoValue<T>(PhantomData<fn() -> T>);
 

@@ -1,6 +1,6 @@
-//! What this thread is in: a poller's turn or a worker's, and within that or elsewhere the scope of a call.
+//! The context of the current thread: a poller's or a worker's turn, and the innermost scope of a call.
 //!
-//! Guards put back what was there before them, so the two values are dropped by guards, and not at the end of the thread.
+//! Guards restore the previous values, so guards drop them, and not the end of the thread.
 
 use super::{Context, PollerContext};
 use crate::lifecycle::Lifecycle;
@@ -32,10 +32,10 @@ struct Here {
     scope: RefCell<ManuallyDrop<Option<Context>>>,
 }
 
-/// A poller's turn on this thread, until this is dropped.
+/// A poller's turn on this thread, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// Before: a simulation runs programs and pollers on one thread.
+    /// Previous value: a simulation runs programs and pollers on one thread.
     outer: Option<PollerContext>,
 }
 
@@ -52,7 +52,7 @@ impl Drop for Entered {
     }
 }
 
-/// A worker's turn on this thread, until this is dropped.
+/// A worker's turn on this thread, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct InPool {
     outer: Option<Arc<Timers>>,
@@ -60,7 +60,7 @@ pub(crate) struct InPool {
 }
 
 impl InPool {
-    /// Of the pool of this node, which outlives the guard, with these timers.
+    /// Enters the pool of this node, which outlives the guard, with these timers.
     pub(crate) fn enter(node: &Lifecycle, timers: &Arc<Timers>) -> Self {
         let outer = HERE.with(|here| here.pool.borrow_mut().replace(Arc::clone(timers)));
         Self { outer, _mark: OnPoller::enter_worker(node) }
@@ -74,7 +74,7 @@ impl Drop for InPool {
     }
 }
 
-/// The timers of the poller or the pool whose turn it is on this thread.
+/// Returns the timers of the poller or the pool whose turn it is on this thread.
 pub(crate) fn current_timers() -> Option<Arc<Timers>> {
     HERE.with(|here| match &**here.poller.borrow() {
         Some(poller) => Some(Arc::clone(poller.timers())),
@@ -82,7 +82,7 @@ pub(crate) fn current_timers() -> Option<Arc<Timers>> {
     })
 }
 
-/// The scope of a call on this thread, until this is dropped.
+/// A scope of a call on this thread, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Scope {
     outer: Option<Context>,
@@ -101,7 +101,7 @@ impl Drop for Scope {
     }
 }
 
-/// The context of the innermost scope, or of the handler that is being polled.
+/// Returns the context of the innermost scope, or of the handler that is being polled.
 pub(super) fn context() -> Option<Context> {
     HERE.with(|here| match &**here.scope.borrow() {
         Some(scope) => Some(scope.clone()),
@@ -109,7 +109,7 @@ pub(super) fn context() -> Option<Context> {
     })
 }
 
-/// Its deadline, which calls made here inherit.
+/// Returns the deadline that calls made here inherit.
 pub(crate) fn deadline() -> Option<Time> {
     if mutant!(nested_calls_start_again) {
         return None;

@@ -1,4 +1,4 @@
-//! A call, as its handler sees it.
+//! A call as its handler sees it.
 
 use super::{Peer, Scoped, ambient};
 use slab::Slab;
@@ -13,14 +13,14 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
 
-/// The call that a handler runs for: who made it, when it ends, and whether anybody still waits for it.
+/// The call that a handler serves: its peer, its deadline, and whether it is cancelled.
 ///
-/// A method gets it as its first argument if the trait declares that, as `cx: &Context`; the argument is not sent. Any
-/// code that a handler runs finds the same one by [`Context::current`]. Clones may go to other threads, and outlive the call.
+/// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
+/// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
 ///
-/// Calls that a handler makes inherit the deadline of the handler's own call: one without a time limit of its own has the
-/// rest of it, and one with a time limit has the shorter of the two. [`Context::scope`] takes that along to another
-/// executor, and `Context::detached().scope(...)` makes calls that do not depend on the current one.
+/// Calls that a handler makes inherit the deadline of the handler's own call. A time limit can only shorten it.
+/// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
+/// independent of the current one.
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -42,61 +42,65 @@ impl Context {
         Self(Arc::new(Shared { clock, peer, deadline, is_over, waiting }))
     }
 
-    /// The context of the call whose handler, or whose [`Context::scope`], this code runs in; `None` outside of both, as in
-    /// a task of [`Node::run_on`](crate::Node::run_on).
+    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
+    /// as in a task of [`Node::run_on`](crate::Node::run_on).
     #[must_use]
     pub fn current() -> Option<Self> {
         ambient::context()
     }
 
-    /// A context of no call: without a deadline or a peer, and never cancelled. Calls that are made in its
+    /// Creates a context without a deadline or a peer, which is never cancelled. Calls made in its
     /// [`Context::scope`] inherit nothing.
     #[must_use]
     pub fn detached() -> Self {
         Self::with(Clock::monotonic(), None, None)
     }
 
-    /// When the call ends; `None` if it has no time limit, as a detached one. A caller's clock is not needed for it: the
-    /// time that is left travels with the request. Means nothing in a simulation; see [`Context::time_left`].
+    /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
+    ///
+    /// The remaining time travels with the request, so the two clocks need not agree. Meaningless in a simulation;
+    /// use [`Context::time_left`] there.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "it is the program's clock that the program asks for")]
     pub fn deadline(&self) -> Option<Instant> {
         self.time_left().map(|left| Instant::now() + left)
     }
 
-    /// The time that is left until the call ends, zero if it has ended.
+    /// Returns the time left until the deadline, zero if it has passed. `None` without a deadline.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
     }
 
-    /// The node that made the call; `None` if the context is detached.
+    /// Returns the node that made the call; `None` if the context is detached.
     #[must_use]
     pub fn peer(&self) -> Option<Peer> {
         self.0.peer
     }
 
-    /// Whether the call is over, as [`Context::cancelled`] has it.
+    /// Returns true if the call is over. See [`Context::cancelled`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         // SYNC: call-over
         self.0.is_over.load(Ordering::Acquire)
     }
 
-    /// Completes when the call is over: its caller has dropped it, its time limit has passed, its session or its node has
-    /// ended, or its handler has returned. The handler itself is dropped in the first four cases; this is for what it has
-    /// left to other tasks and threads, and for `#[blocking]` methods, which go on.
+    /// Completes when the call is over: its caller has dropped it, its time limit has passed, its session or its
+    /// node has ended, or its handler has returned.
+    ///
+    /// In the first four cases the handler itself is dropped. Use this in tasks and threads that the handler
+    /// started, and in `#[blocking]` methods, which keep running.
     pub fn cancelled(&self) -> Cancelled<'_> {
         Cancelled { context: self, key: None }
     }
 
-    /// The same future, in whose polls [`Context::current`] is this context, on whatever executor it runs: calls made in it
-    /// inherit this deadline.
+    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
+    /// made in it inherit this deadline.
     pub fn scope<F>(&self, future: F) -> Scoped<F> {
         Scoped::new(self.clone(), future)
     }
 
-    /// The peer as pollers name it; one that nobody is if the context is detached.
+    /// Returns the peer's key, or the key of an unspecified address if the context is detached.
     pub(crate) fn peer_key(&self) -> PeerKey {
         let nobody = || PeerKey::new((Ipv4Addr::UNSPECIFIED, 0).into());
         self.0.peer.map_or_else(nobody, Peer::key)
@@ -106,7 +110,7 @@ impl Context {
         self.0.deadline
     }
 
-    /// The call is over.
+    /// Marks the call as over and wakes its waiters.
     pub(crate) fn end(&self) {
         // SYNC: call-over
         self.0.is_over.store(true, Ordering::Release);
@@ -132,12 +136,12 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Completes when a call is over; see [`Context::cancelled`].
+/// A future that completes when a call is over, from [`Context::cancelled`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Cancelled<'c> {
     context: &'c Context,
-    /// Of its waker.
+    /// Key of its waker.
     key: Option<usize>,
 }
 

@@ -1,7 +1,6 @@
-//! What code on a poller finds around it: the poller, and the call whose handler runs.
-//!
-//! The dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures.
-//! Calls look here for the deadline that they inherit. Nothing here blocks.
+//! Handlers need their call's deadline, peer and cancellation without passing them through every function. The
+//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other
+//! futures. Calls inherit their deadline from it. Nothing here blocks.
 
 mod ambient;
 mod call;

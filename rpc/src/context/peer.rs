@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use trunkline_transport::PeerKey;
 
-/// The node that made a call. It stays the same when that node reconnects or is restarted at its address.
+/// The node that made a call. The value stays the same when that node reconnects or restarts at the same address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(PeerKey);
 
@@ -17,7 +17,7 @@ impl Peer {
         self.0
     }
 
-    /// Where it listens.
+    /// Returns the address that the node listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.0.address()

@@ -1,4 +1,4 @@
-//! The poller that a task or handler runs on, as that sees it.
+//! The poller that a task or handler runs on.
 
 use super::{CurrentCall, ambient};
 use crate::call::LocalQueue;
@@ -16,10 +16,10 @@ use trunkline_verbs::Clock;
 /// A task of a poller.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Creates a future on the poller that is to run it. The closure is `Send`, the future need not be.
+/// A closure that creates a future on the poller that runs it. The closure is `Send`, the future need not be.
 pub(crate) type Spawn = Box<dyn FnOnce(&PollerContext) -> Task + Send>;
 
-/// The poller that a task or handler runs on. Local clients are connected with it.
+/// The poller that a task or handler runs on. Local clients connect through it.
 #[derive(Clone)]
 pub struct PollerContext(Rc<OfPoller>);
 
@@ -51,13 +51,14 @@ impl PollerContext {
         }))
     }
 
-    /// The poller on whose thread this code runs: in a handler, or a task of [`Node::run_on`](crate::Node::run_on).
+    /// Returns the poller on whose thread this code runs. `None` outside of handlers and tasks of
+    /// [`Node::run_on`](crate::Node::run_on).
     #[must_use]
     pub fn current() -> Option<Self> {
         ambient::poller()
     }
 
-    /// The poller's index within its node, from 0.
+    /// Returns the poller's index within its node, from 0.
     #[must_use]
     pub fn poller(&self) -> PollerIndex {
         self.0.poller
@@ -75,17 +76,17 @@ impl PollerContext {
         &self.0.calls
     }
 
-    /// The routes of its node.
+    /// Returns the routes of its node.
     pub(crate) fn routes(&self) -> &Arc<Routes> {
         &self.0.routes
     }
 
-    /// What is entered while code of the program runs.
+    /// Returns the foreign runtime to enter while the program's code runs.
     pub(crate) fn foreign(&self) -> &Foreign {
         &self.0.foreign
     }
 
-    /// The timers of its handlers and tasks.
+    /// Returns the timers of its handlers and tasks.
     pub(crate) fn timers(&self) -> &Arc<Timers> {
         &self.0.timers
     }
@@ -95,7 +96,7 @@ impl PollerContext {
         self.0.spawned.borrow_mut().push(task);
     }
 
-    /// Whether a task was spawned.
+    /// Returns true if a task was spawned.
     #[inline]
     pub(crate) fn has_spawned(&self) -> bool {
         !self.0.spawned.borrow().is_empty()
@@ -106,7 +107,7 @@ impl PollerContext {
         self.0.spawned.take()
     }
 
-    /// The call whose handler is being polled.
+    /// Returns the call whose handler is being polled.
     pub(crate) fn call(&self) -> &Rc<CurrentCall> {
         &self.0.call
     }

@@ -1,10 +1,10 @@
-//! A future in whose polls a context is the current one.
+//! A future that is polled within a context.
 
 use super::{Context, ambient};
 use std::pin::Pin;
 use std::task::{self, Poll};
 
-/// A future in whose polls a context is the current one; see [`Context::scope`].
+/// A future that is polled within a context, from [`Context::scope`].
 // It is boxed, since the crate has no `unsafe` by which a field could be pinned.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]

@@ -1,10 +1,10 @@
-//! The error of a future that has not ended in time.
+//! The error of a future that has not completed in time.
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 
-/// A future has not ended in the time that [`timeout`](crate::timeout) gives it. As a [`Status`] it is
-/// [`Code::DeadlineExceeded`].
+/// The error of a future that has not completed within its [`timeout`](crate::timeout). It converts to a [`Status`]
+/// with [`Code::DeadlineExceeded`].
 ///
 /// ```
 /// use trunkline::{Code, Elapsed, Reason, Status};

@@ -1,5 +1,4 @@
-//! The tasks of a poller: which ones are ready, the tasks that run alongside handlers, and what code in both uses: timers,
-//! spawning, yielding.
+//! The tasks of a poller: the ready queue, tasks alongside handlers, and timers, spawning and yielding for both.
 
 mod elapsed;
 mod ready;

@@ -1,5 +1,7 @@
-//! The queue of woken tasks. Any thread may push; the poller pops. What is woken in the poller's own turn, as the reply to a
-//! call does, goes to a list of its thread: that needs no atomics, and nobody to be woken.
+//! Woken tasks must reach their poller from any thread, and cheaply from the poller's own turn.
+//!
+//! Any thread may push to the queue, and the poller pops. A task woken in the poller's own turn, as by the reply to
+//! a call, goes to a list of its thread, which needs no atomics and no wake-up.
 
 use crate::inbox::Inbox;
 use crossbeam_queue::SegQueue;
@@ -19,7 +21,7 @@ pub(crate) struct TaskId {
 }
 
 impl TaskId {
-    /// The table of spawned tasks.
+    /// Table number of spawned tasks.
     pub(crate) const SPAWNED: u32 = u32::MAX;
 }
 
@@ -27,17 +29,17 @@ thread_local! {
     static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
 }
 
-/// The poller whose turn it is on this thread, and the tasks of it that were woken here: no other thread needs to see them.
+/// The poller whose turn it is on this thread, and its tasks woken here, which no other thread needs to see.
 struct Here {
-    /// By the address of its queue; null if there is none. It is only compared.
+    /// Address of its queue, only compared; null between turns.
     of: Cell<*const Ready>,
     woken: RefCell<Vec<TaskId>>,
 }
 
-/// The tasks that wait to be polled.
+/// The queue of tasks that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// Those that other threads have woken, and those that were not polled in the turn in which they were.
+    /// Tasks woken by other threads, and tasks not polled in the turn in which they were woken.
     queue: SegQueue<TaskId>,
     inbox: Arc<Inbox>,
 }
@@ -47,7 +49,7 @@ impl Ready {
         Arc::new(Self { queue: SegQueue::new(), inbox })
     }
 
-    /// The poller's turn begins on this thread, until this is dropped.
+    /// Begins the poller's turn on this thread, until the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> Turn {
         HERE.with(|here| {
             let outer = here.of.replace(Arc::as_ptr(self));
@@ -97,7 +99,7 @@ impl Ready {
 #[derive(Debug)]
 pub(crate) struct Turn {
     ready: Arc<Ready>,
-    /// Before: a simulation runs programs and pollers on one thread.
+    /// Previous value: a simulation runs programs and pollers on one thread.
     outer: *const Ready,
     woken: Vec<TaskId>,
 }
@@ -115,8 +117,8 @@ impl Drop for Turn {
     }
 }
 
-/// The waker of a slot. It is created once and serves every task that uses the slot; a waker that an
-/// earlier task left somewhere costs one spurious poll.
+/// The waker of a slot. It is created once and serves every task that uses the slot. A waker left over from an
+/// earlier task costs one spurious poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     ready: Arc<Ready>,
@@ -130,7 +132,7 @@ impl TaskWaker {
         (Arc::clone(&waker), Waker::from(waker))
     }
 
-    /// The task is about to be polled: a wake from now on queues it again.
+    /// Records that the task is about to be polled. A later wake queues it again.
     #[inline]
     pub(crate) fn polled(&self) {
         // SYNC: task-queued

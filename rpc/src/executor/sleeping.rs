@@ -12,13 +12,14 @@ use trunkline_verbs::Time;
 const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
      elsewhere use the timers of the executor that runs this code";
 
-/// Ends after so long. In a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of [`spawn`](crate::spawn), and in
-/// `#[offload]` and `#[blocking]` methods; it occupies neither the poller nor, but for a `#[blocking]` method, a worker.
+/// Waits for `duration`, in a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of
+/// [`spawn`](crate::spawn), or in an `#[offload]` or `#[blocking]` method.
 ///
-/// Timers of the pool are late while all its workers are busy.
+/// It occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
+/// all its workers are busy.
 ///
 /// # Panics
-/// Anywhere else: an executor has timers of its own, such as `tokio::time::sleep`.
+/// Panics anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
 ///
 /// ```
 /// # use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep { at: timers.clock().now() + duration, set: None }
 }
 
-/// Ends at a time; see [`sleep`].
+/// A future that completes at a point in time, from [`sleep`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {

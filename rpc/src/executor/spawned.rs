@@ -1,4 +1,4 @@
-//! Tasks that handlers and tasks of a poller start there.
+//! Tasks that handlers and tasks of a poller spawn.
 
 use crate::context::PollerContext;
 use crate::reason::Reason;
@@ -7,12 +7,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use trunkline_rings::cell::{self, Getter};
 
-/// Runs a future on the poller whose handler or task this is, alongside its handlers; it need not be `Send`. The task goes on
-/// when what this returns is dropped, and when the handler ends: it is not part of the call, and inherits neither its deadline nor its
-/// [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) gives it that. It ends with the node at the latest.
+/// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
+///
+/// The task continues when its handle is dropped and when the handler ends. It does not inherit the call's deadline
+/// or [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) passes them on. It ends with the node
+/// at the latest.
 ///
 /// # Panics
-/// Anywhere but on a poller: in `#[offload]` and `#[blocking]` methods, and outside of nodes, use an executor of the program's.
+/// Panics anywhere but on a poller. Use the program's own executor outside of nodes, and in `#[offload]` and
+/// `#[blocking]` methods.
 ///
 /// ```
 /// # let network = trunkline::InProcessNetwork::new();
@@ -41,7 +44,7 @@ where
     Spawned(getter)
 }
 
-/// The future of a task's output, from [`spawn`]. The task continues when this is dropped.
+/// A future of a task's output, from [`spawn`]. Dropping it does not stop the task.
 #[derive(Debug)]
 pub struct Spawned<T>(Getter<T>);
 

@@ -18,7 +18,7 @@ struct Slot {
 pub(crate) struct Tasks(Slab<Slot>);
 
 impl Tasks {
-    /// Adds a task; it is polled in the poller's next turn.
+    /// Adds a task, which is polled in the poller's next turn.
     pub(crate) fn add(&mut self, task: Task, ready: &Arc<Ready>) {
         let entry = self.0.vacant_entry();
         let Ok(slot) = u32::try_from(entry.key()) else { return };
@@ -27,7 +27,7 @@ impl Tasks {
         entry.insert(Slot { task, waker, std_waker });
     }
 
-    /// Polls the task in a slot. One that panics is dropped, and its waiter learns that it ended.
+    /// Polls the task in a slot. A task that panics is dropped, and its waiter learns that it ended.
     pub(crate) fn poll(&mut self, slot: u32) {
         let Ok(key) = usize::try_from(slot) else { return };
         let Some(entry) = self.0.get_mut(key) else { return };

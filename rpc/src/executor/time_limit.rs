@@ -7,13 +7,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A future's output, or [`Elapsed`] if it has not ended after so long; then it is dropped. The time counts from now, not from the
-/// first poll. Usable where [`sleep`] is.
+/// Limits the time of a future. Resolves to its output, or to [`Elapsed`] if it has not completed after `limit`;
+/// then the future is dropped.
 ///
-/// A call has a time limit of its own, which its server learns; this is for anything else.
+/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. A call has its own time
+/// limit, which its server learns; use this for other futures.
 ///
 /// # Panics
-/// Where [`sleep`] does.
+/// Panics wherever [`sleep`] does.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -1,10 +1,11 @@
-//! Letting others go first.
+//! A yield to other tasks.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Ends at the second poll: what else is ready runs first. A handler that computes for long has its poller take messages and
-/// timers in between. Works on any executor.
+/// Yields once, so that other ready tasks run first. Works on any executor.
+///
+/// A handler that computes for long lets its poller handle messages and timers in between.
 ///
 /// ```
 /// # let network = trunkline::InProcessNetwork::new();
@@ -23,7 +24,7 @@ pub fn yield_now() -> Yielded {
     Yielded { has_yielded: false }
 }
 
-/// Ends at its second poll; see [`yield_now`].
+/// A future that completes at its second poll, from [`yield_now`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Yielded {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
 
-/// Parses a frame; what is emitted for one that parses is the same, but for extensions that are not known.
+/// Parses a frame. A frame that parses is emitted unchanged, except for unknown extensions.
 pub fn call_frame(data: &[u8]) {
     let Ok((header, encoded)) = Header::parse(data) else { return };
     assert!(encoded.end <= data.len(), "the encoded part is within the message");
@@ -26,10 +26,10 @@ pub fn call_frame(data: &[u8]) {
     );
 }
 
-/// Most bytes of the heap that a value of the target `values` may take.
+/// Maximum heap size of a value of the target `values`, in bytes.
 const MOST: usize = 1 << 20;
 
-/// So much for one value.
+/// Allowance for one value, in bytes.
 struct Within {
     limit: usize,
     granted: Cell<usize>,
@@ -50,11 +50,10 @@ impl Allowance for Within {
     }
 }
 
-/// Decodes a value for which up to `limit` bytes of the heap are granted; returns it with the bytes that are
-/// counted for it.
+/// Decodes a value for which up to `limit` bytes of the heap are granted. Returns it with the bytes counted for it.
 ///
 /// # Errors
-/// A human-readable reason.
+/// Returns a human-readable reason.
 pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(T, usize), String> {
     let within = Within { limit, granted: Cell::new(0) };
     let value =
@@ -62,10 +61,10 @@ pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(
     Ok((value, within.granted.get() + FREE))
 }
 
-/// The codec's bytes of a value.
+/// Encodes a value by the default codec.
 ///
 /// # Errors
-/// A human-readable reason.
+/// Returns a human-readable reason.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     Bincode::encode_value(value, &mut bytes)?;

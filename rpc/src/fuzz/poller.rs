@@ -1,4 +1,4 @@
-//! The RPC half of a poller with peers and callers that do whatever the input encodes.
+//! The RPC half of a poller, with peers and callers that do what the input encodes.
 
 use crate::call::Outcome;
 use crate::fake::{ECHO, HANG, METHODS, Rig};
@@ -10,7 +10,7 @@ use trunkline_transport::{
     Upper as _,
 };
 
-/// Most steps of one input.
+/// Maximum number of steps of one input.
 const STEPS: usize = 256;
 
 /// Reads values from the input.
@@ -40,7 +40,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A poller, and what it was asked to do.
+/// A poller, and its requests so far.
 struct Run<'a> {
     rig: Rig,
     input: Input<'a>,
@@ -119,7 +119,7 @@ impl Run<'_> {
         self.message(from, Header::Reply { call, code, by, number });
     }
 
-    /// The number of a method, or of one that is not asked for, or none.
+    /// Returns the number of a known or unknown method, or none.
     fn number(&mut self) -> Option<Number> {
         let (choice, number) = (self.input.byte(), self.input.byte());
         let method = METHODS.get(usize::from(choice))?;
@@ -143,15 +143,15 @@ impl Run<'_> {
         self.rig.sent(token, outcome);
     }
 
-    /// The token of a message that was sent, which is the number of its call, or an arbitrary one.
+    /// Returns the token of a sent message, which is the number of its call, or an arbitrary token.
     fn token(&self, number: u8) -> Token {
         let given = self.rig.carrier.given.get(usize::from(number));
         given.map_or(Token(u64::from(number)), |given| given.token)
     }
 }
 
-/// Drives a poller by the input. Nothing may panic, the poller keeps no more than it was asked to do, and
-/// at the end every caller has an outcome.
+/// Drives a poller by the input. Nothing may panic, the poller keeps no more than it was asked to, and every caller
+/// has an outcome at the end.
 pub fn poller(data: &[u8]) {
     let mut run = Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), requests: 0 };
     for _ in 0..STEPS {

@@ -1,12 +1,12 @@
-//! Runs what blocks on a thread of its own, for async code.
+//! Blocking work on separate threads, for async code.
 
 use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 use trunkline_rings::cell;
 
-/// Runs `work` on a new thread. The future completes with what it returns; `work` goes on when that is dropped. A panic in it is
-/// an error.
+/// Runs `work` on a new thread. The future resolves to its result, or to an error if it panicked. Dropping the
+/// future does not stop the work.
 pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     name: &str,
     work: F,
@@ -22,7 +22,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     }
 }
 
-/// Runs `work` on a new thread, and waits for so long at most. Returns whether there was a thread for it.
+/// Runs `work` on a new thread, and waits for at most the given time. Returns true if the thread could be started.
 pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, wait) = mpsc::channel();
     let started = thread(name, move || {
@@ -39,13 +39,13 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.spawn(work).map(drop)
 }
 
-/// Whether this thread runs tasks of a tokio runtime.
+/// Returns true if this thread runs tasks of a tokio runtime.
 #[cfg(feature = "tokio")]
 pub(super) fn is_in_a_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// Without tokio no runtime is noticed.
+/// Returns false: without the feature no runtime is detected.
 #[cfg(not(feature = "tokio"))]
 pub(super) fn is_in_a_runtime() -> bool {
     false

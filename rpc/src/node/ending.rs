@@ -1,4 +1,4 @@
-//! How a node ends: draining, shutting down, and what is done about threads that do not return.
+//! The end of a node: draining, shutting down, and abandoning threads that do not return.
 //!
 //! ```text
 //! serving --- drain ---> draining --- shutdown ---> ending ---> ended
@@ -7,9 +7,9 @@
 //!
 //! | | requests of peers | calls in handlers | other calls | sessions |
 //! |---|---|---|---|---|
-//! | serving | run | go on | go on | stay |
-//! | draining | refused | go on | go on | stay |
-//! | ending | refused | go on, within the grace period | refused; those under way end | stay as long as a handler runs, within the grace period |
+//! | serving | run | continue | continue | stay |
+//! | draining | refused | continue | continue | stay |
+//! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
 
 use super::{Node, Shared, State, elsewhere};
 use crate::on_poller;
@@ -17,35 +17,35 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use trunkline_transport::PollerIndex;
 
-/// The grace period of a node that was not given another: the time limit of a call that was not given another. When
-/// it is over nobody waits for such a handler any more. It is below the 30 s and more that service managers wait
-/// before they kill a process.
+/// Default grace period of a node, equal to the default time limit of a call: after it no caller waits for the
+/// handler. It is below the 30 s and more that service managers wait before they kill a process.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-/// A worker that has not ended so long after the grace period is abandoned, as a poller is.
+/// Time after the grace period at which a worker that has not ended is abandoned, as a poller is.
 const ABANDON_WORKERS_AFTER: Duration = Duration::from_secs(3);
-/// How long dropping a node waits for handlers that still run.
+/// Maximum time that dropping a node waits for running handlers.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// How long dropping a node keeps a worker of a runtime.
+/// Maximum time that dropping a node blocks a worker of a runtime.
 const DROP_BLOCKS: Duration = Duration::from_millis(50);
 
 impl Node {
-    /// Drains the node, and waits for the end of that: requests of peers are refused with `Unavailable`, those included
-    /// that have arrived and whose handlers have not started; handlers that run go on, with the calls that they
-    /// make. Sessions stay, and so does everything else that the program does with this node.
+    /// Drains the node, and waits until its handlers have ended. Returns true if all have.
     ///
-    /// Waits up to the grace period ([`crate::NodeBuilder::grace`]), and returns whether all handlers have ended.
-    /// On a thread of this node it does not wait. Draining cannot be undone; [`Node::shutdown`]
-    /// follows it, with a grace period of its own, or does both.
+    /// Requests of peers are refused with `Unavailable`, including those that have arrived and whose handlers have
+    /// not started. Running handlers continue, with the calls that they make. Sessions stay open, and the program
+    /// may still use the node.
     ///
-    /// A call that a handler makes to its own node is a request like any other, and refused. One-way calls are
-    /// dropped. The report's counter `requests_refused_draining` counts both.
+    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not
+    /// wait. Draining cannot be undone. [`Node::shutdown`] may follow, with another grace period, or does both.
+    ///
+    /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
+    /// The counter `requests_refused_draining` in the report counts both.
     pub fn drain(&self) -> bool {
         self.begin_drain();
         let cannot_wait = self.0.clock.as_virtual().is_some() || on_poller::is_of(&self.0.lifecycle);
         self.0.lifecycle.wait_drained(if cannot_wait { Duration::ZERO } else { self.0.grace })
     }
 
-    /// Begins what [`Node::drain`] does, and does not wait for it.
+    /// Begins [`Node::drain`] without waiting.
     pub fn begin_drain(&self) {
         self.0.lifecycle.begin_drain();
         self.0.refuse_jobs();
@@ -54,30 +54,29 @@ impl Node {
         }
     }
 
-    /// Whether the node drains, or shuts down, and all handlers have ended.
+    /// Returns true if the node is draining or shutting down, and all handlers have ended.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.0.lifecycle.is_drained()
     }
 
-    /// Shuts the node down and waits for the end: it drains, as [`Node::drain`] does, and then closes the sessions
-    /// with peers. Meanwhile calls from outside of handlers are refused, and those under way end with
-    /// `Unavailable`; what runs on this node's pollers may go on calling until the sessions are closed.
+    /// Shuts the node down and waits for the end. It drains as [`Node::drain`] does, and then closes the sessions.
     ///
-    /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish; what then still runs is dropped.
-    /// When a poller cannot do that, because a handler or task does not return from a poll, its thread is abandoned
-    /// 3 s later, and the log names what occupies it. Calls that the poller had under way do not end then; what
-    /// it uses stays allocated until the code returns, and then ends as usual. So with workers, in which a `#[blocking]`
-    /// method may run that nobody waits for any more.
+    /// Calls from outside of handlers are refused, and those in flight end with `Unavailable`. Code on this node's
+    /// pollers may make calls until the sessions are closed.
     ///
-    /// On a thread of this node, in a handler or a task, this begins the shutdown, logs a warning and does
-    /// not wait: the threads end by themselves. So does dropping the node there.
+    /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish and are then dropped. If a handler
+    /// or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names it. Calls
+    /// in flight on that poller do not end then, and its memory stays allocated until the code returns. The same
+    /// applies to workers that run a `#[blocking]` method.
+    ///
+    /// On a thread of this node, this begins the shutdown, logs a warning and does not wait. Dropping the node
+    /// there does the same.
     pub fn shutdown(&self) {
         self.0.end(self.0.grace);
     }
 
-    /// For simulations: begins what [`Node::shutdown`] does and does not wait. Has no effect after the
-    /// first shutdown.
+    /// Begins [`Node::shutdown`] without waiting, for simulations. Has no effect after the first shutdown.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
         self.0.lifecycle.begin_end();
@@ -87,7 +86,7 @@ impl Node {
         }
     }
 
-    /// For simulations: whether all machines of the node have ended.
+    /// Returns true if all machines of the node have ended, for simulations.
     #[doc(hidden)]
     #[must_use]
     pub fn is_ended(&self) -> bool {
@@ -95,15 +94,15 @@ impl Node {
         workers_have && self.0.running().is_none_or(|node| node.is_ended())
     }
 
-    /// For simulations: jobs of the worker pool that wait or run.
+    /// Returns the number of jobs that wait or run in the worker pool, for simulations.
     #[doc(hidden)]
     #[must_use]
     pub fn jobs(&self) -> usize {
         self.0.lifecycle.jobs()
     }
 
-    /// What [`Node::shutdown`] does, for async code: the shutdown begins now, and the future completes when it has ended. When
-    /// that is dropped the shutdown goes on.
+    /// Shuts the node down as [`Node::shutdown`] does, for async code. The shutdown begins when this is called, and
+    /// the future completes when it has ended. Dropping the future does not stop it.
     pub fn shutdown_async(&self) -> impl Future<Output = ()> + Send + use<> {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
@@ -112,8 +111,8 @@ impl Node {
         async move { ended.await.unwrap_or_default() }
     }
 
-    /// What [`Node::drain`] does, for async code: draining begins now, and the future completes when it has ended, with whether all
-    /// handlers have.
+    /// Drains the node as [`Node::drain`] does, for async code. Draining begins when this is called. The future
+    /// resolves to true if all handlers have ended.
     pub fn drain_async(&self) -> impl Future<Output = bool> + Send + use<> {
         self.begin_drain();
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
@@ -123,14 +122,14 @@ impl Node {
 }
 
 impl Shared {
-    /// Jobs that no worker has begun are requests like any other.
+    /// Refuses jobs that no worker has begun, like other requests.
     fn refuse_jobs(&self) {
         if let Some(pool) = &self.pool {
             pool.pool().drain();
         }
     }
 
-    /// The transport's node, unless it has ended.
+    /// Returns the transport's node, unless it has ended.
     fn running(&self) -> Option<Arc<trunkline_transport::Node>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Some(Arc::clone(node)),

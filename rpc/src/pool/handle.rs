@@ -1,4 +1,4 @@
-//! What generated code submits jobs by.
+//! The handle by which generated code submits jobs.
 
 use super::offloaded::Offloaded;
 use super::shared::{Job, SharedPool};
@@ -16,12 +16,12 @@ use trunkline_rings::cell;
 pub struct Pool(Option<Arc<SharedPool>>);
 
 impl Pool {
-    /// This pool. Services that were not made with [`Service::pooled`](crate::stub::Service::pooled) may have none.
+    /// Wraps a pool. Services created without [`Service::pooled`](crate::stub::Service::pooled) may have none.
     pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
         Self(pool)
     }
 
-    /// Has a handler's future polled in the pool.
+    /// Submits a handler's future, which the pool polls.
     pub fn offload<F>(&self, method: &'static MethodName, context: Context, future: F) -> Ticket<F::Output>
     where
         F: Future + Send + 'static,
@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Has a handler's future made and polled to its end on one worker.
+    /// Submits a handler's future, which one worker creates and polls to completion.
     pub fn block<F, M>(&self, method: &'static MethodName, context: Context, make: M) -> Ticket<F::Output>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -63,7 +63,7 @@ impl Pool {
     }
 }
 
-/// A stub that was written by hand has not asked for a pool.
+/// Returns the status of a call through a stub written by hand that lacks a pool.
 fn no_pool() -> Status {
     let text = "the node has no worker pool: make the service with Service::pooled";
     Status::not_run(Code::Internal, text).because(Reason::Misuse)

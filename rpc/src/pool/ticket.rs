@@ -1,4 +1,4 @@
-//! The poller's half of a job: a future of its outcome. Dropping it cancels the job.
+//! The poller's half of a job: a future of its outcome.
 
 use super::offloaded::Offloaded;
 use super::shared::{Place, SharedPool};
@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_rings::cell::Getter;
 
-/// A future of what a job's handler returns, or of why it does not. Dropping it takes the job out of the queue; an offloaded
-/// one that has begun is dropped at its next poll, and a blocking one goes on.
+/// A future of the output of a job's handler, or of the reason why there is none.
+///
+/// Dropping it takes the job out of the queue. An offloaded job that has begun is dropped at its next poll; a
+/// blocking one continues.
 #[must_use = "dropping it cancels the job"]
 pub struct Ticket<T>(State<T>);
 
@@ -26,7 +28,7 @@ enum State<T> {
 pub(super) struct Submitted {
     pub(super) pool: Arc<SharedPool>,
     pub(super) place: Place,
-    /// `None` for a blocking one.
+    /// `None` for a blocking job.
     pub(super) offloaded: Option<Arc<Offloaded>>,
 }
 

@@ -1,4 +1,4 @@
-//! Why a round has found no server.
+//! The failure of a round.
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -7,35 +7,35 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_transport::PeerDown;
 
-/// Why a round has found no server: each address that was tried and its cause, and why there are no others.
+/// The failure of a round: each address that was tried with its cause, and the reason why there are no others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     code: Code,
     reason: Reason,
     text: String,
     causes: Vec<String>,
-    /// Waiting for another round is of no use.
+    /// True if another round cannot succeed.
     pub(super) is_final: bool,
 }
 
-/// Why an address was not reached.
+/// The cause for which an address was not reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreached {
-    /// So the attempt ended.
+    /// The attempt ended with this cause.
     Down(PeerDown),
-    /// The attempt has not ended, and is waited for no longer.
+    /// The attempt has not ended, and is given up.
     NoOutcome,
 }
 
 impl Failure {
-    /// The target is no target.
+    /// Creates the failure of an invalid target.
     pub(super) fn misuse(text: &str) -> Self {
         let text = text.to_owned();
         Self { code: Code::InvalidArgument, reason: Reason::Misuse, text, causes: Vec::new(), is_final: true }
     }
 
-    /// These addresses were tried, and the lookup has failed with this error and its sources, if it has. `is_fixed` if there will be no
-    /// others.
+    /// Creates the failure of a round that tried these addresses, with the error and the sources of its lookup.
+    /// `is_fixed` is true if there will be no other addresses.
     pub(super) fn new(tried: &[(SocketAddr, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
         let mut text = String::new();
         for (address, why) in tried {
@@ -65,17 +65,17 @@ impl Failure {
         Self { code, reason, text, causes: lookup.to_vec(), is_final }
     }
 
-    /// What a call ends with that has waited for the round.
+    /// Returns the status of a call that has waited for the round.
     pub(super) fn status(&self) -> Status {
         self.with_text(self.text.clone())
     }
 
-    /// What a call ends with that would not wait for the next one.
+    /// Returns the status of a call that does not wait for the next round.
     pub(super) fn status_while(&self, due_in: Duration) -> Status {
         self.with_text(format!("{}; the next attempt to connect is due in {due_in:.1?}", self.text))
     }
 
-    /// The same in one text.
+    /// Returns the failure as one text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -8,16 +8,16 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use trunkline_transport::PeerKey;
 
-/// See the module. Dropping it removes the route.
+/// A channel's end of a route. Dropping it removes the route.
 pub(crate) struct Link {
     routes: Arc<Routes>,
     target: Target,
-    /// That of one address is made when somebody waits for it: its calls need none.
+    /// Route of the channel. For a single address it is created when a future waits for it; calls need none.
     route: OnceLock<Arc<Route>>,
 }
 
 impl Link {
-    /// To this target.
+    /// Creates a link to a target.
     pub(crate) fn new(routes: &Arc<Routes>, target: Target) -> Arc<Self> {
         let link = Self { routes: Arc::clone(routes), target, route: OnceLock::new() };
         if link.target.address().is_none() {
@@ -38,7 +38,7 @@ impl Link {
         self.route.get_or_init(|| self.routes.add(self.target.clone()))
     }
 
-    /// Where calls go: to an address, or by a route.
+    /// Returns the address or the route of calls.
     pub(crate) fn server(&self) -> (PeerKey, Option<RouteId>) {
         match self.target.address() {
             Some(address) => (PeerKey::new(address), None),
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Whether there is a session with the server.
+    /// Returns true if there is a session with the server.
     pub(crate) fn is_connected(&self) -> bool {
         match self.target.address() {
             Some(address) => self.routes.is_up(PeerKey::new(address)),

@@ -1,5 +1,5 @@
-//! Runs the lookups of a node's routes, on a few threads that end when there is nothing to look up. A simulation runs them as
-//! tasks of a poller instead.
+//! Lookups may block, so they run on a few threads that end when there is nothing to look up. A simulation runs
+//! them as tasks of a poller instead.
 
 use super::pollers::Pollers;
 use super::round::{LOOKUP, Round};
@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_rings::panics::catch_or;
 
-/// Threads of a node that look up at once.
+/// Maximum number of lookup threads of a node.
 const THREADS: usize = 4;
-/// Most sources of an error that are kept.
+/// Maximum number of an error's sources that are kept.
 const CAUSES: usize = 4;
 
 /// A lookup to run.
@@ -33,7 +33,7 @@ impl Lookup {
         Self { route, number }
     }
 
-    /// Runs it.
+    /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.0 {
             Source::Resolver(resolver, _) => resolver.resolve().await.map_err(|error| texts(error.as_ref())),
@@ -42,7 +42,7 @@ impl Lookup {
         Resolved { route: self.route.id, number: self.number, outcome }
     }
 
-    /// Runs it on this thread, which may wait.
+    /// Runs the lookup on this thread, which may block.
     #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
     fn run_here(self, foreign: &Foreign) -> Resolved {
         let (route, number) = (self.route.id, self.number);
@@ -69,7 +69,7 @@ impl Lookup {
     }
 }
 
-/// An error and its sources.
+/// Returns the texts of an error and its sources.
 fn texts(error: &dyn Error) -> Vec<String> {
     let mut texts = Vec::new();
     let mut next = Some(error);
@@ -86,10 +86,10 @@ impl fmt::Debug for Lookup {
     }
 }
 
-/// The threads of a node.
+/// The lookup threads of a node.
 pub(crate) struct Lookups {
     foreign: Foreign,
-    /// Where what they find goes.
+    /// Receivers of the results.
     pollers: Arc<dyn Pollers>,
     state: Mutex<State>,
 }
@@ -97,9 +97,9 @@ pub(crate) struct Lookups {
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
-    /// The routes of the lookups that run. Each has one at most, so that one that blocks keeps no more than its thread.
+    /// Routes of the running lookups. Each has one at most, so that a blocked one occupies only its thread.
     running: Vec<RouteId>,
-    /// One of each route at most.
+    /// Waiting lookups, one per route at most.
     waiting: VecDeque<Lookup>,
 }
 
@@ -110,12 +110,12 @@ impl State {
 }
 
 impl Lookups {
-    /// None yet.
+    /// Creates the set without threads.
     pub(crate) fn new(pollers: &Arc<dyn Pollers>, foreign: Foreign) -> Arc<Self> {
         Arc::new(Self { foreign, pollers: Arc::clone(pollers), state: Mutex::default() })
     }
 
-    /// Runs a lookup soon. An earlier one of the same route that has not begun is left out.
+    /// Queues a lookup. It replaces an earlier one of the same route that has not begun.
     pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
         let mut state = self.lock();
         // The thread that runs the route's last lookup runs this one after it.
@@ -136,7 +136,7 @@ impl Lookups {
         }
     }
 
-    /// Runs the next lookup on a thread, which ends if there is none.
+    /// Runs the next lookup on this thread. Returns false if the queue is empty.
     fn run_next(&self) -> bool {
         let mut state = self.lock();
         let next = state.waiting.iter().position(|lookup| !state.is_running(lookup));
@@ -153,7 +153,7 @@ impl Lookups {
         true
     }
 
-    /// There is no thread: without any other one, lookups fail.
+    /// Handles a thread that could not be started: lookups fail if there is no other thread.
     fn not_started(&self, error: &std::io::Error) {
         let mut state = self.lock();
         state.threads -= 1;

@@ -1,4 +1,4 @@
-//! Where the server of a channel is, when that is not one address: names, lists of addresses, resolvers.
+//! A channel's target can be a name, several addresses or a resolver, and must be found before its calls can go on.
 //!
 //! ```text
 //! Channel ──► Link ──► Route: where the server is, or why it cannot be reached    (any thread, under a lock)
@@ -8,9 +8,10 @@
 //!               Parked (each poller)      Seeker (the node's first poller) ──► Lookups: threads, or tasks of a simulation
 //! ```
 //!
-//! While a route is up, a poller finds its address in its own tables, and a call costs what one to an address does.
-//! Otherwise the call waits in its poller, and the first poller makes a *round*: it has the addresses looked up, and tries
-//! one after the other until a session is up. Nothing here blocks, but the threads that look names up.
+//! While a route is up, a poller finds its address in its own tables, and a call costs as much as one to an
+//! address. Otherwise the call waits in its poller, and the first poller makes a *round*: it has the addresses
+//! looked up, and tries them in turn until a session is up. Nothing here blocks, except the threads that look names
+//! up.
 
 mod failure;
 mod link;

@@ -1,8 +1,8 @@
-//! The calls of one poller that wait until their route leads somewhere, and where routes lead as this poller knows it.
+//! Calls whose route leads to no session wait here, in the order in which they came.
 //!
-//! A call waits here before it is in the table of calls: nothing of it has reached the transport, so it has not run. It ends by
-//! what the round finds that decides about it, by its deadline, or when nobody waits for it any more; one that asked to wait
-//! for a connection outlives rounds that fail. Calls go on in the order in which they came.
+//! A waiting call is not yet in the table of calls. The transport has seen nothing of it, so it has not run. It
+//! ends with the failure of the round that decides it, at its deadline, or when its future is dropped. A call that
+//! waits for a connection outlives failed rounds.
 
 use super::route::{Phase, Route};
 use super::table::Routes;
@@ -16,15 +16,15 @@ use std::sync::Arc;
 use trunkline_transport::{Carrier, Connect, PeerKey};
 use trunkline_verbs::Time;
 
-/// Calls that wait here, from which on those that do not wait for room are refused.
+/// Number of waiting calls from which further calls that do not wait for room are refused.
 const MOST: usize = 65_536;
 
-/// See the module.
+/// The calls of one poller that wait for a route.
 #[derive(Debug)]
 pub(crate) struct Parked {
     routes: Arc<Routes>,
     here: BTreeMap<RouteId, Here>,
-    /// By the order in which they came.
+    /// Waiting calls in the order in which they came.
     calls: BTreeMap<u64, Waits>,
     deadlines: BTreeSet<(Time, u64)>,
     last: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Parked {
 #[derive(Debug)]
 struct Here {
     route: Arc<Route>,
-    /// The node that it led to when this poller looked last.
+    /// Node that it led to when this poller last looked.
     leads_to: Option<PeerKey>,
     calls: BTreeSet<u64>,
 }
@@ -42,13 +42,13 @@ struct Here {
 #[derive(Debug)]
 struct Waits {
     route: RouteId,
-    /// Which round decides about it, if it does not wait for any.
+    /// Round that decides the call, unless it waits for any.
     round: u64,
     call: Submission,
 }
 
 impl Parked {
-    /// Of a poller of this node.
+    /// Creates the waiting calls of a poller of this node.
     pub(crate) fn new(routes: &Arc<Routes>) -> Self {
         Self {
             routes: Arc::clone(routes),
@@ -63,12 +63,13 @@ impl Parked {
         self.calls.len()
     }
 
-    /// When the first deadline is.
+    /// Returns the first deadline.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Sets the server of a call by this route, and returns the call; or keeps it, or ends it.
+    /// Sets the server of a call by this route, and returns the call. Keeps or ends the call if the route leads
+    /// nowhere.
     pub(crate) fn place(
         &mut self,
         carrier: &dyn Carrier,
@@ -109,7 +110,7 @@ impl Parked {
         self.routes.tell_seeker(id);
     }
 
-    /// The route, looked up if this poller does not know it.
+    /// Returns the route as this poller knows it, and looks it up if necessary.
     fn here(&mut self, id: RouteId) -> Option<&mut Here> {
         if !self.here.contains_key(&id) {
             let route = self.routes.get(id)?;
@@ -119,7 +120,7 @@ impl Parked {
         self.here.get_mut(&id)
     }
 
-    /// A route has changed: returns the calls that can go on, in order.
+    /// Returns the calls that can go on, in order, after a route has changed.
     pub(crate) fn look(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
         if !self.here.contains_key(&id) {
             return Vec::new();
@@ -153,7 +154,7 @@ impl Parked {
         }
     }
 
-    /// A session with a node is up: returns the calls that can go on, in order.
+    /// Returns the calls that can go on, in order, after a session with a node is up.
     pub(crate) fn up(&mut self, carrier: &dyn Carrier, peer: PeerKey) -> Vec<Submission> {
         if self.calls.is_empty() {
             return Vec::new();
@@ -164,7 +165,7 @@ impl Parked {
         routes.into_iter().flat_map(|id| self.released(carrier, id)).collect()
     }
 
-    /// The calls of a route, if it leads to a session.
+    /// Takes the calls of a route, if it leads to a session.
     fn released(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
         let Some(peer) = self.here.get(&id).and_then(|here| here.leads_to) else { return Vec::new() };
         if !carrier.is_up(peer) {
@@ -174,7 +175,7 @@ impl Parked {
         taken.into_iter().map(|(call, _)| Submission { server: peer, ..call }).collect()
     }
 
-    /// Ends calls whose deadline has passed. Returns whether there was one.
+    /// Ends calls whose deadline has passed. Returns true if there was one.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some(&first) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
@@ -194,14 +195,14 @@ impl Parked {
         any
     }
 
-    /// Ends the calls that nobody waits for any more.
+    /// Ends the calls whose futures were dropped.
     pub(crate) fn sweep(&mut self) {
         for (call, route) in self.take_all(|call| call.answer.as_ref().is_none_or(Answer::is_abandoned)) {
             end(call, gave_up(), &route.target);
         }
     }
 
-    /// The node shuts down: ends the calls that were made outside of handlers and tasks, or all.
+    /// Ends the calls made outside of handlers and tasks, or all, because the node shuts down.
     pub(crate) fn close(&mut self, all: bool) {
         for (call, route) in self.take_all(|call| all || !call.nested) {
             end(call, shutting_down(), &route.target);

@@ -1,16 +1,16 @@
-//! How routes reach the pollers of their node, which are above them.
+//! Messages of routes to the pollers of their node, which are a layer above.
 
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
 
-/// The pollers of a node. Nothing here waits, and what is told to a poller that has ended is dropped.
+/// The pollers of a node. Nothing here waits. A message to a poller that has ended is dropped.
 pub(crate) trait Pollers: Send + Sync {
-    /// All are to look at a route.
+    /// Tells all pollers to look at a route.
     fn look(&self, id: RouteId);
 
-    /// The first, which seeks, is to look at a route.
+    /// Tells the first poller, which seeks, to look at a route.
     fn seek(&self, id: RouteId);
 
-    /// A lookup has ended that the first one asked for.
+    /// Tells the first poller the result of its lookup.
     fn resolved(&self, resolved: Resolved);
 }

@@ -1,4 +1,4 @@
-//! Waits until a channel is connected.
+//! A wait until a channel is connected.
 
 use super::link::Link;
 use super::route::Phase;
@@ -8,12 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Completes when a channel is connected, or with the reason why it is not; see [`Channel::ready`](crate::Channel::ready).
+/// A future that completes when a channel is connected, or fails with the reason why it is not. Returned by
+/// [`Channel::ready`](crate::Channel::ready).
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Ready {
     link: Arc<Link>,
-    /// The round that decides, and the place of the waker.
+    /// Round that decides, and place of the waker.
     since: Option<(u64, usize)>,
 }
 

@@ -1,21 +1,21 @@
-//! What finds the addresses of a server.
+//! Resolvers, which find the addresses of a server.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
 
-/// Why a server's addresses are not known.
+/// The error of a lookup.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A lookup that is under way: what [`Resolve::resolve`] returns.
+/// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, ResolveError>> + Send + 'a>>;
 
-/// Finds the addresses of a server, for [`Target::resolver`](crate::Target::resolver); [`Dns`] is one.
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] is one.
 ///
-/// It is asked before each attempt to connect, so the addresses may change. The future is polled on a thread that is there for
-/// lookups, in the node's tokio runtime if it has one: it may use that, and it may block. After 10 s the lookup has failed and the
-/// future is dropped; one that blocks keeps its thread until it returns. A node makes 4 lookups at once, one for each target; further
-/// ones wait.
+/// It is asked before each attempt to connect, so the addresses may change. The future is polled on a thread for
+/// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
+/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. A node makes 4
+/// lookups at once, one per target, and further ones wait.
 ///
 /// Addresses are tried in their order: the first 16 different ones that have a port.
 ///
@@ -44,11 +44,11 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 /// assert_eq!(target.to_string(), "/etc/services.d/shop");
 /// ```
 pub trait Resolve: fmt::Debug + Send + Sync + 'static {
-    /// The server's addresses now, the best first.
+    /// Looks up the server's current addresses, the best first.
     fn resolve(&self) -> Resolving<'_>;
 
-    /// What statuses and logs call the server, next to the addresses that were tried: up to 256 bytes, read once. Without one it is the
-    /// name of the resolver's type.
+    /// Returns the server's name in statuses and logs, next to the addresses that were tried. It is read once, up
+    /// to 256 bytes. The default is the name of the resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
@@ -56,7 +56,7 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Asks the system's resolver for the addresses of a host.
+/// A resolver that asks the system for the addresses of a host.
 ///
 /// ```
 /// use trunkline::{Dns, Target};
@@ -71,7 +71,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Of this host, each address with this port.
+    /// Creates a resolver for a host. Each address gets this port.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self { host: host.into(), port }

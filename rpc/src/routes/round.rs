@@ -16,36 +16,37 @@ use trunkline_mutants::mutant;
 use trunkline_transport::{Carrier, PeerDown, PeerKey, Reach};
 use trunkline_verbs::Time;
 
-/// A lookup may take so long.
+/// Maximum time of a lookup.
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
-/// An attempt without an outcome holds up the next address for so long.
+/// Time for which an attempt without an outcome delays the next address.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// An attempt may take so long after the last one has begun. The transport's end after some seconds each, unless the device is away.
+/// Maximum time of the attempts after the last one has begun. The transport ends its own after some seconds, unless
+/// the device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
-/// See the module.
+/// A search for a server at each of its addresses, until a session is up.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Of its lookup.
+    /// Number of its lookup.
     number: u64,
     is_looking_up: bool,
-    /// Addresses that were not tried yet.
+    /// Addresses not tried yet.
     left: VecDeque<SocketAddr>,
-    /// Attempts that are under way.
+    /// Attempts in progress.
     open: Vec<SocketAddr>,
     tried: Vec<(SocketAddr, Unreached)>,
-    /// Why the lookup has failed, if it has.
+    /// Error of the lookup with its sources; empty if it has not failed.
     lookup: Vec<String>,
-    /// When something is due.
+    /// Time of the next step.
     due: Time,
-    /// When the attempts that are under way are given up.
+    /// Time at which attempts in progress are given up.
     ends: Time,
 }
 
-/// What follows.
+/// The next step of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Something is due at this time.
+    /// The round waits until this time.
     Waits(Time),
     /// A session with this node is up.
     Won(PeerKey),
@@ -54,13 +55,13 @@ pub(super) enum Step {
 }
 
 impl Round {
-    /// Begins with a lookup of this number.
+    /// Begins a round with a lookup of this number.
     pub(super) fn looking_up(number: u64, now: Time) -> (Self, Step) {
         let due = now + LOOKUP;
         (Self { is_looking_up: true, due, ..Self::trying(&[], now) }.numbered(number), Step::Waits(due))
     }
 
-    /// Tries these addresses. Goes on with [`Round::advance`].
+    /// Begins a round with these addresses. Continue with [`Round::advance`].
     pub(super) fn trying(addresses: &[SocketAddr], now: Time) -> Self {
         Self {
             number: 0,
@@ -78,39 +79,40 @@ impl Round {
         Self { number, ..self }
     }
 
-    /// Whether it waits for the lookup of this number.
+    /// Returns true if it waits for the lookup of this number.
     pub(super) fn waits_for(&self, number: u64) -> bool {
         self.is_looking_up && self.number == number
     }
 
-    /// Whether it waits for an attempt at this node.
+    /// Returns true if it waits for an attempt at this node.
     pub(super) fn tries(&self, peer: PeerKey) -> bool {
         self.open.iter().any(|address| PeerKey::new(*address) == peer)
     }
 
-    /// What was tried, and why the lookup has failed.
+    /// Returns the addresses that were tried, and the error of the lookup.
     pub(super) fn what_failed(&self) -> (&[(SocketAddr, Unreached)], &[String]) {
         (&self.tried, &self.lookup)
     }
 
-    /// The lookup has ended, and has found these addresses, or those of an earlier round are used because of this error.
+    /// Handles the end of the lookup: it has found these addresses, or those of an earlier round are used because
+    /// of this error.
     pub(super) fn looked_up(&mut self, addresses: &[SocketAddr], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();
         self.lookup = error;
     }
 
-    /// Whether the lookup has taken too long.
+    /// Returns true if the lookup has taken too long.
     pub(super) fn is_lookup_late(&self, now: Time) -> bool {
         self.is_looking_up && self.due <= now
     }
 
-    /// Why a lookup that has taken too long has failed.
+    /// Describes a lookup that has taken too long.
     pub(super) fn late_lookup() -> Vec<String> {
         vec![format!("the lookup has not ended within {LOOKUP:?}")]
     }
 
-    /// Begins the next attempt, if it is time for that.
+    /// Begins the next attempt, if it is time.
     pub(super) fn advance(&mut self, carrier: &mut dyn Carrier) -> Step {
         let now = carrier.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
@@ -138,7 +140,7 @@ impl Round {
         if self.open.is_empty() { Step::Lost } else { Step::Waits(self.due) }
     }
 
-    /// A node is down that an attempt is under way at.
+    /// Handles a failed attempt at a node.
     pub(super) fn down(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, cause: PeerDown) -> Step {
         let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
             return Step::Waits(self.due);
@@ -157,7 +159,7 @@ impl Round {
         self.advance_now(carrier)
     }
 
-    /// The next attempt need not wait for others.
+    /// Begins the next attempt without waiting for others.
     fn advance_now(&mut self, carrier: &mut dyn Carrier) -> Step {
         if self.left.is_empty() && !self.open.is_empty() {
             self.due = self.ends;

@@ -1,7 +1,7 @@
-//! What a node knows of a channel's server: where it is, or why it cannot be reached.
+//! The state of a channel's server: its node, or the reason why it cannot be reached.
 //!
-//! Callers, pollers and whoever waits for it share a route. Only the first poller's [`Seeker`](super::Seeker) changes where it
-//! leads to; nothing here waits.
+//! Callers, pollers and waiting futures share a route. Only the first poller's [`Seeker`](super::Seeker) changes
+//! where it leads to. Nothing here waits.
 
 use super::failure::Failure;
 use super::target::Target;
@@ -18,35 +18,35 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
 
-/// See the module.
+/// A route to a channel's server.
 pub(super) struct Route {
     pub(super) id: RouteId,
     pub(super) target: Target,
-    /// A poller may have it in its tables.
+    /// True if a poller may have it in its tables.
     is_known: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
     phase: Phase,
-    /// Rounds that have begun.
+    /// Number of rounds that have begun.
     round: u64,
-    /// Calls that wait for it, in all pollers.
+    /// Number of calls that wait for it, in all pollers.
     parked: usize,
-    /// Those who wait for it without a call.
+    /// Wakers of futures that wait for it without a call.
     waiting: Slab<Waker>,
 }
 
-/// How far it is.
+/// The phase of a route.
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
-    /// Nobody has looked, or the session is over.
+    /// No round has begun, or the session is over.
     Idle,
-    /// A round is under way.
+    /// A round is in progress.
     Seeking,
     /// A session with this node is up.
     Up(PeerKey),
-    /// The last round has found nothing, and the next is not due before this time.
+    /// The last round has failed, and the next one begins no earlier than this time.
     Failed(Arc<Failure>, Time),
     /// The node has shut down.
     Closed,
@@ -58,37 +58,37 @@ impl Route {
         Self { id, target, is_known: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// Drops it. It may be the last one, and a resolver is the program's.
+    /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
     pub(super) fn release(self: Arc<Self>) {
         let _dropped = catch(|| drop(self));
     }
 
-    /// A poller is about to have it in its tables.
+    /// Records that a poller is about to have it in its tables.
     pub(super) fn is_looked_at(&self) {
         self.is_known.store(true, Ordering::SeqCst);
     }
 
-    /// Whether one may have.
+    /// Returns true if a poller may have it in its tables.
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::SeqCst)
     }
 
-    /// How far it is, and how many rounds have begun.
+    /// Returns its phase, and the number of rounds that have begun.
     pub(super) fn phase(&self) -> (Phase, u64) {
         let state = self.lock();
         (state.phase.clone(), state.round)
     }
 
-    /// Whether a call or somebody else waits for it.
+    /// Returns true if a call or a future waits for it.
     pub(super) fn is_wanted(&self) -> bool {
         let state = self.lock();
         state.parked > 0 || !state.waiting.is_empty()
     }
 
-    /// A call waits for it from now on. Returns the round that decides what becomes of it, unless it waits for any.
+    /// Records a waiting call. Returns the round that decides the call, unless it waits for any.
     ///
     /// # Errors
-    /// What the call ends with, because it does not wait for the next round.
+    /// Returns the status of a call that does not wait for the next round.
     pub(super) fn park(&self, connect: Connect, now: Time) -> Result<u64, Status> {
         let mut state = self.lock();
         let round = state.decides(connect, now)?;
@@ -96,13 +96,13 @@ impl Route {
         Ok(round)
     }
 
-    /// So many calls do not wait for it any more.
+    /// Records that calls no longer wait for it.
     pub(super) fn unpark(&self, calls: usize) {
         let mut state = self.lock();
         state.parked = state.parked.saturating_sub(calls);
     }
 
-    /// Looks whether the route is up, for somebody who has waited since this round, if for any.
+    /// Polls the route for a future that has waited since this round, if for any.
     pub(super) fn wait(
         &self,
         since: &mut Option<(u64, usize)>,
@@ -142,20 +142,20 @@ impl Route {
         outcome
     }
 
-    /// Somebody who waits for it does so no longer.
+    /// Removes a waiting future.
     pub(super) fn leave(&self, key: usize) {
         let removed = self.lock().waiting.try_remove(key);
         drop(removed);
     }
 
-    /// A round begins.
+    /// Records the beginning of a round.
     pub(super) fn begin(&self) {
         let mut state = self.lock();
         state.phase = Phase::Seeking;
         state.round += 1;
     }
 
-    /// It is in another phase, and everybody who waits for it without a call is to look.
+    /// Changes the phase, and wakes the futures that wait for it.
     pub(super) fn publish(&self, phase: Phase) {
         let mut state = self.lock();
         state.phase = phase;
@@ -167,7 +167,7 @@ impl Route {
         }
     }
 
-    /// Why it cannot be reached, if that is known.
+    /// Returns the reason why it cannot be reached, if known.
     pub(super) fn failure(&self) -> Option<Arc<Failure>> {
         match &self.lock().phase {
             Phase::Failed(failure, _) => Some(Arc::clone(failure)),
@@ -181,7 +181,7 @@ impl Route {
 }
 
 impl State {
-    /// The round that decides what becomes of a call that is made now.
+    /// Returns the round that decides a new call.
     fn decides(&self, connect: Connect, now: Time) -> Result<u64, Status> {
         match &self.phase {
             Phase::Closed => Err(shutting_down()),

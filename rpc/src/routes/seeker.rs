@@ -1,7 +1,7 @@
-//! Looks for the servers of a node's routes. Its first poller owns it, and it acts in that one's turns only.
+//! The search for the servers of a node's routes. The first poller owns it and runs it in its turns.
 //!
-//! It begins a round for a route when somebody waits for that and the pause after the last round is over: 10 ms after a
-//! round that has failed, doubling to 1.3 s, and up to a quarter longer.
+//! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause
+//! is 10 ms after a failed round, doubles to 1.3 s, and is up to a quarter longer.
 
 use super::failure::Failure;
 use super::lookups::Lookup;
@@ -20,39 +20,39 @@ use trunkline_mutants::mutant;
 use trunkline_transport::{Carrier, PeerEvent, PeerKey};
 use trunkline_verbs::Time;
 
-/// The first pause after a round that has failed, and how often it doubles.
+/// First pause after a failed round, and number of times that it doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
 
-/// See the module.
+/// The search for the servers of a node's routes.
 #[derive(Debug)]
 pub(crate) struct Seeker {
     routes: Arc<Routes>,
     sought: BTreeMap<RouteId, Sought>,
     timers: BTreeSet<(Time, RouteId)>,
-    /// To begin.
+    /// Lookups to begin.
     lookups: Vec<Lookup>,
     last_lookup: u64,
     is_closed: bool,
 }
 
-/// A route that somebody has waited for.
+/// A route that a call or a future has waited for.
 #[derive(Debug)]
 struct Sought {
     route: Arc<Route>,
-    /// The round that is under way.
+    /// Round in progress.
     round: Option<Round>,
-    /// Rounds in a row that have failed.
+    /// Number of consecutive failed rounds.
     row: u32,
-    /// The node that it has led to last.
+    /// Node that it last led to.
     led_to: Option<PeerKey>,
-    /// The addresses that were looked up last.
+    /// Addresses of the last lookup.
     last: Vec<SocketAddr>,
     timer: Option<Time>,
 }
 
 impl Seeker {
-    /// Of this node.
+    /// Creates the search of a node.
     pub(crate) fn new(routes: &Arc<Routes>) -> Self {
         Self {
             routes: Arc::clone(routes),
@@ -64,17 +64,17 @@ impl Seeker {
         }
     }
 
-    /// The lookups that are to begin now.
+    /// Takes the lookups to begin now.
     pub(crate) fn take_lookups(&mut self) -> Vec<Lookup> {
         mem::take(&mut self.lookups)
     }
 
-    /// When something is due.
+    /// Returns the time of the next step.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// Somebody waits for a route, or it is gone.
+    /// Looks at a route that is wanted, or gone.
     pub(crate) fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         let Some(route) = self.routes.get(id) else {
             self.set_timer(id, None);
@@ -88,7 +88,7 @@ impl Seeker {
         self.consider(carrier, id);
     }
 
-    /// Begins a round if one is wanted and due.
+    /// Begins a round if one is wanted and the pause is over.
     fn consider(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
         match sought.route.phase().0 {
@@ -130,7 +130,7 @@ impl Seeker {
         self.follow(carrier, id, step);
     }
 
-    /// A lookup has ended.
+    /// Handles the result of a lookup.
     pub(crate) fn resolved(&mut self, carrier: &mut dyn Carrier, resolved: Resolved) {
         let Resolved { route: id, number, outcome } = resolved;
         let Some(sought) = self.sought.get_mut(&id) else { return };
@@ -147,7 +147,7 @@ impl Seeker {
         self.follow(carrier, id, step);
     }
 
-    /// A peer is up, or down.
+    /// Handles a peer that is up or down.
     pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         self.routes.set_up(peer, matches!(event, PeerEvent::Up { .. }));
         let mut concerned = Vec::new();
@@ -175,7 +175,7 @@ impl Seeker {
         }
     }
 
-    /// Does what is due.
+    /// Runs the steps whose time has come.
     pub(crate) fn tick(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
@@ -217,7 +217,7 @@ impl Seeker {
         }
     }
 
-    /// A round has failed.
+    /// Handles a failed round.
     fn lose(&mut self, carrier: &mut dyn Carrier, id: RouteId, failure: Failure) {
         let now = carrier.now();
         let Some(sought) = self.sought.get_mut(&id) else { return };
@@ -248,7 +248,7 @@ impl Seeker {
         }
     }
 
-    /// The node shuts down.
+    /// Ends the search, because the node shuts down.
     pub(crate) fn close(&mut self) {
         if !mem::replace(&mut self.is_closed, true) {
             self.timers.clear();

@@ -1,6 +1,6 @@
-//! The routes of a node, and the sessions that are up.
+//! The routes of a node, and its sessions.
 //!
-//! Channels add routes and remove them; pollers look them up by their numbers, which calls carry.
+//! Channels add and remove routes. Pollers look them up by the numbers that calls carry.
 
 use super::pollers::Pollers;
 use super::route::{Phase, Route};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Clock;
 
-/// See the module.
+/// The routes of a node, and its sessions.
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     clock: Clock,
@@ -24,13 +24,13 @@ pub(crate) struct Routes {
 struct Known {
     routes: BTreeMap<RouteId, Arc<Route>>,
     last: u32,
-    /// Nodes that have a session with this one.
+    /// Nodes with a session to this one.
     up: BTreeSet<PeerKey>,
     is_closed: bool,
 }
 
 impl Routes {
-    /// Of a node with these pollers; none yet.
+    /// Creates an empty table for a node with these pollers.
     pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock) -> Arc<Self> {
         Arc::new(Self { pollers, clock, known: Mutex::default() })
     }
@@ -63,7 +63,7 @@ impl Routes {
         route
     }
 
-    /// A route's channels are gone.
+    /// Removes a route whose channels are gone.
     pub(super) fn remove(&self, route: &Route) {
         self.lock().routes.remove(&route.id);
         if route.is_known() {
@@ -71,7 +71,7 @@ impl Routes {
         }
     }
 
-    /// The route of this number, for a poller to have in its tables until it is told.
+    /// Returns the route of this number, for a poller to keep in its tables until it is told of a change.
     pub(super) fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.lock();
         let route = known.routes.get(&id)?;
@@ -80,17 +80,17 @@ impl Routes {
         Some(Arc::clone(route))
     }
 
-    /// All pollers are to look at a route.
+    /// Tells all pollers to look at a route.
     pub(super) fn tell_all(&self, id: RouteId) {
         self.pollers.look(id);
     }
 
-    /// The poller that seeks is to look at a route.
+    /// Tells the seeking poller to look at a route.
     pub(super) fn tell_seeker(&self, id: RouteId) {
         self.pollers.seek(id);
     }
 
-    /// A session with this node is up, or over.
+    /// Records that a session with this node is up, or over.
     pub(super) fn set_up(&self, peer: PeerKey, is_up: bool) {
         let mut known = self.lock();
         if is_up {
@@ -104,7 +104,7 @@ impl Routes {
         self.lock().up.contains(&peer)
     }
 
-    /// The node shuts down: nobody waits for a route any more.
+    /// Closes all routes, because the node shuts down.
     pub(super) fn close(&self) {
         let mut known = self.lock();
         known.is_closed = true;

@@ -1,4 +1,4 @@
-//! What a channel leads to.
+//! The target of a channel.
 
 use super::resolve::{Dns, Resolve};
 use crate::status::cut;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What a [`Channel`](crate::Channel) leads to: an address, several, a name, or what a resolver returns.
+/// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -20,31 +20,31 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Target(pub(super) Source);
 
-/// Where the addresses come from.
+/// The source of a target's addresses.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Address(SocketAddr),
-    /// The first ones that were given.
+    /// The first usable addresses that were given.
     Addresses(Vec<SocketAddr>),
-    /// With its name, so that its own code runs for lookups only.
+    /// A resolver with its name, so that its code runs for lookups only.
     Resolver(Arc<dyn Resolve>, Arc<str>),
-    /// It is not a target, for this reason.
+    /// An invalid target, with the reason.
     Nonsense(String),
 }
 
-/// Most addresses of one server that are tried; further ones are left out.
+/// Maximum number of addresses tried for one server; further ones are ignored.
 pub(super) const MOST_ADDRESSES: usize = 16;
-/// The longest name of a resolver in a status.
+/// Maximum length of a resolver's name in a status.
 const MOST_NAME_BYTES: usize = 256;
 
 impl Target {
-    /// What this resolver returns, which is asked again before each attempt to connect.
+    /// Creates a target from a resolver, which is asked again before each attempt to connect.
     pub fn resolver(resolver: impl Resolve) -> Self {
         let name = resolver.name();
         Self(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
     }
 
-    /// The one address that it is, if it is no more than that.
+    /// Returns the address, if the target is a single one.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match &self.0 {
             Source::Address(address) => Some(*address),
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-/// Why no server is at this address, if there can be none.
+/// Returns the reason why no server can be at this address, if there is one.
 pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
     let ip = address.ip().to_canonical();
     // Nothing listens on port 0: it asks for a free one, and only a listener can.
@@ -78,7 +78,7 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
     Some(format!("the server's address {address} {kind}; {remedy}"))
 }
 
-/// The addresses that are tried of those that were given: each once, those at which a server can be, and so many at most.
+/// Returns the usable addresses of those given, without duplicates and up to the maximum.
 pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut usable = Vec::new();
     for address in given {
@@ -98,7 +98,7 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// The first address at which a session comes up. At most 16 different ones are tried.
+/// Connects to the first address at which a session comes up. At most 16 different ones are tried.
 impl From<Vec<SocketAddr>> for Target {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         let first = addresses.first().copied().and_then(misuse);
@@ -122,14 +122,14 @@ impl<const N: usize> From<[SocketAddr; N]> for Target {
     }
 }
 
-/// A host and a port. The host is an address or a name.
+/// Takes a host and a port. The host is an address or a name.
 impl From<(&str, u16)> for Target {
     fn from((host, port): (&str, u16)) -> Self {
         Self::of_name(host, port)
     }
 }
 
-/// `IP:PORT` or `HOST:PORT`. A text that is neither makes calls end as `InvalidArgument`.
+/// Takes `IP:PORT` or `HOST:PORT`. Calls to any other text fail with `InvalidArgument`.
 impl From<&str> for Target {
     fn from(text: &str) -> Self {
         if let Ok(address) = text.parse::<SocketAddr>() {

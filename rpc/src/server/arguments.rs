@@ -1,9 +1,9 @@
-//! The memory of decoded arguments on one poller: charged to the peer whose handler decodes them, until that
-//! handler has ended.
+//! Decoded arguments take memory that a peer can make large, so it is charged to the peer until its handler has
+//! ended.
 //!
 //! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and
-//! puts back what `end` returned when the handler has ended. What is decoded outside of these brackets, by code
-//! that has kept a request, is bounded by the limit of one peer and charged to nobody.
+//! puts back the result of `end` when the handler has ended. Code that keeps a request may decode outside of these
+//! brackets. That is bounded by the limit of one peer and charged to no peer.
 
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
@@ -18,33 +18,33 @@ use trunkline_transport::PeerKey;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 
-/// A poller's share of the budget, and what the handler that is being polled has taken of it.
+/// A poller's share of the budget, and the charge of the handler that is being polled.
 #[derive(Debug)]
 pub(crate) struct ArgumentMemory {
     share: RefCell<Share>,
     call: Rc<CurrentCall>,
-    /// What that handler was charged with in this poll.
+    /// Charge of that handler in this poll, in bytes.
     charged: Cell<usize>,
 }
 
 impl ArgumentMemory {
-    /// Of a poller with this current call.
+    /// Creates the memory of a poller with this current call.
     pub(crate) fn new(share: Share, call: Rc<CurrentCall>) -> Self {
         Self { share: RefCell::new(share), call, charged: Cell::new(0) }
     }
 
-    /// The context of the handler that is being polled.
+    /// Returns the context of the handler that is being polled.
     pub(super) fn context(&self) -> Context {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
-    /// The handler was polled; returns what it was charged with, in bytes.
+    /// Ends a poll of the handler, and returns its charge in bytes.
     #[inline]
     pub(super) fn end(&self) -> usize {
         self.charged.take()
     }
 
-    /// A handler that was charged with so many bytes has ended.
+    /// Puts back the charge of a handler that has ended.
     #[inline]
     pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
         if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
@@ -52,17 +52,17 @@ impl ArgumentMemory {
         }
     }
 
-    /// A peer is down.
+    /// Handles a peer that is down.
     pub(super) fn leave(&self, peer: PeerKey) {
         self.share.borrow_mut().leave(peer);
     }
 
-    /// What is charged, next to what was counted one by one.
+    /// Returns the charges, next to the separately counted ones.
     pub(super) fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         self.share.borrow().ledger(counted)
     }
 
-    /// The arguments, of these names, that `bytes` encode.
+    /// Decodes arguments of these names.
     pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],
@@ -82,16 +82,16 @@ impl ArgumentMemory {
     }
 }
 
-/// What is charged for one message. It is put back when decoding fails, also by a panic.
+/// The charge of one message. It is put back when decoding fails, also by a panic.
 struct Charge<'m> {
     memory: &'m ArgumentMemory,
-    /// Nobody, outside of handlers.
+    /// Peer that is charged; `None` outside of handlers.
     peer: Option<PeerKey>,
     bytes: Cell<usize>,
 }
 
 impl Charge<'_> {
-    /// The arguments were decoded: their handler has them.
+    /// Transfers the charge to the handler, after decoding.
     fn keep(self) {
         if self.peer.is_some() {
             let charged = self.memory.charged.get();

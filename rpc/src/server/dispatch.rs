@@ -1,4 +1,4 @@
-//! Requests to methods, and the handlers' outcomes to replies, on one poller.
+//! The dispatch of requests to methods, and of the handlers' outcomes to replies, on one poller.
 
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
@@ -35,7 +35,7 @@ use trunkline_verbs::Time;
 
 const NS_PER_US: u64 = 1000;
 
-/// A request, as its sender identifies it.
+/// The key of a request, as its sender identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) peer: PeerKey,
@@ -50,44 +50,44 @@ impl Key {
     }
 }
 
-/// Who made a call, and what its reply has to report.
+/// The caller of a request, and the properties of its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) key: Key,
-    /// When it waits no more.
+    /// Deadline of the caller.
     pub(super) deadline: Option<Time>,
     one_way: bool,
-    /// The method's number, which the caller does not know.
+    /// Number of the method, if the caller does not know it.
     number: Option<Number>,
 }
 
 struct Running {
     caller: Caller,
-    /// The place of its deadline.
+    /// Key of its deadline.
     timer: Option<DeadlineKey>,
-    /// What its arguments are charged with, in bytes.
+    /// Charge of its arguments, in bytes.
     decoded: usize,
-    /// If the handler has asked for it.
+    /// Context, if the handler has asked for it.
     context: Option<Context>,
 }
 
-/// A method of a service, and what is asked of its calls.
+/// A method of a service, with the properties of its calls.
 struct Served {
     calls: Box<dyn Method>,
-    /// Its calls get no reply.
+    /// True if its calls have no reply.
     one_way: bool,
-    /// How many of its calls may run at once, on all pollers.
+    /// Limits of its running calls, on all pollers.
     limits: MethodLimits,
-    /// `None` for one that callers name by its hash.
+    /// Number of the method; `None` if callers name it by its hash.
     number: Option<u16>,
 }
 
-/// The services of a poller and the requests that run there.
+/// The services of a poller, and the requests that run there.
 pub(crate) struct Dispatch {
-    /// What may run at once, and does.
+    /// Budget of running handlers.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
-    /// The call whose handler is being polled.
+    /// Call whose handler is being polled.
     current: Rc<CurrentCall>,
     /// Large replies without room.
     replies: WaitingReplies,
@@ -101,12 +101,12 @@ pub(crate) struct Dispatch {
     by_key: BTreeMap<Key, TaskId>,
     deadlines: Deadlines<TaskId>,
     scratch: Vec<u8>,
-    /// Of one-way calls that were refused.
+    /// Limit of the log of refused one-way calls.
     log: LogLimit,
     poller: Rc<LocalQueue>,
-    /// What is entered while code of the program runs.
+    /// Foreign runtime to enter while the program's code runs.
     foreign: Foreign,
-    /// Of its poller: how far the node has come, and whose code runs.
+    /// Inbox of its poller, with the node's lifecycle and the code that occupies the poller.
     inbox: Arc<Inbox>,
 }
 
@@ -188,7 +188,7 @@ impl Dispatch {
         }
     }
 
-    /// Starts the handler of a request that has the method's hash, or that is refused.
+    /// Starts the handler of a request with the method's hash, or refuses the request.
     #[inline(never)]
     fn look_up(
         &mut self,
@@ -217,7 +217,8 @@ impl Dispatch {
         }
     }
 
-    /// Starts a method's handler, if there is room for it. One that ends in its first poll leaves nothing to be kept.
+    /// Starts a method's handler, if there is room for it. A handler that ends in its first poll needs no further
+    /// state.
     #[inline]
     fn start(
         &mut self,
@@ -264,7 +265,7 @@ impl Dispatch {
         }
     }
 
-    /// Replies to a call with what its handler has returned in its first poll.
+    /// Replies to a call whose handler has ended in its first poll.
     #[inline]
     fn reply_at_once(&mut self, carrier: &mut dyn Carrier, caller: &Caller, mut parts: Parts) {
         let header = Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None };
@@ -302,7 +303,7 @@ impl Dispatch {
         self.reply(carrier, caller, Err(Failure::Node(status)));
     }
 
-    /// The caller has given up: drops the handler.
+    /// Drops the handler of a call that its caller has cancelled.
     pub(crate) fn cancel(&mut self, from: Origin, call: u64) {
         let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
         if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
@@ -337,7 +338,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops the handlers whose deadline has passed. Returns whether there was one.
+    /// Drops the handlers whose deadline has passed. Returns true if there was one.
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let mut any = false;
         while let Some(task) = self.deadlines.due(carrier.now()) {
@@ -357,7 +358,7 @@ impl Dispatch {
         any
     }
 
-    /// A peer is lost: drops the handlers whose replies it waited for.
+    /// Drops the handlers whose replies a lost peer waited for.
     pub(crate) fn down(&mut self, peer: PeerKey) {
         if mutant!(handlers_outlive_their_peer) {
             return;
@@ -390,17 +391,17 @@ impl Dispatch {
         }
     }
 
-    /// When `expire` or `send_waiting` is due next.
+    /// Returns the time of the next `expire` or `send_waiting`.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.next().into_iter().chain(self.replies.next_timer()).min()
     }
 
-    /// Handlers that run, and replies that wait for room.
+    /// Returns the number of running handlers and of replies that wait for room.
     pub(crate) fn len(&self) -> usize {
         self.running.len() + self.replies.len()
     }
 
-    /// The handlers that are charged, and those that run; the same of their arguments, and of replies that wait.
+    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies.
     pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
         let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for Running { caller: Caller { key, .. }, decoded, .. } in self.running.values() {
@@ -412,12 +413,12 @@ impl Dispatch {
         [self.budget.ledger(handlers), self.arguments.ledger(bytes), self.replies.ledger()]
     }
 
-    /// Slots of the methods' tables that are taken: one for each handler that runs.
+    /// Returns the number of occupied slots in the methods' tables: one per running handler.
     pub(crate) fn slots(&self) -> usize {
         self.methods.iter().map(|served| served.calls.len()).sum()
     }
 
-    /// Whether requests are taken.
+    /// Returns an error if the node accepts no requests.
     fn check_phase(&self) -> Result<(), Status> {
         let lifecycle = self.inbox.lifecycle();
         if lifecycle.is_draining() && !mutant!(draining_starts_handlers) {
@@ -433,9 +434,10 @@ impl Dispatch {
         self.methods.get(table as usize)
     }
 
-    /// The method that a request asks for, if that is of the request's kind. Calls without a reply to methods that have one
-    /// would have handlers that outlive their sessions; in the opposite case the caller would take the end of a handler
-    /// for its success.
+    /// Returns the requested method, if it is one-way or not as the request is.
+    ///
+    /// A call without a reply to a method with one would have a handler that outlives its session. In the opposite
+    /// case the caller would take the end of a handler for its success.
     fn find(&self, asked: Asked, one_way: bool) -> Result<u32, Status> {
         let table = match asked {
             Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
@@ -454,7 +456,7 @@ impl Dispatch {
             .ok_or_else(|| self.not_found(asked, table))
     }
 
-    /// Why there is no method that a request asks for, or only this one, which is of the other kind.
+    /// Returns the status of a request whose method does not exist, or is of the other kind.
     #[cold]
     fn not_found(&self, asked: Asked, other: Option<u32>) -> Status {
         let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
@@ -477,8 +479,8 @@ impl Dispatch {
         }
     }
 
-    /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
-    /// room for this one's, or if as many calls of the method run as may.
+    /// Charges a peer with a handler, or refuses the request. It also refuses when the peer takes so few replies
+    /// that there is no room for this one, and when a limit of the method is reached.
     #[inline]
     fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
@@ -494,19 +496,19 @@ impl Dispatch {
         })
     }
 
-    /// Ends a turn: what others see of the budget is exact.
+    /// Ends a turn. The budget that other pollers see is then exact.
     pub(crate) fn settle(&self) {
         self.budget.settle_pocket();
     }
 
-    /// A call that was admitted has ended.
+    /// Releases the charge of an admitted call that has ended.
     #[inline]
     fn ended(&mut self, peer: PeerKey, table: u32) {
         self.budget.put_back_one(peer, Leaves::Nothing);
         self.served(table).inspect(|served| served.limits.put_back());
     }
 
-    /// Reports the number of a one-way call's method to its caller, unless that takes too few frames.
+    /// Reports the number of a one-way call's method to its caller, unless that accepts too few frames.
     fn report(&mut self, carrier: &mut dyn Carrier, key: Key, number: Number) {
         if carrier.has_reply_room(key.peer).is_err() {
             return;
@@ -516,7 +518,7 @@ impl Dispatch {
         let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
     }
 
-    /// Replies to a call, unless nobody waits for that.
+    /// Replies to a call, or logs the failure of a one-way call.
     #[inline(never)]
     fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
         let Caller { key, one_way, number, .. } = caller;
@@ -540,7 +542,7 @@ impl Dispatch {
         }
     }
 
-    /// Sends a large reply, or has it wait for room.
+    /// Sends a large reply, or queues it for room.
     #[inline(never)]
     fn send_or_wait(
         &mut self,
@@ -559,7 +561,7 @@ impl Dispatch {
         self.replies.add(reply, carrier.now()).map_err(SendError::QueueFull)
     }
 
-    /// Sends replies that wait, as far as there is room now. Returns whether it has looked.
+    /// Sends waiting replies while there is room. Returns true if a round has begun.
     pub(crate) fn send_waiting(&mut self, carrier: &mut dyn Carrier) -> bool {
         if self.replies.is_empty() || !self.replies.begin_round(carrier.now()) {
             return false;
@@ -575,7 +577,7 @@ impl Dispatch {
         true
     }
 
-    /// The caller of a one-way call gets no reply.
+    /// Logs the failure of a one-way call, which has no reply.
     fn log_failure(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
         if let Err(Failure::Node(status)) = outcome
             && let Some(left_out) = self.log.line(now)
@@ -605,7 +607,7 @@ impl Dispatch {
         }
     }
 
-    /// Sends a frame to the poller that made a call. If it cannot, the parts are as they were.
+    /// Sends a frame to the poller that made a call. On failure the parts are unchanged.
     #[inline]
     fn send(
         &mut self,
@@ -634,7 +636,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Code, origin, encoded part and body of a reply that is no success.
+    /// Returns the code, origin, encoded part and body of a failed call's reply.
     fn of_failure(&self, failure: Failure) -> (u8, By, Encoded, Body) {
         let (by, status) = match failure {
             Failure::Error(error) => return (HANDLER_ERROR, By::Handler, error.0, Body::new()),

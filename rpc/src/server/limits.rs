@@ -1,7 +1,7 @@
-//! How many calls of a service, or of one of its methods, may run at once on all pollers of a node.
+//! A service or a method may need a limit of concurrent calls across all pollers of a node.
 //!
-//! The pollers share one counter for each limit, so only calls of what has a limit pay for it. A call beyond a limit is
-//! refused at once rather than queued: its caller can go to another server, or come back after a pause.
+//! The pollers share one counter per limit, so only calls with a limit pay for it. A call beyond a limit is refused
+//! at once rather than queued: its caller can go to another server, or retry after a pause.
 
 use crate::name::{MethodName, ServiceName};
 use crate::start_error::StartError;
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use trunkline_mutants::mutant;
 use trunkline_transport::LimitReport;
 
-/// Of what a limit is.
+/// The subject of a limit.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     Service(&'static ServiceName),
     Method(&'static MethodName),
 }
 
-/// A limit, and how many calls run under it.
+/// A limit, and the number of calls that run under it.
 #[derive(Debug)]
 pub(super) struct RunningLimit {
     of: Of,
@@ -32,7 +32,7 @@ impl RunningLimit {
         Arc::new(Self { of, most, running: AtomicU32::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Counts one more call that runs; `false` when there are as many as may be.
+    /// Counts one more running call. Returns false if the limit is reached.
     fn take(&self) -> bool {
         // Only the number itself is shared; the calls that it counts belong to their pollers.
         let more = |running: u32| {
@@ -59,7 +59,7 @@ impl RunningLimit {
         }
     }
 
-    /// Why a call is refused: the limit, and what sets it.
+    /// Describes a refusal: the limit, and the setting that holds it.
     fn refusal(&self) -> String {
         let (whose, setting) = match self.of {
             Of::Service(_) => ("service", "limit".to_owned()),
@@ -83,17 +83,17 @@ impl RunningLimit {
 #[derive(Debug, Default)]
 pub(super) struct ServiceLimits {
     of_all: Option<Arc<RunningLimit>>,
-    /// By the method's hash.
+    /// Limits by the method's hash.
     of_methods: BTreeMap<u64, Arc<RunningLimit>>,
 }
 
 impl ServiceLimits {
-    /// Of all calls of the service.
+    /// Sets the limit of all calls of the service.
     pub(super) fn of_service(&mut self, service: &'static ServiceName, most: u32) {
         self.of_all = Some(RunningLimit::new(Of::Service(service), most));
     }
 
-    /// Of the calls of one method.
+    /// Sets the limit of one method's calls.
     pub(super) fn of_method(&mut self, method: &'static MethodName, most: u32) {
         self.of_methods.insert(method.hash, RunningLimit::new(Of::Method(method), most));
     }
@@ -102,7 +102,7 @@ impl ServiceLimits {
         self.of_all.iter().chain(self.of_methods.values())
     }
 
-    /// Refuses limits of 0: what should not be called is better not served.
+    /// Refuses limits of 0: a method that should not be called should not be served.
     pub(super) fn check(&self) -> Result<(), StartError> {
         match self.all().any(|limit| limit.most == 0) {
             true => Err(StartError::bad_option("limit of a service or method", 0, "choose 1 or more")),
@@ -110,14 +110,14 @@ impl ServiceLimits {
         }
     }
 
-    /// Those that a method's calls are under.
+    /// Returns the limits that apply to a method's calls.
     pub(super) fn under(&self, method: &MethodName) -> MethodLimits {
         let of_method = self.of_methods.get(&method.hash);
         MethodLimits(self.of_all.iter().chain(of_method).cloned().collect())
     }
 }
 
-/// What a node reports of its services' limits, also when they are gone.
+/// The limits of a node's services for its report, also after the services are dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitReports(Vec<Arc<RunningLimit>>);
 
@@ -131,15 +131,15 @@ impl LimitReports {
     }
 }
 
-/// The limits that the calls of one method are under: none, as a rule.
+/// The limits that apply to the calls of one method, usually empty.
 #[derive(Debug, Default)]
 pub(super) struct MethodLimits(Box<[Arc<RunningLimit>]>);
 
 impl MethodLimits {
-    /// Counts one more call, or nothing.
+    /// Counts one more call, or counts nothing and fails.
     ///
     /// # Errors
-    /// Which limit is reached, and what sets it.
+    /// Returns the limit that is reached, and the setting that holds it.
     #[inline]
     pub(super) fn take(&self) -> Result<(), String> {
         for (at, limit) in self.0.iter().enumerate() {
@@ -151,7 +151,7 @@ impl MethodLimits {
         Ok(())
     }
 
-    /// A call has ended.
+    /// Records the end of a call.
     #[inline]
     pub(super) fn put_back(&self) {
         self.0.iter().for_each(|limit| limit.put_back());

@@ -14,22 +14,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use trunkline_rings::panics::{catch, catch_or};
 
-/// How a call ended here.
+/// The outcome of a call on this node.
 pub(super) type Outcome = Result<Reply, Failure>;
 
 /// The table of a method's calls.
 pub(crate) trait Method {
-    /// Starts a call in a free slot and polls it once. `Err` holds the outcome of a call that ended
-    /// at once; its slot is free again.
+    /// Starts a call in a free slot and polls it once. Returns `Err` with the outcome of a call that ended at once,
+    /// whose slot is free again.
     fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome>;
 
-    /// Polls the call in a slot; returns `Some` when it has ended.
+    /// Polls the call in a slot. Returns `Some` when it has ended.
     fn poll(&mut self, slot: u32) -> Option<Outcome>;
 
     /// Drops the call in a slot.
     fn cancel(&mut self, slot: u32);
 
-    /// Slots that are taken.
+    /// Returns the number of occupied slots.
     fn len(&self) -> usize;
 }
 
@@ -141,7 +141,7 @@ where
     }
 }
 
-/// The outcome of a handler that has panicked with this message.
+/// Returns the outcome of a handler that has panicked with this message.
 #[cold]
 fn panicked(message: Option<&str>) -> Outcome {
     Err(Failure::Node(foreign::panicked(message)))

@@ -1,16 +1,16 @@
-//! The numbers of a node's methods.
+//! Callers use a short number in place of a method's hash, and it must mean the same method on every poller.
 //!
-//! A number is given once and stays for the life of the node: callers use it in place of the method's hash. All
-//! pollers share the table, so that a number means the same method at each of them, whatever services they make.
+//! A number is assigned once and stays valid for the life of the node. All pollers share the table, whatever
+//! services they create.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The methods by number: their hashes.
+/// The hashes of methods by number.
 #[derive(Debug, Default)]
 pub(crate) struct MethodNumbers(Mutex<Vec<u64>>);
 
 impl MethodNumbers {
-    /// The number of the method with this hash, a new one if it has none. `None` when there are no more.
+    /// Returns the number of the method with this hash, and assigns one if necessary. `None` if no number is left.
     pub(crate) fn of(&self, hash: u64) -> Option<u16> {
         let mut methods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = methods.iter().position(|method| *method == hash);

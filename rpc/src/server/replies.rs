@@ -1,7 +1,7 @@
-//! Large replies that wait for room in the queue of messages, because others to the same peer are on their way.
+//! Large replies wait here for room in the queue of messages, behind others to the same peer.
 //!
-//! The dispatcher owns it. Only large replies wait, so no small one waits for these, and those to a peer leave in the order in
-//! which their handlers ended. What they hold is a budget of its own, so that a peer that does not READ its replies
+//! The dispatcher owns them. Only large replies wait, so they delay no small one, and those to a peer leave in the
+//! order in which their handlers ended. They have a separate budget, so that a peer that does not READ its replies
 //! makes the node hold no more of them. It looks for room in rounds, every [`PAUSE`] while any waits.
 
 use super::dispatch::{Caller, Key};
@@ -13,13 +13,13 @@ use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey};
 use trunkline_verbs::Time;
 
-/// The time between two rounds.
+/// Time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The encoded part of a reply, and its body.
 pub(super) type Parts = (Encoded, Body);
 
-/// Whether the peer READs a reply, but for one whose header decides.
+/// Returns true if the peer fetches the reply by RDMA READ, unless the header says otherwise.
 #[inline]
 pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
@@ -31,9 +31,9 @@ pub(super) struct WaitingReply {
     pub(super) caller: Caller,
     pub(super) header: Header,
     pub(super) parts: Parts,
-    /// With which its peer is charged, also when the parts were sent.
+    /// Charge of its peer, also after the parts were sent.
     bytes: usize,
-    /// Lower ones have waited for longer.
+    /// Position in its line: lower ones have waited longer.
     place: u64,
 }
 
@@ -48,18 +48,18 @@ impl WaitingReply {
     }
 }
 
-/// The replies of one poller that wait.
+/// The waiting replies of one poller.
 #[derive(Debug)]
 pub(super) struct WaitingReplies {
-    /// Bytes of them.
+    /// Budget of their bytes.
     budget: Share,
-    /// By peer, in order. None is empty between two rounds.
+    /// Waiting replies by peer, in order. No line is empty between two rounds.
     lines: BTreeMap<PeerKey, BTreeMap<u64, WaitingReply>>,
-    /// By caller, where its reply is in the peer's line. A peer that uses a number twice has several.
+    /// Positions of replies in their peer's line, by caller. A peer that uses a number twice has several.
     by_caller: BTreeSet<(Key, u64)>,
-    /// The place of the next one.
+    /// Position of the next reply.
     next_place: u64,
-    /// The peers whose turns are left in this round.
+    /// Peers that still have a turn in this round.
     turns: VecDeque<PeerKey>,
     rounds: usize,
     next_round: Option<Time>,
@@ -86,20 +86,20 @@ impl WaitingReplies {
         self.lines.is_empty()
     }
 
-    /// Whether any reply to a peer waits.
+    /// Returns true if any reply to a peer waits.
     pub(super) fn has_any_to(&self, peer: PeerKey) -> bool {
         self.lines.contains_key(&peer)
     }
 
-    /// When a round is due.
+    /// Returns the time of the next round.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.next_round
     }
 
-    /// A reply waits from now on, after all others to its peer.
+    /// Adds a waiting reply, behind all others to its peer.
     ///
     /// # Errors
-    /// Too much waits. Then it is dropped.
+    /// Returns the exceeded limit. The reply is then dropped.
     pub(super) fn add(&mut self, reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
         self.budget.take(reply.peer(), reply.bytes)?;
         let place = self.next_place;
@@ -109,7 +109,8 @@ impl WaitingReplies {
         Ok(())
     }
 
-    /// Begins a round if one is due: drops the replies whose caller waits no more, and all others have a turn.
+    /// Begins a round if it is time for one: drops replies whose caller no longer waits, and gives the others a
+    /// turn.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         if self.next_round.is_none_or(|due| due > now) {
             return false;
@@ -138,7 +139,7 @@ impl WaitingReplies {
         }
     }
 
-    /// There is no room for a reply that was taken. Its peer has no more turns in this round.
+    /// Puts back a reply that has no room. Its peer has no further turn in this round.
     pub(super) fn put_back(&mut self, reply: WaitingReply) {
         self.turns.pop_front();
         self.insert(reply);
@@ -149,7 +150,7 @@ impl WaitingReplies {
         self.lines.entry(reply.peer()).or_default().insert(reply.place, reply);
     }
 
-    /// A reply that was taken was sent, or never will be.
+    /// Releases the charge of a taken reply that was sent, or never will be.
     pub(super) fn left(&mut self, reply: &WaitingReply) {
         self.budget.put_back(reply.peer(), reply.bytes);
     }
@@ -161,7 +162,7 @@ impl WaitingReplies {
         }
     }
 
-    /// The caller waits no more: drops its reply, without a look at any other.
+    /// Drops the reply of a caller that no longer waits, without examining others.
     pub(super) fn cancel(&mut self, caller: Key) {
         let places = self.by_caller.range((caller, 0)..=(caller, u64::MAX));
         let places = places.map(|(_, place)| *place).collect::<Vec<_>>();
@@ -183,7 +184,7 @@ impl WaitingReplies {
         self.remove(|_| true);
     }
 
-    /// Drops the replies of which this is true.
+    /// Drops the replies that match.
     fn remove(&mut self, which: impl Fn(&WaitingReply) -> bool) {
         let (budget, by_caller) = (&mut self.budget, &mut self.by_caller);
         self.lines.retain(|peer, line| {
@@ -200,13 +201,13 @@ impl WaitingReplies {
         self.end_round();
     }
 
-    /// The peer is down.
+    /// Drops the replies to a peer that is down.
     pub(super) fn down(&mut self, peer: PeerKey) {
         self.remove(|reply| reply.peer() == peer);
         self.budget.leave(peer);
     }
 
-    /// What is charged, and what waits.
+    /// Returns the charged bytes and the waiting ones.
     pub(super) fn ledger(&self) -> BudgetLedger {
         let counted = self.lines.iter().map(|(peer, line)| {
             let of_line = line.values().map(|reply| reply.bytes);

@@ -1,4 +1,4 @@
-//! What a method receives, and what it returns.
+//! The request and the reply of a method.
 
 use super::ArgumentMemory;
 use crate::call::LocalQueue;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use trunkline_transport::{Body, Message};
 
-/// A request on its way into a handler.
+/// A request, before its handler takes it.
 #[derive(Debug)]
 pub struct Request {
     message: Message,
@@ -32,28 +32,28 @@ impl Request {
         Self { message, encoded, poller, memory }
     }
 
-    /// The context of the call, while its handler is being polled.
+    /// Returns the context of the call. Its handler must be polled meanwhile.
     #[must_use]
     pub fn context(&self) -> Context {
         self.memory.context()
     }
 
-    /// Makes replies in buffers that the poller reuses.
+    /// Returns a maker of replies for this call.
     #[inline]
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// The encoded arguments, as these decoders make them; `names` are those of the method's parameters. Their memory is
-    /// charged to the caller until the handler ends.
+    /// Decodes the arguments. `names` are those of the method's parameters. Their memory is charged to the caller
+    /// until the handler ends.
     ///
-    /// Arguments at the end that the caller does not send are `None` if they are optional; those that it sends in
-    /// excess are skipped.
+    /// Trailing arguments that the caller does not send are `None` if they are optional. Surplus arguments are
+    /// skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` when the caller's bytes do not decode or an argument is missing, `ResourceExhausted`
-    /// when the arguments take more memory than the caller may use.
+    /// `InvalidArgument` when the caller's bytes do not decode or an argument is missing, `ResourceExhausted` when
+    /// the arguments take more memory than the caller may use.
     pub fn arguments<D: DecodeArguments>(
         &self,
         names: &[&'static str],
@@ -62,7 +62,7 @@ impl Request {
         self.memory.decode::<D>(&self.message.as_slice()[self.encoded.clone()], names).map_err(Failure::Node)
     }
 
-    /// The raw argument: the bytes after the encoded ones.
+    /// Returns the raw argument: the bytes after the encoded arguments.
     #[inline]
     #[must_use]
     pub fn into_body(self) -> Bytes {
@@ -70,17 +70,17 @@ impl Request {
     }
 }
 
-/// Makes successful replies in buffers that the poller reuses.
+/// A maker of replies, in buffers that the poller reuses.
 #[derive(Debug)]
 pub struct Replier {
     poller: Rc<LocalQueue>,
 }
 
 impl Replier {
-    /// A reply that holds a value, as its codec encodes it.
+    /// Creates a reply with a value, which its codec encodes.
     ///
     /// # Errors
-    /// `Internal` when it cannot be encoded.
+    /// `Internal` when the value cannot be encoded.
     pub fn value<V: EncodeValue>(&self, value: &V) -> Result<Reply, Failure> {
         let mut encoded = self.poller.spare().take();
         value.encode(encoded.buffer()).map_err(|error| {
@@ -90,7 +90,7 @@ impl Replier {
         Ok(Reply { encoded, body: Body::new() })
     }
 
-    /// The failure of a handler that has returned an error of its method's own type.
+    /// Creates the failure of a handler that has returned an error of its method's own type.
     pub fn error<V: EncodeValue>(&self, error: &V) -> Failure {
         let mut encoded = self.poller.spare().take();
         match error.encode(encoded.buffer()) {
@@ -102,19 +102,19 @@ impl Replier {
         }
     }
 
-    /// A reply that holds raw bytes.
+    /// Creates a reply with raw bytes.
     ///
     /// # Errors
-    /// None. The signature is that of `value`, so that stubs need not distinguish the two.
+    /// Never fails. The signature is that of `value`, so that stubs need not distinguish the two.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.spare().take(), body: body.into() })
     }
 
-    /// A reply that holds raw bytes or nothing, after a byte that is 1 if there are any.
+    /// Creates a reply with optional raw bytes, after a byte that is 1 if there are any.
     ///
     /// # Errors
-    /// None, as for `bytes`.
+    /// Never fails, as for `bytes`.
     pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Failure> {
         let mut encoded = self.poller.spare().take();
         encoded.buffer().push(u8::from(body.is_some()));
@@ -122,10 +122,10 @@ impl Replier {
     }
 }
 
-/// Why a method made no reply.
+/// The reason why a method made no reply.
 #[derive(Debug)]
 pub enum Failure {
-    /// The handler returned this. It has run, whatever the status says of a call that the handler made.
+    /// The handler returned this status. It has run, whatever the status says of a nested call.
     Handler(Status),
     /// The handler returned an error of its method's own type.
     Error(EncodedError),
@@ -133,14 +133,14 @@ pub enum Failure {
     Node(Status),
 }
 
-/// A status that a method without a generated stub returns.
+/// Converts a status that a method without a generated stub returns.
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         Self::Handler(status)
     }
 }
 
-/// An error of a method's own type, as the codec encodes it.
+/// An error of a method's own type, encoded by the codec.
 #[derive(Debug)]
 pub struct EncodedError(pub(crate) Encoded);
 

@@ -1,4 +1,4 @@
-//! A service that a node can offer: its name, and how each poller creates its methods.
+//! A service that a node can offer, and the registration of its methods on each poller.
 
 use super::limits::{LimitReports, MethodLimits, ServiceLimits};
 use super::method::{Method, MethodTable};
@@ -13,17 +13,18 @@ use trunkline_rings::panics::catch_or;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
 
-/// A service that a node can offer; generated servers convert into it.
+/// A service that a node can offer. Generated servers convert into it.
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
-    /// Methods of it run in the worker pool.
+    /// True if some of its methods run in the worker pool.
     is_pooled: bool,
     limits: ServiceLimits,
 }
 
 impl Service {
-    /// A service whose methods `make` registers; it is called once on each poller. A node does not start if it fails.
+    /// Creates a service whose methods `make` registers. It is called once on each poller, and the node does not
+    /// start if it fails.
     #[must_use]
     pub fn new(
         name: &'static ServiceName,
@@ -32,50 +33,50 @@ impl Service {
         Self { name, make: Box::new(make), is_pooled: false, limits: ServiceLimits::default() }
     }
 
-    /// Methods of it run in the worker pool, which its nodes have to have.
+    /// Marks the service as one with methods in the worker pool, so that its nodes start one.
     #[must_use]
     pub fn pooled(self) -> Self {
         Self { is_pooled: true, ..self }
     }
 
-    /// Whether its nodes have to have a worker pool.
+    /// Returns true if its nodes need a worker pool.
     pub(crate) fn is_pooled(&self) -> bool {
         self.is_pooled
     }
 
-    /// At most so many calls of the service run at once.
+    /// Limits how many calls of the service run concurrently.
     #[must_use]
     pub fn limit(mut self, most: u32) -> Self {
         self.limits.of_service(self.name, most);
         self
     }
 
-    /// At most so many calls of one method run at once.
+    /// Limits how many calls of one method run concurrently.
     #[must_use]
     pub fn limit_method(mut self, method: &'static MethodName, most: u32) -> Self {
         self.limits.of_method(method, most);
         self
     }
 
-    /// Refuses limits that make no sense.
+    /// Refuses limits of 0.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         self.limits.check()
     }
 
-    /// Adds its limits to those that a node reports.
+    /// Adds its limits to the node's report.
     pub(crate) fn report_limits(&self, reports: &mut LimitReports) {
         reports.add(&self.limits);
     }
 
-    /// The limits that a method's calls are under.
+    /// Returns the limits that apply to a method's calls.
     pub(super) fn limits_of(&self, method: &MethodName) -> MethodLimits {
         self.limits.under(method)
     }
 
-    /// Its methods on a poller.
+    /// Creates its methods on a poller.
     ///
     /// # Errors
-    /// What `make` fails with, or the message of its panic.
+    /// Returns the error of `make`, or the message of its panic.
     pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, NotMade> {
         let mut methods = Methods { all: Vec::new(), pool: pool.clone() };
         let panicked = |message: Option<&str>| match message {
@@ -95,14 +96,14 @@ impl fmt::Debug for Service {
     }
 }
 
-/// The methods of a service on one poller, while they are being registered.
+/// The methods of a service on one poller, during registration.
 pub struct Methods {
     pub(crate) all: Vec<(&'static MethodName, Box<dyn Method>)>,
     pool: Pool,
 }
 
 impl Methods {
-    /// Adds a method: `run` creates the future of one call.
+    /// Adds a method. `run` creates the future of one call.
     pub fn add<F>(&mut self, name: &'static MethodName, run: impl Fn(Request) -> F + 'static)
     where
         F: Future<Output = Result<Reply, Failure>> + 'static,
@@ -110,7 +111,7 @@ impl Methods {
         self.all.push((name, Box::new(MethodTable::new(run))));
     }
 
-    /// The worker pool of the node.
+    /// Returns the worker pool of the node.
     #[must_use]
     pub fn pool(&self) -> Pool {
         self.pool.clone()

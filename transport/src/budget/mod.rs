@@ -43,39 +43,39 @@ const SET_ASIDE_PART: usize = 8;
 /// The part of a limit that one host may use of what is set aside.
 const SET_ASIDE_PART_OF_HOST: usize = 64;
 
-/// How much of a resource may be used. The peers of one host together may use [`Limit::per_host`].
+/// The limit of a resource. The peers of one host together may use [`Limit::per_host`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// By one peer; at least 1.
+    /// Maximum for one peer; at least 1.
     pub per_peer: usize,
-    /// By all peers together; at least `per_peer`.
+    /// Maximum for all peers together; at least `per_peer`.
     pub in_all: usize,
 }
 
 impl Limit {
-    /// Most that the peers of one host, which is an IP address, may use together: half of `in_all`, or `per_peer` if
+    /// Returns the maximum for all peers of one host, which is an IP address: half of `in_all`, or `per_peer` if
     /// that is more.
     #[must_use]
     pub fn per_host(self) -> usize {
         self.per_peer.max(self.in_all / 2)
     }
 
-    /// What is set aside of `in_all` for hosts that use little. Nothing if one host may use all, or if the
-    /// limit is too small to be cut up.
+    /// Returns the part of `in_all` reserved for hosts that use little. Zero if one host may use all, or if the
+    /// limit is too small to divide.
     pub(crate) fn set_aside(self) -> usize {
         let most = if self.set_aside_per_host() == 0 { 0 } else { self.in_all / SET_ASIDE_PART };
         most.min(self.in_all - self.per_host())
     }
 
-    /// What one host may use of that.
+    /// Returns the maximum of that part for one host.
     pub(crate) fn set_aside_per_host(self) -> usize {
         self.in_all / SET_ASIDE_PART_OF_HOST
     }
 
-    /// Refuses a limit that is no limit, naming the option that holds it.
+    /// Checks the limit, and names the option that holds it if it is invalid.
     ///
     /// # Errors
-    /// [`StartError::BadOption`].
+    /// Returns [`StartError::BadOption`].
     #[doc(hidden)]
     pub fn check(self, option: &'static str, least: usize, remedy: &'static str) -> Result<(), StartError> {
         let bad = |value: usize, remedy| Err(StartError::BadOption { option, value: value as u64, remedy });
@@ -89,20 +89,20 @@ impl Limit {
     }
 }
 
-/// A budget at one moment, as a node reports it.
+/// The state of a budget at one moment, as a node reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetReport {
-    /// What it is for, as refusals name it.
+    /// Name of the resource, as refusals show it.
     pub name: &'static str,
     /// Units in use by all peers.
     pub used: u64,
-    /// Most units that may be.
+    /// Maximum number of units.
     pub limit: Limit,
-    /// Since the start: refusals, or waits, because the peer was at its limit.
+    /// Refusals and waits since the start because the peer was at its limit.
     pub refused_to_peer: u64,
-    /// Since the start: refusals, or waits, because all peers of the host were at theirs.
+    /// Refusals and waits since the start because all peers of the host were at their limit.
     pub refused_to_host: u64,
-    /// Since the start: refusals, or waits, because all peers together were at theirs.
+    /// Refusals and waits since the start because all peers together were at their limit.
     pub refused_to_all: u64,
 }
 

@@ -95,7 +95,7 @@ impl Drop for Announced {
     }
 }
 
-/// Registered memory to fill and send. It comes from `Node::buffer`.
+/// Registered memory to fill and send, from `Node::buffer`.
 #[derive(Debug)]
 pub struct RegisteredBuffer {
     block: Block,
@@ -107,7 +107,7 @@ impl RegisteredBuffer {
         Self { block, registry }
     }
 
-    /// Shared bytes that are sent without a copy, whole or in slices, when they are large.
+    /// Converts the buffer to shared bytes. Large ones are sent without a copy, whole or in slices.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         let (at, length) = (self.block.remote_address(), self.block.len());
