@@ -17,8 +17,8 @@ repetitions=${2:-7}
 seconds=${3:-0.3}
 mkdir -p "$folder"
 
-cargo build --release --locked --package trunkline-bench
-program=${CARGO_TARGET_DIR:-target}/release/trunkline-bench
+cargo build --profile dist --locked --package trunkline-bench
+program=${CARGO_TARGET_DIR:-target}/dist/trunkline-bench
 
 # part NAME ARGUMENTS...: what one measurement prints is shown, and goes to FOLDER/NAME.json.
 part() {

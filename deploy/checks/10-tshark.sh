@@ -5,13 +5,13 @@
 . "$(dirname "$0")/common.bash"
 
 for tool in tshark python3; do need tshark "$tool" "$tool" || exit 0; done
-if ! build trunkline-demo || ! build trunkline-deploy; then
+if ! build; then
     fail tshark-build "the demo or trunkctl does not build"
     exit 1
 fi
 
 small_tree "$scratch/tree"
-TRUNKLINE_PCAP="$scratch/%p.pcap" timeout 120 cargo demo -- --tree "$scratch/tree" --calls 500 --json "$scratch/report.json"
+TRUNKLINE_PCAP="$scratch/%p.pcap" timeout 120 "$programs/trunkline-demo" --tree "$scratch/tree" --calls 500 --json "$scratch/report.json"
 verdict tshark-demo $? "the demo failed while it was captured"
 
 captures=("$scratch"/*.pcap)
@@ -19,12 +19,12 @@ if ((${#captures[@]} < 2)) || [[ ! -s ${captures[0]} ]]; then
     fail tshark-captures "two processes left ${#captures[@]} captures"
     exit 1
 fi
-cargo trunkctl pcap check --quiet --at-least 1000 "${captures[@]}" >"$scratch/check.log"
+"$programs/trunkctl" pcap check --quiet --at-least 1000 "${captures[@]}" >"$scratch/check.log"
 verdict tshark-pcap-check $? "trunkctl pcap check: $(tail -n 1 "$scratch/check.log")"
 
 for at in "${!captures[@]}"; do
     capture=${captures[at]}
-    cargo trunkctl pcap check --json "$capture" >"$capture.json"
+    "$programs/trunkctl" pcap check --json "$capture" >"$capture.json"
     why=$(python3 deploy/checks/tshark_compare.py "$capture" "$capture.json" 2>&1)
     verdict "tshark-compare-$at" $? "$why"
 done

@@ -12,7 +12,7 @@ if [[ ! -e /proc/net/if_inet6 ]]; then
     skip ipv6 "this kernel has no IPv6"
     exit 0
 fi
-if ! build trunkline-demo; then
+if ! build; then
     fail ipv6-build "the demo does not build"
     exit 1
 fi
@@ -23,7 +23,7 @@ inside='
     ip link set lo up &&
     ip -6 addr add fd00::1/128 dev lo nodad &&
     ip -6 addr add fd00::2/128 dev lo nodad || exit 77
-    exec cargo --offline demo -- "$@"
+    exec "$programs/trunkline-demo" "$@"
 '
 
 # demo NAME SERVER-ADDRESS CLIENT-ADDRESS

@@ -83,10 +83,10 @@ if [[ -f $header && -f /usr/include/rdma/rdma_cma.h ]]; then
 else
     skip abi-layout "libibverbs-dev and librdmacm-dev are not installed"
 fi
-if cargo dropin >"$scratch/dropin.log" 2>&1; then
+if drop_in >"$scratch/dropin.log" 2>&1; then
     need abi-symbols readelf binutils && check_symbols
     check_start
 else
-    fail abi-dropin "cargo dropin: $(tail -n 1 "$scratch/dropin.log")"
+    fail abi-dropin "the drop-in libraries: $(tail -n 1 "$scratch/dropin.log")"
 fi
 exit "$check_status"

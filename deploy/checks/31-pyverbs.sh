@@ -24,8 +24,8 @@ if ! "$python" -c 'import pyverbs.device' 2>"$scratch/import.log" || [[ ! -d $sh
     skip pyverbs "python3-pyverbs with its tests is not installed: $(tail -n 1 "$scratch/import.log")"
     exit 0
 fi
-if ! cargo dropin >"$scratch/dropin.log" 2>&1; then
-    fail pyverbs-build "cargo dropin: $(tail -n 1 "$scratch/dropin.log")"
+if ! drop_in >"$scratch/dropin.log" 2>&1; then
+    fail pyverbs-build "the drop-in libraries: $(tail -n 1 "$scratch/dropin.log")"
     exit 1
 fi
 

@@ -7,7 +7,7 @@
 packets=${GARBAGE_PACKETS:-1000000}
 seconds=${GARBAGE_SECONDS:-20}
 
-if ! build trunkline-testkit --features rigs --example garbage; then
+if ! build_rigs; then
     fail garbage-build "the example does not build"
     exit 1
 fi
@@ -28,7 +28,7 @@ inside=()
 if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then
     inside=(unshare --user --map-root-user --net bash -c 'ip link set lo up && exec "$@"' garbage)
 fi
-program="${CARGO_TARGET_DIR:-target}/release/examples/garbage"
+program="$programs/examples/garbage"
 for flood in random stale right; do
     "${inside[@]}" timeout 280 "$program" run "$flood" --packets "$packets" --seconds "$seconds"
     verdict "garbage-$flood" $? "see the claims above"

@@ -39,11 +39,11 @@ while (($# > 0)); do
     esac
 done
 
-if ! build trunkline-testkit --features rigs --example attacks; then
+if ! build_rigs; then
     fail attacks-build "the example does not build"
     exit 1
 fi
-program="${CARGO_TARGET_DIR:-target}/release/examples/attacks"
+program="$programs/examples/attacks"
 export TMPDIR=$scratch
 # Another user must reach the folder that an attack makes for it in there.
 chmod 711 "$scratch"

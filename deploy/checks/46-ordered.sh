@@ -3,14 +3,14 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-if ! build trunkline --example ordered_calls; then
+if ! build; then
     fail ordered-build "the example does not build"
     exit 1
 fi
 export TMPDIR=$scratch TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
-program="${CARGO_TARGET_DIR:-target}/release/examples/ordered_calls"
+program="$programs/examples/ordered_calls"
 timeout 300 "$program" --calls 1000000
 verdict ordered-clean $? "see the line above"
 timeout 600 "$program" --calls 1000000 --faults drop=0.01,seed=7

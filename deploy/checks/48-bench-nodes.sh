@@ -10,11 +10,11 @@ if ! why=$(unshare --user --map-root-user --net --mount true 2>&1); then
     skip bench-nodes "namespaces cannot be made here: $why"
     exit 0
 fi
-if ! build trunkline-bench; then
+if ! build; then
     fail bench-nodes-build "the program does not build"
     exit 1
 fi
-export PROGRAM=${CARGO_TARGET_DIR:-target}/release/trunkline-bench SCRATCH=$scratch
+export PROGRAM=$programs/trunkline-bench SCRATCH=$scratch
 
 # Everything in these namespaces ends with the process that made them.
 inside() {

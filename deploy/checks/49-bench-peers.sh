@@ -18,7 +18,7 @@ cargo clippy --quiet --release --locked --manifest-path "$peers/Cargo.toml" -- -
 verdict bench-peers-clippy $? "clippy finds something in $peers"
 cargo fmt --check --manifest-path "$peers/Cargo.toml"
 verdict bench-peers-format $? "$peers is not formatted"
-if ! build trunkline-bench; then
+if ! build; then
     fail bench-peers-build "the program does not build"
     exit 1
 fi
@@ -26,7 +26,7 @@ fi
 for measure in latency rate bandwidth; do
     name=bench-peers-$measure
     json=$scratch/$measure.json
-    if ! timeout 600 "${CARGO_TARGET_DIR:-target}/release/trunkline-bench" "$measure" --peers --repetitions 2 --seconds 0.1 \
+    if ! timeout 600 "$programs/trunkline-bench" "$measure" --peers --repetitions 2 --seconds 0.1 \
         --quiet --json "$json"; then
         fail "$name" "it has ended with an error"
         continue

@@ -4,14 +4,14 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-if ! build trunkline-testkit --features rigs --example deaths; then
+if ! build_rigs; then
     fail deaths-build "the example does not build"
     exit 1
 fi
 export TMPDIR=$scratch TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
-program="${CARGO_TARGET_DIR:-target}/release/examples/deaths"
+program="$programs/examples/deaths"
 for link in udp auto; do
     export TRUNKLINE_LINK=$link
     name=deaths

@@ -33,7 +33,6 @@ if ((check_status != 0)); then
 fi
 build_step rdma-core-clippy 500 cargo clippy --workspace --features rdma-core --all-targets --locked -- -D warnings
 build_step rdma-core-dropin 600 cargo dropin
-programs=${CARGO_TARGET_DIR:-target}/debug
 
 # on_drop_in COMMAND...: on our libraries, at this check's own addresses and in its own directory.
 mkdir -m 700 "$scratch/runtime"

@@ -59,9 +59,23 @@ has_libclang() {
     return 1
 }
 
-# The programs are built before anything is timed or moved into a namespace, where there is no network.
-build() {
-    cargo build --release --locked --quiet --package "$@"
+# The programs that checks run: those of README's test command, so that nothing is compiled twice.
+export programs=${CARGO_TARGET_DIR:-target}/debug
+
+# build: builds them, before anything is timed or moved into a namespace, where there is no network.
+build() { cargo test --workspace --locked --no-run --quiet; }
+
+# build_rigs: the programs that attack and kill, which only these checks compile.
+build_rigs() { cargo build --locked --quiet --package trunkline-testkit --features rigs --examples; }
+
+# drop_in: makes the drop-in libraries in target/dropin, of the static library that belongs to the programs.
+drop_in() {
+    local library newest=
+    build || return
+    for library in "$programs"/deps/libtrunkline_dropin-*.a; do
+        if [[ -z $newest || $library -nt $newest ]]; then newest=$library; fi
+    done
+    "$programs/trunkline-dropin" --library "$newest"
 }
 
 # A small tree, so that a capture of the demo stays small: empty, one byte, one packet, many packets, one READ.

@@ -95,8 +95,8 @@ make_places() {
 enter_places() {
     local check=$1
     shift
-    if ! cargo dropin; then
-        fail "$check-build" "cargo dropin failed"
+    if ! drop_in; then
+        fail "$check-build" "the drop-in libraries do not build"
         exit 1
     fi
     enter_user_namespace "$@"

@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_large_value_needs_no_more_than_an_ordinary_stack() {
-        type Large = [[[u64; 32]; 32]; 6];
+        type Large = [[[u64; 32]; 32]; 2];
         let mut bytes = Vec::new();
         Bincode::encode_value(&Large::default(), &mut bytes).unwrap();
         assert_eq!(

@@ -1,10 +1,11 @@
-//! What others depend on: the wire format, the versions of the protocol, and the public API.
+//! What others depend on: the wire format, the versions of the protocol, the public API, and the errors of the macro.
 //!
 //! A program of its own: the tests of calls are also run with links and connections that these cannot use.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "nodes in real time, and a listener on a thread of its own")]
 
+mod compile_errors;
 mod public_api;
 mod versions;
 mod wire;

@@ -3,9 +3,10 @@
 //! The C compiler links the static library of this crate with the version script of each shared
 //! library; rustc cannot, since it passes a version script of its own and the linker takes only one. All
 //! code is in `libibverbs.so.1`, so that both libraries share one device; `librdmacm.so.1` contains a
-//! jump for each symbol.
+//! jump for each symbol. `--library FILE` links a static library that is built already.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs, io};
@@ -29,9 +30,15 @@ fn main() -> ExitCode {
 }
 
 fn make() -> Result<PathBuf, String> {
-    let library = static_library()?;
-    let target = library.parent().and_then(Path::parent).ok_or("the target directory has no parent")?;
-    let directory = target.join("dropin");
+    let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let profile = program.parent().ok_or("this program's path has no directory")?;
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let library = match &arguments[..] {
+        [] => static_library(profile)?,
+        [option, library] if option == "--library" => library.into(),
+        _ => return Err("expected no arguments, or --library FILE".to_owned()),
+    };
+    let directory = profile.parent().ok_or("the target directory has no parent")?.join("dropin");
     let failed = |error: io::Error| format!("cannot write to {}: {error}", directory.display());
     fs::create_dir_all(&directory).map_err(failed)?;
     let cm = symbols(CM_MAP);
@@ -68,15 +75,15 @@ fn make() -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Builds the static library, and returns its path.
-fn static_library() -> Result<PathBuf, String> {
+/// Builds the static library in the profile of this program, and returns its path.
+fn static_library(profile: &Path) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let name =
+        if profile.ends_with("debug") { OsStr::new("dev") } else { profile.file_name().unwrap_or_default() };
     let mut build = Command::new(cargo);
-    build.args(["build", "--release", "--quiet", "--package", "trunkline-dropin", "--lib"]);
+    build.args(["build", "--quiet", "--package", "trunkline-dropin", "--lib", "--profile"]).arg(name);
     run(build)?;
-    let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let directory = own.parent().ok_or("this program's path has no directory")?;
-    let library = directory.join("libtrunkline_dropin.a");
+    let library = profile.join("libtrunkline_dropin.a");
     if library.exists() { Ok(library) } else { Err(format!("{} was not built", library.display())) }
 }
 
