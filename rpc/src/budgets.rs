@@ -1,4 +1,4 @@
-//! What one peer, and all together, may have running on a node: handlers with their arguments, and calls to it.
+//! Budgets of handlers, decoded arguments and outgoing calls: per peer and in all.
 //!
 //! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
 

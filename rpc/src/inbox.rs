@@ -1,4 +1,4 @@
-//! How other threads reach the RPC half of a poller: a queue, and a handle that wakes it.
+//! The way from other threads to the RPC half of a poller: a queue, and a handle that wakes it.
 //!
 //! The queue is bounded and has no lock. When it is full, calls that wait for room go to a list after it, and so do all later
 //! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.

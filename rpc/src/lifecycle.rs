@@ -1,4 +1,4 @@
-//! How far a node has come: it serves, drains, or shuts down.
+//! The stage of a node: it serves, drains, or shuts down.
 //!
 //! One per node, shared by its handle, its pollers and their inboxes. The handle moves it forward, and
 //! nothing moves it back. Pollers report here when their handlers have ended; nothing here waits but

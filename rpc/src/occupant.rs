@@ -1,8 +1,8 @@
-//! Whose code a poller's thread is in, for whoever finds that the poller does not go on.
+//! Records which handler or task a poller is running, so that a stall can be attributed.
 //!
-//! The poller stores a number before each poll of a handler or task; other threads read it. It lies on a cache line
-//! of its own, so that a store costs no more than one to the poller's own memory. What is called on the poller's thread itself asks
-//! [`on_poller`], which is told here.
+//! The poller stores a number before each poll of a handler or task; other threads read it. The number has a
+//! cache line to itself, so the store costs no more than one to the poller's own memory. Code on the poller's thread
+//! asks [`on_poller`] instead, which this module updates.
 
 use crate::name::MethodName;
 use crate::on_poller;

@@ -1,4 +1,4 @@
-//! Whether the running thread is in a poller's code: in a handler, a task or a service's maker.
+//! Detects that the running thread is in a poller's code: in a handler, a task or a service's maker.
 //!
 //! A poller marks its thread while its upper half works. [`block_on`] there would wait for what only this thread
 //! can do, so calls within it look here and fail instead. Nothing here is shared by threads.

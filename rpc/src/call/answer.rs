@@ -1,4 +1,4 @@
-//! Where the outcome of a call is delivered: to any thread, or to a task of the same poller.
+//! Delivery of a call's outcome: to any thread, or to a task of the same poller.
 
 use super::response::Response;
 use crate::status::Status;

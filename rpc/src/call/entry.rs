@@ -1,4 +1,4 @@
-//! What a call may use of a node's budgets, and what it does when that is used up.
+//! Admission of a call: its share of the node's budgets, and whether it waits when that is used up.
 //!
 //! A call that waited for room while a handler waits for the call could wait for itself: A calls B, whose handler calls A,
 //! whose handler calls B. So handlers' calls never wait. Instead all others leave a part of each budget to them.

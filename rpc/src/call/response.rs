@@ -50,7 +50,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` when the server has sent an error of its own type.
+    /// `Internal` if the server has sent a typed error.
     #[inline]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;

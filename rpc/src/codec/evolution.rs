@@ -1,4 +1,4 @@
-//! What may change in a type while old and new programs call each other: the rows of `docs/evolution.md`, each between an old
+//! Changes that a type survives while old and new programs call each other: the rows of `docs/evolution.md`, each between an old
 //! and a new side, in all four pairs.
 
 #![cfg(feature = "message-pack")]

@@ -1,4 +1,4 @@
-//! How collections grow while they are decoded, and what they take of the heap meanwhile.
+//! Growth of collections while they are decoded, and the heap that they use meanwhile.
 //!
 //! serde reserves memory for as many elements as the bytes claim, but for no more than 1 MiB of them, before it
 //! decodes the first one. Later a collection doubles, and has both its old and its new memory while it moves.

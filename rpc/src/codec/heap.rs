@@ -1,17 +1,17 @@
-//! What a decoded value takes of the heap, judged by the name and the size of its type.
+//! Heap use of a decoded value, judged by the name and the size of its type.
 //!
 //! A deserializer does not see allocations. It sees the type that a seed or a visitor makes, and from that
-//! follows whether a value is inside of the one that contains it or in memory of its own:
+//! follows whether a value lies inside its container or in a separate allocation:
 //!
-//! | the value is decoded into | and is in memory of its own if |
+//! | the value is decoded into | separate allocation if |
 //! |---|---|
 //! | a `Box`, `Rc` or `Arc`, or an `Option` of one | always |
 //! | another type | that type has another size |
 //! | an `Option` of another type | it is larger than the `Option` |
 //! | a newtype struct | that has another size, or the size of a pointer, and the value is not a number |
 //!
-//! So a number of eight bytes in a `Box` in a newtype struct is not counted. Neither is what code other than
-//! serde's and derived one allocates while it decodes, or what `#[serde(default)]` and `#[serde(skip)]` make.
+//! Not counted: a number of eight bytes in a `Box` in a newtype struct, allocations of hand-written `Deserialize`
+//! code, and values made by `#[serde(default)]` or `#[serde(skip)]`.
 
 use super::limits::Limits;
 use serde::de::Error;

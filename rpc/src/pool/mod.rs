@@ -9,7 +9,7 @@
 //!
 //! The poller decodes arguments and encodes the reply; the pool has only the handler's future. A job is counted in the queue
 //! until a worker begins it. An offloaded future may be polled by any worker; between two polls it occupies none. A blocking
-//! one stays on the worker that has begun it until it has ended, whoever still waits for it.
+//! one stays on its worker until it ends, even when its caller has gone.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The queue of a pool, the stages of its workers, and who wakes whom.
 //!
-//! Everything is under one lock, which nobody holds while code of the program runs. A worker goes idle under it when there is
-//! nothing to do, and whoever brings something takes one idle worker to wake, so no job waits while a worker sleeps.
+//! One lock guards everything; it is never held while the program's code runs. A worker goes idle under it, and a thread
+//! that adds a job takes one idle worker from the list to wake it, so no job waits while a worker sleeps.
 
 use super::offloaded::Offloaded;
 use super::work::{Begin, drop_quietly};

@@ -105,7 +105,7 @@ impl Replier {
     /// Creates a reply with raw bytes.
     ///
     /// # Errors
-    /// Never fails. The signature is that of `value`, so that stubs need not distinguish the two.
+    /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.spare().take(), body: body.into() })

@@ -1,4 +1,4 @@
-//! What decoded arguments are charged, and who is refused.
+//! Charges for decoded arguments, and refusals.
 
 use crate::budgets::Limits;
 use crate::codec::{Bincode, Coding, EncodeArguments as _};
