@@ -45,7 +45,7 @@ pub(crate) struct Cli {
     /// Write the trace of the only run here; needs --seed.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Switch on a deliberate fault; `all` tries each, `list` names them.
+    /// Switch on a deliberate fault; `all` tries each, `few` ten of different areas, `list` names them.
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
     /// Runs at a time, 1 to 1024. Default: as many as there are CPUs.
@@ -76,7 +76,7 @@ impl Cli {
         if self.trace.is_none() {
             return Ok(());
         }
-        if matches!(self.mutant.as_deref(), Some("all" | "list")) {
+        if matches!(self.mutant.as_deref(), Some("all" | "few" | "list")) {
             return Err("--trace is for one run; name one deliberate fault, and add --seed N".to_owned());
         }
         if self.seed.is_none() {

@@ -65,6 +65,7 @@ use campaign::{CampaignPlan, Failure, Summary};
 use clap::Parser;
 use cli::Cli;
 use interrupt::Interrupt;
+use mutants::Mutant;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -97,7 +98,8 @@ fn act(cli: &Cli) -> Result<u8, String> {
     cli.check()?;
     match cli.mutant.as_deref() {
         Some("list") => list(cli),
-        Some("all") => hunt_all(cli),
+        Some("all") => hunt(cli, mutants::ALL.iter()),
+        Some("few") => hunt(cli, mutants::few()),
         _ if cli.seed.is_some() && cli.runs() == 1 => run_one(cli),
         _ => simulate(cli),
     }
@@ -249,15 +251,16 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
 }
 
 /// Each deliberate fault must be caught.
-fn hunt_all(cli: &Cli) -> Result<u8, String> {
+fn hunt(cli: &Cli, chosen: impl Iterator<Item = &'static Mutant>) -> Result<u8, String> {
     if !switch::are_built_in() {
         return Err("this program has no deliberate faults in it; build it by `cargo simulate`".to_owned());
     }
     let interrupt = interrupt()?;
     let mut caught = 0;
     let mut hunts = Vec::new();
-    for mutant in mutants::ALL {
-        let summary = mutants::hunt(*mutant, cli.seed.unwrap_or(1), cli.pollers, cli.jobs(), &interrupt);
+    let chosen: Vec<_> = chosen.collect();
+    for mutant in &chosen {
+        let summary = mutants::hunt(**mutant, cli.seed.unwrap_or(1), cli.pollers, cli.jobs(), &interrupt);
         let (name, runs, failure) = (mutant.name, summary.runs, summary.failures.first());
         hunts.push(json!({
             "name": name,
@@ -279,7 +282,7 @@ fn hunt_all(cli: &Cli) -> Result<u8, String> {
             None => tell(cli, &format!("MISSED {name:<32} in {runs} runs: {}", mutant.what))?,
         }
     }
-    let of = mutants::ALL.len();
+    let of = chosen.len();
     let signal = interrupt.signal();
     if cli.json {
         let document = json!({"mutants": hunts, "caught": caught, "of": of, "interrupted": signal.is_some()});
