@@ -23,10 +23,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::ThreadId;
 use std::time::{Duration, SystemTime};
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
+use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 
 /// The application's own buffers.
@@ -43,7 +43,7 @@ pub struct Node {
     /// Those that nobody has waited for, with the pollers' indices. Whoever waits holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
     /// The threads that drive them.
-    threads: Vec<ThreadId>,
+    threads: Vec<ThreadNumber>,
     /// The CM machine is among them.
     is_whole: bool,
     cpus: usize,
@@ -174,7 +174,7 @@ impl Node {
         make: MakeMachine,
     ) -> Result<(), StartError> {
         let running = self.shared.runtime.spawn(name, make).map_err(os("start a thread"))?;
-        self.threads.extend(running.thread_id());
+        self.threads.extend(running.thread_number());
         self.machines.get_mut().unwrap_or_else(PoisonError::into_inner).push((poller, running));
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Node {
             }
         }
         // It would wait for itself.
-        if self.threads.contains(&std::thread::current().id()) {
+        if self.threads.iter().any(|thread| thread.is_current()) {
             return Vec::new();
         }
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 use trunkline_rings::cell;
+use trunkline_verbs::internal_thread;
 
 /// Runs `work` on a new thread. The future resolves to its result, or to an error if it panicked. Dropping the
 /// future does not stop the work.
@@ -34,9 +35,8 @@ pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + '
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    #[expect(clippy::disallowed_methods, reason = "a simulation starts and ends its nodes itself")]
-    thread.spawn(work).map(drop)
+    // A simulation starts and ends its nodes itself.
+    internal_thread::spawn(name, work).map(drop)
 }
 
 /// Returns true if this thread runs tasks of a tokio runtime.

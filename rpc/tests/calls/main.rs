@@ -40,6 +40,7 @@ mod paths;
 mod pool;
 mod ports;
 mod runtimes;
+mod signals;
 mod stuck;
 mod threads;
 mod timers;
