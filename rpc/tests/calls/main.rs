@@ -25,6 +25,7 @@ mod generated;
 mod handlers;
 mod held;
 mod in_process;
+mod last;
 mod lifecycle;
 mod limits;
 mod local;

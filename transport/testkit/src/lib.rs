@@ -10,12 +10,12 @@ mod address;
 mod claims;
 mod counting;
 mod folder;
-mod fork_ffi;
 mod hand_made;
 mod hostile;
 mod namespace;
 pub mod output;
 mod process;
+mod process_ffi;
 mod random;
 mod stepped;
 mod wait;
@@ -25,13 +25,13 @@ pub use address::{fresh_address, fresh_ip};
 pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;
-pub use fork_ffi::in_forked_child;
 pub use hand_made::HandMadeConnection;
 pub use hostile::{Announcement, HostilePeer, Hostility};
 pub use namespace::{in_network_namespace, on_small_file_system};
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, runs_alone, same_program, same_test,
 };
+pub use process_ffi::{at_exit, in_forked_child};
 pub use random::{Random, bytes_of, key, pattern};
 pub use stepped::Stepped;
 pub use wait::wait_until;

@@ -1,9 +1,10 @@
-//! Tests of what a forked child may do.
+//! Tests of what a program may do in a forked child, and while it exits.
 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time that a child may take. Only one that waits for ever does.
@@ -41,5 +42,28 @@ pub fn in_forked_child(work: impl FnOnce()) {
                 }
             }
         }
+    }
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+static AT_EXIT: Mutex<Vec<Work>> = Mutex::new(Vec::new());
+
+/// Runs `work` when the program exits, by `atexit`: on the thread that exits, whose locals are destroyed by then. The
+/// program exits with an error if `work` panics.
+///
+/// # Panics
+/// When there is no memory for the handler.
+pub fn at_exit(work: impl FnOnce() + Send + 'static) {
+    AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
+    // SAFETY: the handler takes no arguments and does not unwind.
+    assert_eq!(unsafe { nix::libc::atexit(exiting) }, 0, "no memory");
+}
+
+extern "C" fn exiting() {
+    let work = AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    if catch_unwind(AssertUnwindSafe(|| work.map(|work| work()))).is_err() {
+        // SAFETY: `_exit` has no preconditions.
+        unsafe { nix::libc::_exit(1) }
     }
 }
