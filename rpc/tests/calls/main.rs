@@ -19,6 +19,7 @@ mod drain;
 mod errors;
 mod evolution;
 mod failures;
+mod forked;
 mod fuzz_replay;
 mod gate;
 mod generated;
