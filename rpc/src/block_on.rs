@@ -14,12 +14,15 @@ use std::time::Duration;
 /// waited for, which stalls all of the poller's calls. Blocking by other means, such as another executor's
 /// `block_on`, is not detected and stalls the poller until the call ends, which only the poller can bring about.
 ///
+/// It works in destructors of thread-local values and in handlers of `atexit` too, where the thread's own locals are gone.
+///
 /// `#[offload]` and `#[blocking]` methods run in the worker pool, where this blocks as on any other thread.
 /// [`crate::sleep`] and [`crate::timeout`] work meanwhile.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let _waiting = Waiting::begin();
-    let Some(timers) = current_timers() else { return futures_lite::future::block_on(future) };
+    let timers = current_timers();
     let look = || {
+        let Some(timers) = &timers else { return Rest::Forever };
         timers.fire(timers.clock().now());
         match timers.next() {
             Some(next) => Rest::For(Duration::from_nanos(next.since(timers.clock().now()))),

@@ -4,9 +4,12 @@
 //! nothing moves it back. Pollers report here when their handlers have ended; nothing here waits but
 //! [`Lifecycle::wait_drained`].
 
+use crate::reason::Reason;
+use crate::status::{Code, Status};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use trunkline_verbs::fork::{FORKED, Process};
 
 const SERVING: u8 = 0;
 /// Requests of peers are refused; all else goes on.
@@ -17,6 +20,8 @@ const ENDING: u8 = 2;
 /// The state of a node.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
+    /// The process that has the node's threads.
+    process: Process,
     phase: AtomicU8,
     /// Requests that were refused since draining began.
     refused: AtomicU64,
@@ -40,6 +45,7 @@ impl Lifecycle {
     /// Of a node with so many pollers, which serves.
     pub(crate) fn new(pollers: u16) -> Arc<Self> {
         Arc::new(Self {
+            process: Process::current(),
             phase: AtomicU8::new(SERVING),
             refused: AtomicU64::new(0),
             unknown_extensions: AtomicU64::new(0),
@@ -47,6 +53,13 @@ impl Lifecycle {
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
         })
+    }
+
+    /// Returns true in a forked child, which has none of the node's threads. There nothing may wait for one, or take a
+    /// lock that one of them may have held.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.is_forked()
     }
 
     /// Pollers refuse requests from now on. They must be woken after this, so that they report.
@@ -122,11 +135,14 @@ impl Lifecycle {
 
     /// Whether the handlers of all pollers, and the jobs of the pool, have ended.
     pub(crate) fn is_drained(&self) -> bool {
-        self.lock().pollers == 0 && self.jobs() == 0
+        !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
     }
 
     /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, for at most so long. Returns whether they have.
     pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let waits = |left: &mut Left| (left.pollers > 0 || self.jobs() > 0) && !left.is_cut;
         let waited = self.changed.wait_timeout_while(self.lock(), limit, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0 && self.jobs() == 0
@@ -135,6 +151,18 @@ impl Lifecycle {
     fn lock(&self) -> MutexGuard<'_, Left> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The status of a call or task in a forked child.
+#[cold]
+pub(crate) fn refused_in_child() -> Status {
+    Status::not_run(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
+}
+
+/// The status, in a forked child, of a call or task that was made before the fork.
+#[cold]
+pub(crate) fn lost_in_child() -> Status {
+    Status::ran(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
 }
 
 #[cfg(test)]

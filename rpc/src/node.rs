@@ -8,7 +8,7 @@ use crate::context::{Peer, PollerContext};
 use crate::foreign::Foreign;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
 use crate::on_poller;
 use crate::pool::{PoolSettings, PoolThreads};
 use crate::reason::Reason;
@@ -467,9 +467,13 @@ impl Node {
         self.0.local_address
     }
 
-    /// Returns the node's state and counters. After a shutdown, they are those from before it.
+    /// Returns the node's state and counters. After a shutdown, they are those from before it. In a forked child only
+    /// `address` is set, and `why` says that the process was forked.
     #[must_use]
     pub fn report(&self) -> NodeReport {
+        if self.0.lifecycle.is_forked() {
+            return NodeReport::forked(self.0.local_address);
+        }
         let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Arc::clone(node),
             State::Ended(report) => return (**report).clone(),
@@ -478,7 +482,7 @@ impl Node {
     }
 
     /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when there is no memory
-    /// left, when memory cannot be registered, as while the device is absent, and when the node has shut down.
+    /// left, when memory cannot be registered, as while the device is absent, when the node has shut down, and in a forked child.
     ///
     /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
     /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the
@@ -488,6 +492,9 @@ impl Node {
     /// The buffer holds zeros, or the content of earlier buffers of this node.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
+        if self.0.lifecycle.is_forked() {
+            return None;
+        }
         let node = match &*self.0.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Running(node) => Arc::clone(node),
             State::Ended(_) => return None,
@@ -529,7 +536,7 @@ impl Node {
     /// # Errors
     /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full, `Unavailable`
     /// when the node has shut down, `Internal` when the task panicked, or is waited for by [`crate::block_on`] on a
-    /// poller's thread.
+    /// poller's thread. `FailedPrecondition` in a forked child.
     pub fn run_on<F, R>(
         &self,
         poller: PollerIndex,
@@ -555,6 +562,7 @@ impl Node {
                 let text = format!("there is no poller {}", poller.0);
                 Some(Status::not_run(Code::InvalidArgument, text).because(Reason::Misuse))
             }
+            Some(inbox) if inbox.lifecycle().is_forked() => Some(refused_in_child()),
             Some(inbox) => inbox.push(spawn).err().map(|_| {
                 let text = "the queue of this poller is full";
                 Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
@@ -609,7 +617,9 @@ impl<R> Future for RunOn<R> {
             return Poll::Ready(Err(status));
         }
         let Poll::Ready(ended) = Pin::new(&mut self.getter).poll(context) else {
-            return on_poller::interruption().map_or(Poll::Pending, |status| Poll::Ready(Err(status)));
+            let is_lost = self.inbox.as_ref().is_some_and(|inbox| inbox.lifecycle().is_forked());
+            let status = if is_lost { Some(lost_in_child()) } else { on_poller::interruption() };
+            return status.map_or(Poll::Pending, |status| Poll::Ready(Err(status)));
         };
         Poll::Ready(ended.map_err(|_| match &self.inbox {
             Some(inbox) if inbox.is_closed() => {

@@ -1,27 +1,83 @@
 //! Waiting for a future on a thread that has something else to do at certain times.
 
+use std::cell::Cell;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Wakes a thread that is parked.
-struct Unpark {
-    thread: Thread,
-    is_rung: AtomicBool,
+thread_local! {
+    /// Kept for the thread's next wait. Absent while the thread waits, and once its locals are destroyed.
+    static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
-impl Wake for Unpark {
+/// Puts a thread to sleep. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in
+/// destructors of other locals and in handlers of `atexit`.
+#[derive(Default)]
+struct Parker {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Awake,
+    Asleep,
+    /// Woken since it was last asked.
+    Rung,
+}
+
+impl Parker {
+    /// Returns the thread's parker, or a new one if the thread waits already or has no locals any more.
+    fn take() -> Arc<Self> {
+        let parker = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        // A waker of an earlier wait may have rung it.
+        *parker.lock() = State::Awake;
+        parker
+    }
+
+    /// Keeps a parker for the thread's next wait.
+    fn keep(parker: Arc<Self>) {
+        let _has_no_locals = KEPT.try_with(|kept| kept.set(Some(parker)));
+    }
+
+    /// Returns true if it was woken since it was last asked.
+    fn is_rung(&self) -> bool {
+        std::mem::take(&mut *self.lock()) == State::Rung
+    }
+
+    /// Sleeps until it is woken, for at most the given time. It may return early.
+    fn park(&self, most: Option<Duration>) {
+        let mut state = self.lock();
+        if *state == State::Rung {
+            return;
+        }
+        *state = State::Asleep;
+        let mut state = match most {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(most) => self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        if *state == State::Asleep {
+            *state = State::Awake;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // SYNC: parked-future-woken
-        self.is_rung.store(true, Ordering::SeqCst);
-        self.thread.unpark();
+        // Waking a thread that does not sleep would cost a system call.
+        if std::mem::replace(&mut *self.lock(), State::Rung) == State::Asleep {
+            self.changed.notify_one();
+        }
     }
 }
 
@@ -39,26 +95,35 @@ pub(crate) enum Rest {
 /// Waits for a future on this thread, which calls `look` before it sleeps. `None` once that gives up.
 pub(crate) fn wait<F: Future>(future: F, mut look: impl FnMut() -> Rest) -> Option<F::Output> {
     let mut future = pin!(future);
-    let unpark = Arc::new(Unpark { thread: thread::current(), is_rung: AtomicBool::new(false) });
-    let waker = Waker::from(Arc::clone(&unpark));
+    let parker = Parker::take();
+    let waker = Waker::from(Arc::clone(&parker));
     let mut context = Context::from_waker(&waker);
-    loop {
+    let outcome = loop {
         if let Poll::Ready(outcome) = future.as_mut().poll(&mut context) {
-            return Some(outcome);
+            break Some(outcome);
         }
-        // SYNC: parked-future-woken
-        while !unpark.is_rung.swap(false, Ordering::SeqCst) {
-            let rest = look();
-            if unpark.is_rung.swap(false, Ordering::SeqCst) {
-                break;
-            }
-            match rest {
-                Rest::Forever => thread::park(),
-                Rest::For(time) => thread::park_timeout(time),
-                Rest::GiveUp => return None,
-            }
+        if !sleep(&parker, &mut look) {
+            break None;
+        }
+    };
+    Parker::keep(parker);
+    outcome
+}
+
+/// Sleeps until the parker is rung. Returns false if `look` gives up.
+fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
+    while !parker.is_rung() {
+        let rest = look();
+        if parker.is_rung() {
+            break;
+        }
+        match rest {
+            Rest::Forever => parker.park(None),
+            Rest::For(time) => parker.park(Some(time)),
+            Rest::GiveUp => return false,
         }
     }
+    true
 }
 
 #[cfg(test)]

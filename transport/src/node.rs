@@ -23,10 +23,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::ThreadId;
 use std::time::{Duration, SystemTime};
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
+use trunkline_verbs::fork::Process;
+use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 
 /// The application's own buffers.
@@ -39,11 +40,13 @@ const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.
 pub struct Node {
+    /// The process that has the threads.
+    process: Process,
     shared: Arc<NodeShared>,
     /// Those that nobody has waited for, with the pollers' indices. Whoever waits holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
     /// The threads that drive them.
-    threads: Vec<ThreadId>,
+    threads: Vec<ThreadNumber>,
     /// The CM machine is among them.
     is_whole: bool,
     cpus: usize,
@@ -112,6 +115,7 @@ impl Node {
         });
         shared.open(&device);
         let mut node = Self {
+            process: Process::current(),
             shared,
             machines: Mutex::default(),
             threads: Vec::new(),
@@ -174,7 +178,7 @@ impl Node {
         make: MakeMachine,
     ) -> Result<(), StartError> {
         let running = self.shared.runtime.spawn(name, make).map_err(os("start a thread"))?;
-        self.threads.extend(running.thread_id());
+        self.threads.extend(running.thread_number());
         self.machines.get_mut().unwrap_or_else(PoisonError::into_inner).push((poller, running));
         Ok(())
     }
@@ -198,6 +202,9 @@ impl Node {
     /// is away. When the device is removed, buffers stay as they are; they are then sent by a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
+        if self.process.is_forked() {
+            return None;
+        }
         let block = self.shared.buffers.take(bytes, None, None).ok()?;
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
@@ -205,6 +212,9 @@ impl Node {
     /// How it is and what it has done.
     #[must_use]
     pub fn report(&self) -> NodeReport {
+        if self.process.is_forked() {
+            return NodeReport::forked(self.local_address());
+        }
         let device = self.shared.device.get();
         let facts = self.shared.device.facts();
         let counters = self.shared.device.counters();
@@ -261,7 +271,12 @@ impl Node {
     ///
     /// Returns the pollers whose upper half did not return within 3 s after that. Their threads go on: what they
     /// use lives until they end, which they do as soon as their upper half returns.
+    ///
+    /// Does nothing in a forked child: the threads are the parent's, and so is what they use.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
+        if self.process.is_forked() {
+            return Vec::new();
+        }
         self.begin_shutdown(grace);
         // Starting failed half way, so there is no CM machine that would end them.
         if !self.is_whole {
@@ -270,7 +285,7 @@ impl Node {
             }
         }
         // It would wait for itself.
-        if self.threads.contains(&std::thread::current().id()) {
+        if self.threads.iter().any(|thread| thread.is_current()) {
             return Vec::new();
         }
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -296,6 +311,9 @@ impl Node {
     /// Begins what [`Node::shutdown`] does, and does not wait for it. The sessions are closed soon after the grace
     /// period, also when a poller is busy and does not report that it is ready. Has no effect the second time.
     pub fn begin_shutdown(&self, grace: Duration) {
+        if self.process.is_forked() {
+            return;
+        }
         let deadline = self.shared.runtime.clock().now() + grace;
         for poller in &self.shared.pollers {
             poller.command(Command::Shutdown { deadline });
@@ -312,6 +330,10 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if self.process.is_forked() {
+            std::mem::forget(Arc::clone(&self.shared));
+            return std::mem::forget(std::mem::take(&mut self.machines));
+        }
         for poller in self.shutdown(DROP_GRACE) {
             tracing::error!(
                 poller = poller.0,

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+use trunkline_verbs::fork::FORKED;
 
 /// The state and the counters of a node at one moment.
 #[derive(Debug, Clone)]
@@ -63,6 +64,40 @@ pub struct NodeReport {
     pub paths: Vec<PathReport>,
     /// Messages by peer, local poller and remote poller.
     pub traffic: Vec<LaneReport>,
+}
+
+impl NodeReport {
+    /// Returns the report of a node at this address in a forked child, which has none of its threads.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn forked(address: SocketAddr) -> Self {
+        Self {
+            provider: "",
+            link: String::new(),
+            device: String::new(),
+            address,
+            gid_index: None,
+            why: FORKED.to_owned(),
+            connections: "",
+            connections_why: String::new(),
+            incarnations: 0,
+            removed_since: None,
+            pollers: 0,
+            cpus: 0,
+            oversubscribed: false,
+            ini: 0,
+            tgt: 0,
+            srqs: 0,
+            rnr: 0,
+            retransmits: 0,
+            other_kind: 0,
+            counters: Vec::new(),
+            budgets: Vec::new(),
+            limits: Vec::new(),
+            paths: Vec::new(),
+            traffic: Vec::new(),
+        }
+    }
 }
 
 /// The limit of concurrent calls of a service or of one of its methods, and its use.

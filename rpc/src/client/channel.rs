@@ -8,6 +8,7 @@ use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
+use crate::lifecycle::{lost_in_child, refused_in_child};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::route_id::RouteId;
@@ -194,6 +195,9 @@ impl Channel {
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
         let inbox = &self.inboxes[turn % self.inboxes.len()];
+        if inbox.lifecycle().is_forked() {
+            return Err(refused_in_child());
+        }
         let nested = on_poller::is_of(inbox.lifecycle());
         if !nested && inbox.lifecycle().is_ending() {
             return Err(shutting_down());
@@ -257,7 +261,10 @@ pub struct SharedWait<'a> {
 impl Wait for SharedWait<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         let Some(getter) = &mut self.getter else { return Poll::Pending };
-        let outcome = std::task::ready!(Pin::new(getter).poll(context));
+        let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
+            let is_lost = self.inbox.lifecycle().is_forked();
+            return if is_lost { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending };
+        };
         if let Some(getter) = self.getter.take() {
             self.inbox.rest_cell(getter);
         }
@@ -269,7 +276,7 @@ impl Wait for SharedWait<'_> {
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         // The getter is dropped first: a sweep finds the calls whose getter is gone.
-        if self.getter.take().is_some() {
+        if self.getter.take().is_some() && !self.inbox.lifecycle().is_forked() {
             self.inbox.ask_for_sweep();
         }
     }

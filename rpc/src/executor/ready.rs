@@ -81,14 +81,15 @@ impl Ready {
 
     /// Appends a task, and wakes the poller unless this is its turn.
     fn push(&self, task: TaskId) {
-        let is_here = HERE.with(|here| {
+        // A thread whose locals are gone is in no poller's turn.
+        let is_here = HERE.try_with(|here| {
             let is_here = self.is_here(here);
             if is_here {
                 here.woken.borrow_mut().push(task);
             }
             is_here
         });
-        if !is_here {
+        if is_here != Ok(true) {
             self.queue.push(task);
             self.inbox.wake();
         }

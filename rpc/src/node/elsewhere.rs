@@ -1,9 +1,14 @@
 //! Blocking work on separate threads, for async code.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::mpsc;
+use std::task::Poll;
 use std::time::Duration;
 use trunkline_rings::cell;
+use trunkline_verbs::fork::{FORKED, Process};
+use trunkline_verbs::internal_thread;
 
 /// Runs `work` on a new thread. The future resolves to its result, or to an error if it panicked. Dropping the
 /// future does not stop the work.
@@ -16,9 +21,15 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         // If nobody waits any more, it is dropped.
         let _ = setter.set(work());
     });
+    let process = Process::current();
     async move {
         started?;
-        getter.await.map_err(|_| io::Error::other("the thread has panicked"))
+        let mut getter = getter;
+        let outcome = poll_fn(|context| match Pin::new(&mut getter).poll(context) {
+            Poll::Pending if process.is_forked() => Poll::Ready(Err(FORKED)),
+            outcome => outcome.map_err(|_| "the thread has panicked"),
+        });
+        outcome.await.map_err(io::Error::other)
     }
 }
 
@@ -34,9 +45,8 @@ pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + '
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    #[expect(clippy::disallowed_methods, reason = "a simulation starts and ends its nodes itself")]
-    thread.spawn(work).map(drop)
+    // A simulation starts and ends its nodes itself.
+    internal_thread::spawn(name, work).map(drop)
 }
 
 /// Returns true if this thread runs tasks of a tokio runtime.

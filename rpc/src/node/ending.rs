@@ -16,6 +16,7 @@ use crate::on_poller;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use trunkline_transport::PollerIndex;
+use trunkline_verbs::fork::FORKED;
 
 /// Default grace period of a node, equal to the default time limit of a call: after it no caller waits for the
 /// handler. It is below the 30 s and more that service managers wait before they kill a process.
@@ -35,11 +36,14 @@ impl Node {
     /// may still use the node.
     ///
     /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not
-    /// wait. Draining cannot be undone. [`Node::shutdown`] may follow, with another grace period, or does both.
+    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another grace period, or does both.
     ///
     /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
     /// The counter `requests_refused_draining` in the report counts both.
     pub fn drain(&self) -> bool {
+        if self.0.is_lost() {
+            return false;
+        }
         self.begin_drain();
         let cannot_wait = self.0.clock.as_virtual().is_some() || on_poller::is_of(&self.0.lifecycle);
         self.0.lifecycle.wait_drained(if cannot_wait { Duration::ZERO } else { self.0.grace })
@@ -47,6 +51,9 @@ impl Node {
 
     /// Begins [`Node::drain`] without waiting.
     pub fn begin_drain(&self) {
+        if self.0.lifecycle.is_forked() {
+            return;
+        }
         self.0.lifecycle.begin_drain();
         self.0.refuse_jobs();
         for inbox in self.0.inboxes.iter() {
@@ -70,6 +77,9 @@ impl Node {
     /// in flight on that poller do not end then, and its memory stays allocated until the code returns. The same
     /// applies to workers that run a `#[blocking]` method.
     ///
+    /// In a forked child, which has none of the node's threads, this logs an error and does nothing. Dropping the node
+    /// there does nothing.
+    ///
     /// On a thread of this node, this begins the shutdown, logs a warning and does not wait. Dropping the node
     /// there does the same.
     pub fn shutdown(&self) {
@@ -79,6 +89,9 @@ impl Node {
     /// Begins [`Node::shutdown`] without waiting, for simulations. Has no effect after the first shutdown.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
+        if self.0.lifecycle.is_forked() {
+            return;
+        }
         self.0.lifecycle.begin_end();
         self.0.refuse_jobs();
         if let Some(node) = self.0.running() {
@@ -137,7 +150,19 @@ impl Shared {
         }
     }
 
+    /// Returns true in a forked child, and logs why nothing is done there.
+    fn is_lost(&self) -> bool {
+        let is_forked = self.lifecycle.is_forked();
+        if is_forked {
+            tracing::error!(node = %self.local_address, "{FORKED}");
+        }
+        is_forked
+    }
+
     fn end(&self, grace: Duration) {
+        if self.is_lost() {
+            return;
+        }
         self.lifecycle.begin_end();
         self.refuse_jobs();
         // The lock is not held meanwhile: others may ask for a report, or shut down too.
@@ -185,6 +210,10 @@ impl Shared {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if self.0.lifecycle.is_forked() {
+            // The node is the parent's, and so are the memory and the sockets that it shares with others.
+            return std::mem::forget(Arc::clone(&self.0));
+        }
         let grace = self.0.grace.min(DROP_GRACE);
         if self.0.running().is_none() {
             return;

@@ -48,6 +48,9 @@ impl Link {
 
     /// Returns true if there is a session with the server.
     pub(crate) fn is_connected(&self) -> bool {
+        if self.routes.is_forked() {
+            return false;
+        }
         match self.target.address() {
             Some(address) => self.routes.is_up(PeerKey::new(address)),
             None => matches!(self.route().phase().0, Phase::Up(_)),

@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_rings::panics::catch_or;
+use trunkline_verbs::internal_thread;
 
 /// Maximum number of lookup threads of a node.
 const THREADS: usize = 4;
@@ -128,9 +129,8 @@ impl Lookups {
         state.threads += 1;
         drop(state);
         let this = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("trunkline-resolve".to_owned());
-        #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
-        let started = thread.spawn(move || while this.run_next() {});
+        // A simulation runs lookups as tasks.
+        let started = internal_thread::spawn("trunkline-resolve", move || while this.run_next() {});
         if let Err(error) = started {
             self.not_started(&error);
         }

@@ -2,6 +2,7 @@
 
 use super::link::Link;
 use super::route::Phase;
+use crate::lifecycle::refused_in_child;
 use crate::on_poller;
 use crate::status::Status;
 use std::pin::Pin;
@@ -29,6 +30,9 @@ impl Future for Ready {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { link, since } = &mut *self;
+        if link.routes().is_forked() {
+            return Poll::Ready(Err(refused_in_child().of_call(format_args!("connecting to {link}"))));
+        }
         let (route, routes) = (link.route(), link.routes());
         let is_new = since.is_none();
         let outcome = route.wait(since, context.waker(), routes.clock().now());
@@ -50,7 +54,9 @@ impl Future for Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        if let Some((_, key)) = self.since {
+        if let Some((_, key)) = self.since
+            && !self.link.routes().is_forked()
+        {
             self.link.route().leave(key);
         }
     }

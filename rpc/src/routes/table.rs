@@ -12,11 +12,14 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Clock;
+use trunkline_verbs::fork::Process;
 
 /// The routes of a node, and its sessions.
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     clock: Clock,
+    /// The process that has the pollers.
+    process: Process,
     known: Mutex<Known>,
 }
 
@@ -32,7 +35,7 @@ struct Known {
 impl Routes {
     /// Creates an empty table for a node with these pollers.
     pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock) -> Arc<Self> {
-        Arc::new(Self { pollers, clock, known: Mutex::default() })
+        Arc::new(Self { pollers, clock, process: Process::current(), known: Mutex::default() })
     }
 
     pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
@@ -43,8 +46,19 @@ impl Routes {
         &self.clock
     }
 
+    /// Returns true in a forked child, whose locks a thread of the parent may have held.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process.is_forked()
+    }
+
     /// Adds a route.
     pub(super) fn add(&self, target: Target) -> Arc<Route> {
+        if self.is_forked() {
+            // Nobody looks for it.
+            let route = Route::new(RouteId(NonZeroU32::MIN), target);
+            route.publish(Phase::Closed);
+            return Arc::new(route);
+        }
         let mut known = self.lock();
         let id = loop {
             known.last = known.last.wrapping_add(1);
@@ -65,6 +79,9 @@ impl Routes {
 
     /// Removes a route whose channels are gone.
     pub(super) fn remove(&self, route: &Route) {
+        if self.is_forked() {
+            return;
+        }
         self.lock().routes.remove(&route.id);
         if route.is_known() {
             self.tell_all(route.id);

@@ -98,6 +98,7 @@ fn in_child(work: impl FnOnce()) -> c_int {
 fn main() -> ExitCode {
     let lab = Lab::open();
     eventually("the device's thread runs", || threads() == 2);
+    a_blocked_signal_is_the_programs();
     let exchanged = in_child(|| {
         exchange(lab);
         lab.close();
@@ -128,6 +129,18 @@ fn through_memory() -> ExitCode {
     let program = std::env::current_exe().expect("this program");
     let ended = std::process::Command::new(program).env(LINK, "auto").status().expect("it starts");
     if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Programs block a signal after they have opened the device, and read it by `signalfd`. The device's thread must not
+/// take it, which would end the process.
+fn a_blocked_signal_is_the_programs() {
+    use nix::sys::signal::{SigSet, Signal, kill};
+    let mut read = SigSet::empty();
+    read.add(Signal::SIGUSR2);
+    read.thread_block().expect("a valid set");
+    kill(nix::unistd::getpid(), Signal::SIGUSR2).expect("this process");
+    assert_eq!(read.wait(), Ok(Signal::SIGUSR2));
+    read.thread_unblock().expect("a valid set");
 }
 
 /// QPs that have exchanged messages before the fork: the child has none of the memory that they may share, and may send, or

@@ -3,9 +3,9 @@
 use crate::machine::{Machine, MakeMachine, Turn};
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 use trunkline_verbs::headroom;
+use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
 /// A machine's thread panicked; the panic has been printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Running {
 
 #[derive(Debug)]
 struct Thread {
-    handle: JoinHandle<()>,
+    handle: InternalThread<()>,
     /// Disconnected when the machine is dropped and nothing but the thread's end remains.
     ended: Receiver<()>,
 }
@@ -46,7 +46,7 @@ impl Running {
     /// [`Panicked`].
     pub fn join(self) -> Result<(), Panicked> {
         match self.thread {
-            Some(Thread { handle, .. }) if handle.thread().id() != std::thread::current().id() => {
+            Some(Thread { handle, .. }) if !handle.number().is_current() => {
                 handle.join().map_err(|_| Panicked)
             }
             _ => Ok(()),
@@ -59,7 +59,7 @@ impl Running {
     /// Whether the thread panicked or was abandoned.
     pub fn join_within(self, limit: Duration) -> Result<(), NotJoined> {
         if let Some(thread) = &self.thread
-            && Some(std::thread::current().id()) != self.thread_id()
+            && !thread.handle.number().is_current()
             && thread.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout)
         {
             return Err(NotJoined::Abandoned);
@@ -69,8 +69,8 @@ impl Running {
 
     /// The thread that drives it; `None` in a simulation.
     #[must_use]
-    pub fn thread_id(&self) -> Option<ThreadId> {
-        self.thread.as_ref().map(|thread| thread.handle.thread().id())
+    pub fn thread_number(&self) -> Option<ThreadNumber> {
+        self.thread.as_ref().map(|thread| thread.handle.number())
     }
 }
 
@@ -79,8 +79,7 @@ pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     headroom::check(headroom::STACK)?;
     let (made, outcome) = mpsc::channel();
     let (runs, ended) = mpsc::channel();
-    #[expect(clippy::disallowed_methods, reason = "the one place that starts threads of machines")]
-    let handle = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+    let handle = internal_thread::spawn(name, move || {
         // Dropped last, also by a panic.
         let _runs: mpsc::Sender<()> = runs;
         match make() {
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn a_machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
         let (running, work, waker) = worker();
-        assert!(running.thread_id().is_some_and(|id| id != std::thread::current().id()));
+        assert!(running.thread_number().is_some_and(|number| !number.is_current()));
         assert_eq!(running.join_within(Duration::from_millis(5)), Err(NotJoined::Abandoned));
         assert_eq!(Arc::strong_count(&work), 2, "the thread has its own");
         work.store(3, Ordering::Release);

@@ -15,6 +15,7 @@ mod hostile;
 mod namespace;
 pub mod output;
 mod process;
+mod process_ffi;
 mod random;
 mod stepped;
 mod wait;
@@ -30,6 +31,7 @@ pub use namespace::{in_network_namespace, on_small_file_system};
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, runs_alone, same_program, same_test,
 };
+pub use process_ffi::{at_exit, in_forked_child};
 pub use random::{Random, bytes_of, key, pattern};
 pub use stepped::Stepped;
 pub use wait::wait_until;

@@ -2,8 +2,9 @@
 //!
 //! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
 //! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
-//! and the conformance suite use them. It does no I/O, except that
-//! [`headroom`] asks the system what room is left, and must never name a C type.
+//! and the conformance suite use them. It does no I/O, and must never name a C type. Three modules that every crate
+//! above needs ask the system: [`headroom`] what room is left, [`internal_thread`] for threads, and [`fork`] whether
+//! the process was forked.
 //!
 //! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
 //! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
@@ -20,9 +21,12 @@ mod counters;
 mod cq;
 mod device;
 mod error;
+pub mod fork;
+mod fork_ffi;
 mod gid;
 pub mod headroom;
 mod heap_ffi;
+pub mod internal_thread;
 mod io_address;
 pub mod legacy;
 mod memory;

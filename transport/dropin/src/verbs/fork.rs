@@ -7,6 +7,7 @@
 use super::host::host;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Once};
 use trunkline_softrdma::device::{Held, SoftDevice};
@@ -18,7 +19,8 @@ struct Forking {
 }
 
 thread_local! {
-    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+    // Without a destructor: a program may fork after the thread's locals are destroyed.
+    static FORKING: RefCell<ManuallyDrop<Option<Forking>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Installs the handlers, once.
@@ -32,26 +34,32 @@ pub(super) fn install() {
     });
 }
 
+/// Takes what [`before`] has left in this thread.
+fn take() -> Option<Forking> {
+    FORKING.with_borrow_mut(|forking| forking.take())
+}
+
 unsafe extern "C" fn before() {
     crate::border::guarded((), || {
         let Some(device) = host().opened() else { return };
         let held = device.hold();
         // SAFETY: `Forking` keeps the device that it borrows from, and drops it afterwards.
         let held = unsafe { std::mem::transmute::<Held<'_>, Held<'static>>(held) };
-        FORKING.set(Some(Forking { held: Some(held), device }));
+        let forking = Forking { held: Some(held), device };
+        FORKING.set(ManuallyDrop::new(Some(forking)));
     });
 }
 
 unsafe extern "C" fn in_parent() {
     crate::border::guarded((), || {
         super::end::forked();
-        drop(FORKING.take());
+        drop(take());
     });
 }
 
 unsafe extern "C" fn in_child() {
     crate::border::guarded((), || {
-        let Some(mut forking) = FORKING.take() else { return };
+        let Some(mut forking) = take() else { return };
         for waker in forking.device.forked() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let Ok(fresh) = EventFd::from_value_and_flags(0, flags) else { break };

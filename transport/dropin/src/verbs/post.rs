@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
+use std::thread::LocalKey;
 use trunkline_verbs::{
     IoAddress, Lkey, PostError, ReceiveRequest, RemoteAddress, Rkey, SendFlags, SendOperation, Sge, SrqNumber,
 };
@@ -14,6 +15,12 @@ use trunkline_verbs::{
 thread_local! {
     static SENDS: RefCell<Batch> = RefCell::new(Batch::default());
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Uses what a thread keeps for its next posts. A thread whose locals are destroyed, as when the program exits, makes a
+/// new one.
+fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
+    if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
 
 /// A scatter/gather element of C.
@@ -184,7 +191,7 @@ pub(super) unsafe extern "C" fn post_send(
         // or null.
         let (qp, list, bad_wr) =
             unsafe { (Handle::new(qp)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
-        SENDS.with_borrow_mut(|batch| {
+        with(&SENDS, |batch| {
             batch.clear();
             let mut malformed = None;
             for (request, at) in list {
@@ -214,7 +221,7 @@ fn post_receives(
     bad_wr: Option<Out<'_, *mut ibv_recv_wr>>,
     post: impl Fn(&[ReceiveRequest<'_>]) -> Result<(), PostError>,
 ) -> Result<(), Errno> {
-    SCATTER.with_borrow_mut(|scatter| {
+    with(&SCATTER, |scatter| {
         for (request, at) in list {
             scatter.clear();
             // SAFETY: `List::new`'s contract: what the requests point to is readable as well.

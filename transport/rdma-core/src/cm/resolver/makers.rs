@@ -3,8 +3,7 @@
 use super::super::endpoint;
 use super::{Inner, Job, MAKERS, Work};
 use std::sync::{Arc, PoisonError};
-use std::thread;
-use trunkline_verbs::VerbsError;
+use trunkline_verbs::{VerbsError, internal_thread};
 
 impl Inner {
     /// Starts as many makers as are needed. Fails only if there is not a single one.
@@ -12,8 +11,7 @@ impl Inner {
         let missing = work.ready.len().saturating_sub(work.idle_makers).min(MAKERS - work.makers.len());
         for _ in 0..missing {
             let inner = Arc::clone(self);
-            let maker = thread::Builder::new().name("trunkline-maker".to_owned());
-            match maker.spawn(move || inner.make()) {
+            match internal_thread::spawn("trunkline-maker", move || inner.make()) {
                 Ok(thread) => work.makers.push(thread),
                 Err(error) if work.makers.is_empty() => return Err(error.into()),
                 Err(error) => {

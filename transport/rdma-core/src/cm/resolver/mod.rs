@@ -32,7 +32,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use trunkline_verbs::internal_thread::{self, InternalThread};
 use trunkline_verbs::{EndpointDone, EndpointRequest, VerbsError};
 
 /// The most threads that call `rdma_create_ep`.
@@ -66,8 +66,8 @@ struct Work {
     requested: usize,
     idle_makers: usize,
     has_ended: bool,
-    address_thread: Option<JoinHandle<()>>,
-    makers: Vec<JoinHandle<()>>,
+    address_thread: Option<InternalThread<()>>,
+    makers: Vec<InternalThread<()>>,
 }
 
 struct Inner {
@@ -146,7 +146,7 @@ impl Drop for Resolver {
         }
         for thread in threads {
             // `done` may hold the last reference to the device, so this may be one of the threads.
-            if thread.thread().id() != thread::current().id() {
+            if !thread.number().is_current() {
                 // A panic there has been printed already.
                 let _ = thread.join();
             }
@@ -189,8 +189,8 @@ impl Inner {
         }
         if work.address_thread.is_none() {
             let inner = Arc::clone(self);
-            let thread = thread::Builder::new().name("trunkline-address".to_owned());
-            work.address_thread = Some(thread.spawn(move || AddressThread::run(&inner))?);
+            let run = move || AddressThread::run(&inner);
+            work.address_thread = Some(internal_thread::spawn("trunkline-address", run)?);
         }
         Ok(())
     }

@@ -1,0 +1,163 @@
+//! A program that forks while it has a node: in the child, whatever needs the node's threads ends at once with an error
+//! that says so. Each test forks in its own process, and a child that waits is killed after a minute.
+
+use crate::common::{LIMIT, node};
+use crate::gate::Gate;
+use crate::logged::Logged;
+use std::cell::RefCell;
+use std::time::Duration;
+use tracing::Level;
+use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
+use trunkline_testkit::{in_forked_child, runs_alone, wait_until};
+
+#[trunkline::service]
+trait Numbers {
+    async fn next(&self, number: u32) -> Result<u32, Status>;
+    async fn wait(&self) -> Result<(), Status>;
+    #[blocking]
+    async fn work(&self) -> Result<(), Status>;
+    #[oneway]
+    async fn note(&self);
+}
+
+struct Counts(Gate);
+
+impl Numbers for Counts {
+    async fn next(&self, number: u32) -> Result<u32, Status> {
+        Ok(number + 1)
+    }
+    async fn wait(&self) -> Result<(), Status> {
+        self.0.pass().await;
+        Ok(())
+    }
+    async fn work(&self) -> Result<(), Status> {
+        Ok(())
+    }
+    async fn note(&self) {}
+}
+
+/// Two nodes whose grace period is longer than a child may take.
+struct Nodes {
+    server: RefCell<Option<Node>>,
+    node: RefCell<Option<Node>>,
+    client: NumbersClient,
+    gate: Gate,
+}
+
+impl Nodes {
+    fn start() -> Self {
+        let (gate, grace) = (Gate::default(), Duration::from_hours(1));
+        let server = node().grace(grace).serve(NumbersServer::new(Counts(gate.clone()))).start().unwrap();
+        let node = node().grace(grace).pollers(2).start().unwrap();
+        let client = NumbersClient::connect(&node, server.local_address()).unwrap();
+        assert_eq!(block_on(client.next(1)), Ok(2));
+        Self { server: RefCell::new(Some(server)), node: RefCell::new(Some(node)), client, gate }
+    }
+
+    /// After a child has ended, the parent's nodes run as before.
+    fn still_run(&self) {
+        for number in 0..100 {
+            assert_eq!(block_on(self.client.next(number)), Ok(number + 1));
+        }
+        self.gate.open();
+    }
+}
+
+#[track_caller]
+fn says_forked<T: std::fmt::Debug>(outcome: Result<T, Status>, may_have_run: bool) {
+    let status = outcome.expect_err("there is no thread for it");
+    assert_eq!(
+        (status.code(), status.reason()),
+        (Code::FailedPrecondition, Some(Reason::Misuse)),
+        "{status}"
+    );
+    assert_eq!(status.may_have_run(), may_have_run, "{status}");
+    assert!(status.message().contains("forked") && status.message().contains("fork first"), "{status}");
+}
+
+#[test]
+fn calls_and_tasks_in_a_forked_child_end_at_once() {
+    if !runs_alone(module_path!(), "calls_and_tasks_in_a_forked_child_end_at_once") {
+        return;
+    }
+    let nodes = Nodes::start();
+    let node = nodes.node.borrow();
+    let node = node.as_ref().unwrap();
+    let named = node.channel("no-such-host.invalid:7000");
+    let before = nodes.client.wait();
+    wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
+    let task = node.run_on(PollerIndex(0), |_| std::future::pending::<()>());
+    in_forked_child(|| {
+        let options = CallOptions::new().timeout(Duration::from_secs(2));
+        says_forked(block_on(nodes.client.with(&options).next(1)), false);
+        says_forked(block_on(nodes.client.next(1)), false);
+        says_forked(block_on(nodes.client.note()), false);
+        says_forked(block_on(nodes.client.ordered().next(1)), false);
+        says_forked(block_on(before), true);
+        says_forked(block_on(task), true);
+        says_forked(block_on(node.run_on(PollerIndex(1), |_| async {})), false);
+        says_forked(block_on(named.ready()), false);
+        let later = node.channel("no-such-host.invalid:7001");
+        says_forked(block_on(later.ready()), false);
+        assert!(!later.is_connected() && !named.is_connected());
+        says_forked(block_on(NumbersClient::new(later).next(1)), false);
+    });
+    nodes.still_run();
+}
+
+#[test]
+fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
+    if !runs_alone(module_path!(), "a_node_in_a_forked_child_ends_at_once_and_its_parents_stays") {
+        return;
+    }
+    let nodes = Nodes::start();
+    let ended = nodes.client.wait();
+    wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
+    // Each in a child of its own: none relies on what another has done.
+    let ends: [fn(&Node); 6] = [
+        |server| assert!(!server.drain() && !server.is_drained()),
+        Node::shutdown,
+        |server| assert!(!block_on(server.drain_async())),
+        |server| block_on(server.shutdown_async()),
+        |server| assert!(server.report().why.contains("fork first"), "{:?}", server.report()),
+        |server| assert!(server.buffer(100).is_none()),
+    ];
+    for end in ends {
+        in_forked_child(|| end(nodes.server.borrow().as_ref().unwrap()));
+    }
+    in_forked_child(|| {
+        let errors = Logged::at(Level::ERROR);
+        tracing::subscriber::with_default(errors.clone(), || {
+            nodes.server.borrow().as_ref().unwrap().shutdown();
+            assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
+            errors.lines().clear();
+            // A drop that waits finds threads that do not end, and says so.
+            drop((nodes.server.take(), nodes.node.take()));
+            assert!(errors.lines().is_empty(), "{:?}", errors.lines());
+        });
+    });
+    nodes.still_run();
+    assert_eq!(block_on(ended), Ok(()));
+}
+
+#[test]
+fn a_forked_child_may_start_a_node_of_its_own() {
+    if !runs_alone(module_path!(), "a_forked_child_may_start_a_node_of_its_own") {
+        return;
+    }
+    let nodes = Nodes::start();
+    in_forked_child(|| {
+        drop((nodes.server.take(), nodes.node.take()));
+        Nodes::start().still_run();
+        let network = InProcessNetwork::new();
+        let server = NumbersServer::new(Counts(Gate::default()));
+        let server = Node::builder().in_process(&network).serve(server).start().unwrap();
+        let node = Node::builder().in_process(&network).start().unwrap();
+        let client = NumbersClient::connect(&node, server.local_address()).unwrap();
+        assert_eq!(block_on(client.next(1)), Ok(2));
+        in_forked_child(|| says_forked(block_on(client.next(1)), false));
+        server.shutdown();
+        node.shutdown();
+    });
+    nodes.still_run();
+}

@@ -1,0 +1,93 @@
+//! Signals for the process: a program that blocks one reads it itself, since no thread of a node takes it.
+
+use crate::common::{LIMIT, node};
+use crate::gate::Gate;
+use std::fs;
+use trunkline::{Resolve, Resolving, Target, block_on};
+use trunkline_testkit::wait_until;
+
+/// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which a fault raises.
+const FAULTS: [u32; 7] = [4, 5, 6, 7, 8, 11, 31];
+/// Numbers of the signals that programs block to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGCHLD,
+/// SIGPROF and the first and last of the real-time signals.
+const READ: [u32; 11] = [1, 2, 10, 12, 13, 14, 15, 17, 27, 34, 64];
+
+#[trunkline::service]
+trait Waiting {
+    async fn wait(&self);
+    #[blocking]
+    async fn work(&self);
+}
+
+struct Waits(Gate);
+
+impl Waiting for Waits {
+    async fn wait(&self) {
+        self.0.pass().await;
+    }
+    async fn work(&self) {}
+}
+
+/// Finds no address, after the gate.
+#[derive(Debug)]
+struct SlowNames(Gate);
+
+impl Resolve for SlowNames {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async {
+            self.0.pass().await;
+            Ok(Vec::new())
+        })
+    }
+}
+
+/// Names of this library's threads, and the signals that each blocks.
+fn internal_threads() -> Vec<(String, u64)> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_task = |task: fs::DirEntry| {
+        // The thread may end meanwhile.
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let blocked = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
+        Some((field("Name:")?.to_owned(), blocked))
+    };
+    tasks.filter_map(of_task).filter(|(name, _)| name.starts_with("trunkline-")).collect()
+}
+
+#[test]
+fn every_thread_of_a_node_blocks_signals() {
+    let gate = Gate::default();
+    let server = node().serve(WaitingServer::new(Waits(gate.clone()))).start().unwrap();
+    let node = node().start().unwrap();
+    let client = WaitingClient::connect(&node, server.local_address()).unwrap();
+    let channel = node.channel(Target::resolver(SlowNames(gate.clone())));
+    let waiting = client.wait();
+    wait_until("the handler runs", LIMIT, || (gate.arrived() == 1).then_some(()));
+    // Keeps a thread that waits for the handler.
+    let ended = server.drain_async();
+    std::thread::scope(|scope| {
+        // Keeps a lookup's thread.
+        let seeking = scope.spawn(|| block_on(channel.ready()));
+        let kinds = [
+            "trunkline-poll",
+            "trunkline-cm",
+            "trunkline-card",
+            "trunkline-work",
+            "trunkline-resol",
+            "trunkline-drain",
+        ];
+        let threads = wait_until("all threads run", LIMIT, || {
+            let threads = internal_threads();
+            let runs = |kind: &&str| threads.iter().any(|(name, _)| name.starts_with(*kind));
+            kinds.iter().all(runs).then_some(threads)
+        });
+        for (name, blocked) in threads {
+            let is_blocked = |signal: u32| blocked >> (signal - 1) & 1 == 1;
+            assert!(READ.into_iter().all(is_blocked), "{name} takes signals: {blocked:x}");
+            assert!(!FAULTS.into_iter().any(is_blocked), "{name} blocks a fault's: {blocked:x}");
+        }
+        gate.open();
+        assert!(seeking.join().unwrap().is_err(), "there is no address");
+    });
+    assert!(block_on(waiting).is_ok() && block_on(ended));
+}

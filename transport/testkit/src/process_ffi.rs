@@ -1,0 +1,69 @@
+//! Tests of what a program may do in a forked child, and while it exits.
+
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest time that a child may take. Only one that waits for ever does.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for it.
+///
+/// The child has no thread but the caller's, and must not need a lock that another thread may have held.
+///
+/// # Panics
+/// When `work` panics in the child, or has not ended after a minute; then the child is killed.
+pub fn in_forked_child(work: impl FnOnce()) {
+    // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller vouches for
+    // other locks.
+    match unsafe { fork() }.expect("a process") {
+        ForkResult::Child => {
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            let _no_output = std::io::stderr().flush();
+            // SAFETY: `_exit` has no preconditions.
+            unsafe { nix::libc::_exit(i32::from(ended.is_err())) }
+        }
+        ForkResult::Parent { child } => {
+            let ended = catch_unwind(|| {
+                crate::wait_until("the forked child ends", LIMIT, || {
+                    let status = waitpid(child, Some(WaitPidFlag::WNOHANG)).expect("it is a child");
+                    (status != WaitStatus::StillAlive).then_some(status)
+                })
+            });
+            match ended {
+                Ok(status) => assert_eq!(status, WaitStatus::Exited(child, 0), "the child's work failed"),
+                Err(panic) => {
+                    let _gone = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
+                    let _reaped = waitpid(child, None);
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+static AT_EXIT: Mutex<Vec<Work>> = Mutex::new(Vec::new());
+
+/// Runs `work` when the program exits, by `atexit`: on the thread that exits, whose locals are destroyed by then. The
+/// program exits with an error if `work` panics.
+///
+/// # Panics
+/// When there is no memory for the handler.
+pub fn at_exit(work: impl FnOnce() + Send + 'static) {
+    AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
+    // SAFETY: the handler takes no arguments and does not unwind.
+    assert_eq!(unsafe { nix::libc::atexit(exiting) }, 0, "no memory");
+}
+
+extern "C" fn exiting() {
+    let work = AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    if catch_unwind(AssertUnwindSafe(|| work.map(|work| work()))).is_err() {
+        // SAFETY: `_exit` has no preconditions.
+        unsafe { nix::libc::_exit(1) }
+    }
+}

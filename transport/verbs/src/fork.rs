@@ -1,0 +1,47 @@
+//! Whether the process was forked.
+//!
+//! The child of a `fork` has a copy of everything but the threads. Whatever waits for a thread must find out that it
+//! waits in vain, and must not end what the parent still uses. A [`Process`] is noted when threads are started, and
+//! asked before they are waited for: one relaxed load and a comparison.
+
+use crate::fork_ffi::generation;
+use std::sync::Once;
+
+/// What callers in the child are told, and the remedy.
+pub const FORKED: &str = "the process was forked after this node started, and the child has none of the node's threads: \
+                          fork first, start the node after";
+
+/// The process in which a value was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    generation: u32,
+}
+
+impl Process {
+    /// Returns the running process. Forks are noticed from the first call on.
+    #[must_use]
+    pub fn current() -> Self {
+        static NOTICED: Once = Once::new();
+        NOTICED.call_once(crate::fork_ffi::notice);
+        Self { generation: generation() }
+    }
+
+    /// Returns true in a child that was forked from that process, and in its children.
+    #[inline]
+    #[must_use]
+    pub fn is_forked(self) -> bool {
+        generation() != self.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_process_is_not_forked() {
+        let process = Process::current();
+        assert!(!process.is_forked());
+        assert_eq!(process, Process::current());
+    }
+}
