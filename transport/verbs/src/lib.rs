@@ -3,7 +3,7 @@
 //! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
 //! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
 //! and the conformance suite use them. It does no I/O, except that
-//! [`headroom`] asks the system what room is left, and must never name a C type.
+//! [`headroom`] and [`host_memory`] ask the system what room is left, and must never name a C type.
 //!
 //! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
 //! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
@@ -23,6 +23,7 @@ mod error;
 mod gid;
 pub mod headroom;
 mod heap_ffi;
+pub mod host_memory;
 mod io_address;
 pub mod legacy;
 mod memory;
