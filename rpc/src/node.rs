@@ -72,7 +72,7 @@ impl NodeBuilder {
     /// Adds an address to listen on. Port 0 takes a free port.
     ///
     /// A node that only calls needs no address. It uses the address of its NIC, or a loopback address on the
-    /// software device. The maximum is 1,024 addresses.
+    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is taken as 127.0.0.1.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use trunkline::{
-    Code, InProcessNetwork, Limit, Node, NodeBuilder, PollerIndex, StartError, Status, block_on,
+    Channel, Code, InProcessNetwork, Limit, Node, NodeBuilder, PollerIndex, Resolve, Resolving, StartError,
+    Status, Target, block_on,
 };
 
 #[trunkline::service]
@@ -177,6 +178,39 @@ fn wrong_settings_are_refused_by_name_before_anything_is_made() {
     // Refused by the call itself, before it starts a thread.
     let starting = node().pollers(u16::MAX).start_async();
     assert!(block_on(starting).unwrap_err().to_string().contains("pollers = 65535"));
+}
+
+#[test]
+fn mapped_addresses_are_their_ipv4_addresses() {
+    /// Finds one address.
+    #[derive(Debug)]
+    struct Found(SocketAddr);
+    impl Resolve for Found {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async { Ok(vec![self.0]) })
+        }
+    }
+    let mapped = |address: SocketAddr| format!("[::ffff:{}]:{}", address.ip(), address.port());
+    let ip = fresh_address().ip();
+    let (reporter, _events) = events();
+    let living = Living { generation: 7, reporter };
+    let server = Node::builder().listen(mapped(SocketAddr::new(ip, 0))).serve(LifeServer::new(living));
+    let server = server.start().unwrap();
+    let address = server.local_address();
+    assert_eq!(address.ip(), ip);
+    let node = node().start().unwrap();
+    let given: SocketAddr = mapped(address).parse().unwrap();
+    for channel in [
+        node.channel(given),
+        node.channel(mapped(address)),
+        node.channel([given, address]),
+        node.channel(Target::resolver(Found(given))),
+        Channel::connect(&node, given).unwrap(),
+    ] {
+        assert_eq!(block_on(LifeClient::new(channel).ping()), Ok(7));
+    }
+    let error = Node::builder().listen("[::ffff:0.0.0.0]:0").start().unwrap_err();
+    assert!(matches!(error, StartError::NotLoopback(address) if address.is_ipv4()), "{error}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub use async_event::{AsyncEvent, AsyncEventKind, AsyncSubject};
 pub use channel::CompletionChannel;
 pub use cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, ConnectionManager,
-    EndpointDone, EndpointRequest, EndpointSide, PortSpace, RejectReason, SidrStatus, UDP_Q_KEY,
+    EndpointDone, EndpointRequest, EndpointSide, PortSpace, RejectReason, SidrStatus, UDP_Q_KEY, canonical,
 };
 pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
 pub use counters::Counter;
