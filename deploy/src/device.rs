@@ -6,6 +6,7 @@
 
 use clap::{Args, Subcommand};
 use std::fmt;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use trunkline_softrdma::device::{put_back, take_away};
@@ -50,7 +51,8 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     };
     match done {
         Ok(true) => {
-            println!("{verb}: {which}");
+            // It is done, whether anybody reads about it or not.
+            let _closed = writeln!(io::stdout(), "{verb}: {which}");
             ExitCode::SUCCESS
         }
         Ok(false) => {

@@ -62,6 +62,25 @@ mod tests {
         assert_eq!(text.lines().count(), 47 + 2 + 1);
     }
 
+    /// The exit status when the reader of standard output has closed it.
+    fn status_with_a_closed_pipe(files: &[&Path]) -> Option<i32> {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+        command.args(["pcap", "check"]).args(files).stdout(writer);
+        let output = command.stderr(Stdio::piped()).output().expect("the program starts");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.status.code()
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_fault() {
+        assert_eq!(status_with_a_closed_pipe(&[&vector("xrc/xsrq_pingpong.pcap")]), Some(0));
+        let broken = scratch("closed", b"no capture");
+        assert_eq!(status_with_a_closed_pipe(&[&broken]), Some(1), "faults stay faults");
+        let _ = fs::remove_file(broken);
+    }
+
     #[test]
     fn connection_messages_are_named() {
         let text = stdout(&trunkctl(&[], &[&vector("xrc/xrdma_cm.pcap")]));

@@ -5,6 +5,8 @@
 use crate::start_error::StartError;
 use std::sync::Arc;
 use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
+use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
 use trunkline_transport::{BudgetReport, Limit, PollerIndex};
 
 /// The setting of the limit of decoded values, by which refusals name it.
@@ -13,6 +15,8 @@ pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
 pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
 /// Least that decoded values may take.
 const LEAST_DECODED: usize = 64 << 10;
+/// Bytes of decoded arguments that are not charged, by handler.
+const UNCHARGED_BYTES: usize = 1024;
 
 /// The limits of a node.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +43,28 @@ impl Default for Limits {
 impl Limits {
     /// Refuses limits of 0, and those for all that are lower than those for one.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        for (option, limit) in [("handler_limit", self.handlers), ("call_limit", self.calls)] {
-            limit.check(option, 1, "choose 1 or more").map_err(StartError::from_transport)?;
-            if u32::try_from(limit.in_all).is_err() {
-                return Err(StartError::bad_option(option, limit.in_all, "choose less than 2^32"));
-            }
+        let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
+        let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");
+        for (option, limit, (range, remedy)) in [
+            ("handler_limit", self.handlers, counts.clone()),
+            ("call_limit", self.calls, counts),
+            (DECODED_BYTES, self.decoded, bytes.clone()),
+            // The transport requires room for the largest message, too.
+            ("queued_bytes", self.waiting_replies, bytes),
+        ] {
+            limit.check(option, range, remedy).map_err(StartError::from_transport)?;
         }
-        let decoded = self.decoded.check(DECODED_BYTES, LEAST_DECODED, "choose 64 KiB or more");
-        decoded.map_err(StartError::from_transport)
+        Ok(())
+    }
+
+    /// Returns the memory that the limits allow in all.
+    pub(crate) fn at_most(&self) -> Footprint {
+        let mut sum = Footprint::default();
+        sum.add("replies that wait", "queued_bytes", &[self.waiting_replies.in_all]);
+        sum.add("decoded arguments", DECODED_BYTES, &[self.decoded.in_all]);
+        sum.add("running handlers", "handler_limit", &[self.handlers.in_all, UNCHARGED_BYTES]);
+        sum.add("calls under way", "call_limit", &[self.calls.in_all, MESSAGE_BYTES]);
+        sum
     }
 }
 
@@ -95,5 +113,40 @@ impl Budgets {
 
     pub(crate) fn report(&self) -> [BudgetReport; 4] {
         [&self.handlers, &self.decoded, &self.waiting_replies, &self.calls].map(|budget| budget.report())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_out_of_range_are_refused_by_name_and_value() {
+        let with = |set: fn(&mut Limits, Limit), per_peer, in_all| {
+            let mut limits = Limits::default();
+            set(&mut limits, Limit { per_peer, in_all });
+            limits.check()
+        };
+        assert!(Limits::default().check().is_ok());
+        let settings: [(fn(&mut Limits, Limit), &str, usize); 4] = [
+            (|limits, limit| limits.handlers = limit, "handler_limit", 1),
+            (|limits, limit| limits.calls = limit, "call_limit", 1),
+            (|limits, limit| limits.decoded = limit, "decoded_bytes", 64 << 10),
+            (|limits, limit| limits.waiting_replies = limit, "queued_bytes", 64 << 10),
+        ];
+        for (set, name, least) in settings {
+            assert!(with(set, least, least).is_ok(), "{name}");
+            let max = usize::MAX;
+            for (per_peer, in_all, value) in [
+                (0, 0, 0),
+                (0, max, 0),
+                (least, least - 1, least - 1),
+                (max, least, least),
+                (least, max, max),
+            ] {
+                let text = with(set, per_peer, in_all).expect_err(name).to_string();
+                assert!(text.starts_with(&format!("{name} = {value} is out of range: ")), "{text}");
+            }
+        }
     }
 }

@@ -24,12 +24,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trunkline_machine::Runtime;
 use trunkline_rings::cell::{self, Getter};
+use trunkline_transport::footprint::Footprint;
 use trunkline_transport::{
     Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeOptions, NodeReport, Pinning,
     PollerIndex, ProviderChoice, RegisteredBuffer,
 };
-use trunkline_verbs::{Clock, headroom};
+use trunkline_verbs::Clock;
 
 mod elsewhere;
 mod ending;
@@ -70,7 +72,7 @@ impl NodeBuilder {
     /// Adds an address to listen on. Port 0 takes a free port.
     ///
     /// A node that only calls needs no address. It uses the address of its NIC, or a loopback address on the
-    /// software device.
+    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is taken as 127.0.0.1.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -150,7 +152,7 @@ impl NodeBuilder {
     }
 
     /// Limits how many calls of `#[offload]` and `#[blocking]` methods wait for a worker. The default is 1,024 per
-    /// peer and 4,096 in all.
+    /// peer and 4,096 in all, the range 1 to 4,294,967,295.
     ///
     /// A call beyond the limit is refused with `ResourceExhausted` and has not run. Calls that a worker has begun
     /// do not count here. [`NodeBuilder::handler_limit`] counts both.
@@ -217,14 +219,14 @@ impl NodeBuilder {
     }
 
     /// Sets the largest message in bytes: the arguments or the result of a call, with headers. The default is 64
-    /// MiB + 64 KiB, the minimum 64 KiB.
+    /// MiB + 64 KiB, the range 64 KiB to 128 TiB.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.max_message_bytes(bytes);
         self
     }
 
     /// Sets the memory, in bytes, for large messages that are being received or still held. The default is 256 MiB,
-    /// the minimum the largest message + 64 KiB.
+    /// the range the largest message + 64 KiB to 128 TiB.
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes(bytes);
         self
@@ -244,7 +246,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits how many messages wait to be sent. The default is 65,536 per peer and 262,144 in all.
+    /// Limits how many messages wait to be sent. The default is 65,536 per peer and 262,144 in all, the range 1 to
+    /// 4,294,967,295.
     ///
     /// Calls beyond the limit wait or are refused, see [`CallOptions::admission`](crate::CallOptions::admission).
     /// Requests of a peer that leaves little room for replies are refused too.
@@ -254,8 +257,8 @@ impl NodeBuilder {
     }
 
     /// Limits the bytes of messages that wait to be sent, and of large messages that their peer has not READ. The
-    /// default is 128 MiB per peer and 512 MiB in all, the minimum the largest message. The same limit applies to
-    /// large replies that wait for room.
+    /// default is 128 MiB per peer and 512 MiB in all, the range the largest message to 128 TiB. The same limit
+    /// applies to large replies that wait for room.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.limits.waiting_replies = limit;
         self.options = self.options.queued_bytes(limit);
@@ -263,27 +266,28 @@ impl NodeBuilder {
     }
 
     /// Limits how many large messages are announced and not READ yet, in each direction. The default is 4,096 per
-    /// peer and 16,384 in all. Further messages wait.
+    /// peer and 16,384 in all, the range 1 to 4,294,967,295. Further messages wait.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self
     }
 
     /// Sets how long a peer may take none of the messages queued for it before it loses its session. The default is
-    /// 60 s.
+    /// 60 s, the minimum 1 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
         self
     }
 
-    /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in all. A call beyond
-    /// the limit is refused with `ResourceExhausted` and has not run.
+    /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in all, the range 1 to
+    /// 4,294,967,295. A call beyond the limit is refused with `ResourceExhausted` and has not run.
     pub fn handler_limit(mut self, limit: Limit) -> Self {
         self.limits.handlers = limit;
         self
     }
 
-    /// Limits how many calls of this node are in flight. The default is 65,536 per peer and 262,144 in all.
+    /// Limits how many calls of this node are in flight. The default is 65,536 per peer and 262,144 in all, the range
+    /// 1 to 4,294,967,295.
     ///
     /// A call beyond the limit waits or is refused, see [`CallOptions::admission`](crate::CallOptions::admission).
     /// An eighth of each limit is reserved for calls that handlers make: at least 1, unless the limit is 1.
@@ -293,7 +297,7 @@ impl NodeBuilder {
     }
 
     /// Limits the memory, in bytes, that decoded arguments of running handlers take. The default is 256 MiB per
-    /// peer and 1 GiB in all, the minimum 64 KiB.
+    /// peer and 1 GiB in all, the range 64 KiB to 128 TiB.
     ///
     /// A call beyond the limit is refused with `ResourceExhausted` and has not run. A reply may take as much as one
     /// peer's arguments while it is decoded. `Bytes` are not decoded and do not count.
@@ -338,41 +342,69 @@ impl NodeBuilder {
     /// # Errors
     /// As [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
-        let start = elsewhere::run("trunkline-start", move || self.start());
-        async move { start.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
+        // Before the thread is started.
+        let checked = self.checked();
+        let start = checked.map(|node| elsewhere::run("trunkline-start", move || node.start_checked()));
+        async move { start?.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
     }
 
     /// Starts the node. Blocks for some milliseconds.
     ///
+    /// All settings, and the memory that they need, are checked before anything is made.
+    ///
     /// # Errors
     /// Returns a [`StartError`] that names the cause and the remedy.
     pub fn start(self) -> Result<Node, StartError> {
-        let mut options = self.options.pollers(self.pollers);
+        self.checked()?.start_checked()
+    }
+
+    /// Completes the settings from the environment and checks all of them. Makes nothing.
+    fn checked(mut self) -> Result<Self, StartError> {
+        let mut options = std::mem::take(&mut self.options).pollers(self.pollers);
         // The same seed must give the same run, so a simulation does not depend on the environment.
         if options.clock().as_virtual().is_none() {
             options = options.or_from_env().map_err(StartError::from_transport)?;
         }
-        for address in self.listen.map_err(|(address, cause)| StartError::BadAddress { address, cause })? {
+        let listen = std::mem::replace(&mut self.listen, Ok(Vec::new()));
+        for address in listen.map_err(|(address, cause)| StartError::BadAddress { address, cause })? {
             options = options.listen(address);
         }
-        let (services, clock) = (self.services, options.clock().clone());
-        for (at, service) in services.iter().enumerate() {
-            if services[..at].iter().any(|other| other.name.hash == service.name.hash) {
+        for (at, service) in self.services.iter().enumerate() {
+            if self.services[..at].iter().any(|other| other.name.hash == service.name.hash) {
                 return Err(StartError::DuplicateService(service.name.name));
             }
-        }
-        let mut limits = LimitReports::default();
-        for service in &services {
             service.check()?;
-            service.report_limits(&mut limits);
         }
+        options.check().map_err(StartError::from_transport)?;
         self.limits.check()?;
         PoolThreads::check(self.pool)?;
         if self.hold_limit < Duration::from_millis(1) {
             return Err(StartError::bad_option("hold_limit (ms)", 0, "choose 1 ms or more"));
         }
-        headroom::check(usize::from(self.pollers).saturating_mul(Inbox::BYTES))
-            .map_err(StartError::no_room)?;
+        let (at_start, raised) = self.memory(options.machines());
+        options.check_memory(at_start, raised).map_err(StartError::from_transport)?;
+        self.options = options;
+        Ok(self)
+    }
+
+    /// Returns the memory that this layer takes at the start, and that its raised limits allow.
+    fn memory(&self, runtime: &Runtime) -> (Footprint, Footprint) {
+        let mut at_start = Footprint::default();
+        at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);
+        if self.services.iter().any(Service::is_pooled) {
+            at_start.add_threads("workers", PoolThreads::workers(self.pool, runtime));
+        }
+        (at_start, self.limits.at_most().raised_from(&Limits::default().at_most()))
+    }
+
+    /// Starts a node with checked settings.
+    fn start_checked(self) -> Result<Node, StartError> {
+        let mut options = self.options;
+        let (services, clock) = (self.services, options.clock().clone());
+        let mut limits = LimitReports::default();
+        for service in &services {
+            service.report_limits(&mut limits);
+        }
         let budgets = Budgets::new(self.limits, self.pollers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));

@@ -6,14 +6,14 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
-use trunkline_verbs::headroom::NoRoom;
 
 /// The error of a node that did not start. Each message names the cause and the remedy. `Debug` prints the message
 /// too, because a `main` that returns an error prints that.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A setting of the program, or a variable of the environment, is out of range or cannot be parsed.
+    /// A setting of the program, or a variable of the environment, is out of range, cannot be parsed, or needs more
+    /// memory than the machine has.
     #[error(transparent)]
     BadSetting(StartCause),
     /// An address cannot be resolved or listened on.
@@ -74,11 +74,6 @@ impl StartError {
         Self::from_transport(Transport::Os { doing, cause })
     }
 
-    /// Creates the error of a process limit that leaves too little memory.
-    pub(crate) fn no_room(cause: NoRoom) -> Self {
-        Self::from_transport(Transport::NoRoom { doing: "start a node", cause })
-    }
-
     /// Converts an error of the transport to the public API.
     pub(crate) fn from_transport(error: Transport) -> Self {
         match error {
@@ -98,7 +93,8 @@ impl StartError {
             error @ (Transport::BadOption { .. }
             | Transport::BadEnvironment { .. }
             | Transport::BadDeviceSetting(_)
-            | Transport::BadFaults(_)) => Self::BadSetting(StartCause(error)),
+            | Transport::BadFaults(_)
+            | Transport::TooMuchMemory(_)) => Self::BadSetting(StartCause(error)),
             error => Self::Refused(StartCause(error)),
         }
     }

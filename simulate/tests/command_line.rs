@@ -55,6 +55,14 @@ fn a_full_standard_output_is_one_error() {
 }
 
 #[test]
+fn a_closed_pipe_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = simulate(&["--mutant", "list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+}
+
+#[test]
 fn wrong_usage_has_its_own_exit_code() {
     for wrong in [
         &["--runs", "0"][..],

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
+use crate::footprint::TooMuchMemory;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::device::OpenError;
@@ -115,6 +116,9 @@ pub enum StartError {
         /// The limit.
         cause: NoRoom,
     },
+    /// The options lead to more memory than the machine has.
+    #[error(transparent)]
+    TooMuchMemory(TooMuchMemory),
     /// The factory of upper halves failed on a poller's thread.
     #[error("the upper half of a poller cannot be made: {0}")]
     Upper(UpperFailure),

@@ -24,7 +24,7 @@ use trunkline_verbs::{
 };
 
 /// Slots that a poller builds frames in.
-const SEND_SLOTS: u32 = 256;
+pub(crate) const SEND_SLOTS: u32 = 256;
 /// Room in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
 /// Connection requests that wait to be looked at.
@@ -258,7 +258,7 @@ fn poller_device(
 }
 
 /// Receive slots of a poller whose SRQ is this deep.
-fn receive_slots(depth: u32) -> u32 {
+pub(crate) fn receive_slots(depth: u32) -> u32 {
     2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
 }
 

@@ -7,6 +7,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
+//! | `check`, `footprint` | ranges of the options, memory that they lead to |
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
@@ -30,6 +31,8 @@ mod body;
 #[doc(hidden)]
 pub mod budget;
 mod buffer;
+#[doc(hidden)]
+pub mod check;
 mod command;
 mod connections;
 mod credit;
@@ -37,6 +40,8 @@ mod crossings;
 mod deadlines;
 mod epochs;
 mod error;
+#[doc(hidden)]
+pub mod footprint;
 mod frame;
 pub mod fuzz;
 #[cfg(test)]

@@ -8,16 +8,15 @@ use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
 use crate::epochs::Epochs;
+use crate::footprint::Footprint;
 use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, PathReport, Traffic};
 use crate::session::cm_machine::CmMachine;
-use crate::session::private_data::MAX_POLLERS;
 use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
-use crate::sizes::HEAD_ROOM;
-use crate::{Limit, Pinning, PollerIndex, StartError, Upper, UpperFailure, affinity};
+use crate::{Limit, PollerIndex, StartError, Upper, UpperFailure, affinity};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -71,7 +70,8 @@ impl Node {
         U: Upper,
         F: Fn(PollerIndex) -> Result<U, UpperFailure> + Send + Sync + 'static,
     {
-        check(&options)?;
+        options.check()?;
+        options.check_memory(Footprint::default(), Footprint::default())?;
         has_headroom()?;
         headroom::tune_heap();
         let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listens_on())?;
@@ -368,59 +368,6 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
 }
 
-/// Refuses options out of range.
-fn check(options: &NodeOptions) -> Result<(), StartError> {
-    let bad = |option, value: u64, remedy| Err(StartError::BadOption { option, value, remedy });
-    if options.pollers == 0 || options.pollers > MAX_POLLERS {
-        return bad("pollers", u64::from(options.pollers), "choose 1 to 32");
-    }
-    if !(16..=16_384).contains(&options.srq_depth) {
-        return bad("srq_depth", u64::from(options.srq_depth), "choose 16 to 16384");
-    }
-    if !(options.srq_depth..=16_384).contains(&options.deepest_srq()) {
-        let remedy = "choose at least srq_depth and at most 16384";
-        return bad("srq_depth_limit", u64::from(options.deepest_srq()), remedy);
-    }
-    if options.max_message_bytes < HEAD_ROOM {
-        let remedy = "the largest message must have at least 65536 bytes";
-        return bad("max_message_bytes", options.max_message_bytes as u64, remedy);
-    }
-    if options.rendezvous_bytes < options.max_message_bytes.saturating_add(HEAD_ROOM) {
-        let remedy = "it must hold the largest message (max_message_bytes) and 65536 bytes";
-        return bad("rendezvous_bytes", options.rendezvous_bytes as u64, remedy);
-    }
-    let least = options.max_message_bytes.saturating_add(HEAD_ROOM);
-    let remedy = "one peer's part must hold the largest message (max_message_bytes) and 65536 bytes";
-    options.rendezvous().check("rendezvous_bytes_per_peer", least, remedy)?;
-    let remedy = "the largest message (max_message_bytes) must fit";
-    options.budgets.queued_bytes.check("queued_bytes", options.max_message_bytes, remedy)?;
-    options.budgets.queued_messages.check("queued_messages", 1, "choose 1 or more")?;
-    options.budgets.large_messages.check("large_messages", 1, "choose 1 or more")?;
-    if options.stall_limit < Duration::from_secs(1) {
-        let millis = u64::try_from(options.stall_limit.as_millis()).unwrap_or(0);
-        return bad("stall_limit (ms)", millis, "choose 1000 ms or more");
-    }
-    if !(1..=31).contains(&options.ack_timeout) {
-        return bad("ack_timeout", u64::from(options.ack_timeout), "choose 1 to 31; 15 is 134 ms");
-    }
-    if options.keepalive < Duration::from_millis(50) {
-        let millis = u64::try_from(options.keepalive.as_millis()).unwrap_or(0);
-        return bad("keepalive (ms)", millis, "choose 50 ms or more");
-    }
-    if let Pinning::List(list) = &options.pinning {
-        let usable = affinity::usable_cpus();
-        if let Some(cpu) = list.iter().find(|cpu| !usable.contains(cpu)) {
-            let remedy = "choose CPUs that the process may use; `taskset -cp PID` lists them";
-            return bad("pinning", *cpu as u64, remedy);
-        }
-    }
-    let open = options.listens_on().into_iter().find(|address| !address.ip().to_canonical().is_loopback());
-    match open {
-        Some(address) if !options.allow_unauthenticated => Err(StartError::NotLoopback(address)),
-        _ => Ok(()),
-    }
-}
-
 /// What one poller needs, all but its upper half.
 fn make_parts(
     runtime: &Runtime,
@@ -430,28 +377,4 @@ fn make_parts(
 ) -> Result<Parts, StartError> {
     let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
     Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device, alone })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budgets_that_hold_no_message_are_refused_by_name() {
-        assert!(check(&NodeOptions::new()).is_ok());
-        let zero = Limit { per_peer: 0, in_all: 9 };
-        let short = Limit { per_peer: 1000, in_all: 1 << 30 };
-        for (options, named) in [
-            (NodeOptions::new().queued_bytes(short), "queued_bytes = 1000"),
-            (NodeOptions::new().queued_messages(zero), "queued_messages = 0"),
-            (NodeOptions::new().large_messages(zero), "large_messages = 0"),
-            (NodeOptions::new().rendezvous_bytes_per_peer(1 << 20), "rendezvous_bytes_per_peer = 1048576"),
-            (NodeOptions::new().rendezvous_bytes_per_peer(1 << 30), "rendezvous_bytes_per_peer ="),
-            (NodeOptions::new().srq_depth_limit(511), "srq_depth_limit = 511"),
-            (NodeOptions::new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
-        ] {
-            let text = check(&options).expect_err(named).to_string();
-            assert!(text.contains(named), "{text}");
-        }
-    }
 }

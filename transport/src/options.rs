@@ -11,7 +11,7 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::FaultPlan;
-use trunkline_verbs::Clock;
+use trunkline_verbs::{Clock, canonical};
 
 /// The family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -133,7 +133,7 @@ impl NodeOptions {
     /// device on a loopback address of its own.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.listen.push(address);
+        self.listen.push(canonical(address));
         self
     }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -36,7 +37,13 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
     let stubs = generate_file(&arguments.input)?;
     match &arguments.output {
-        None => print!("{stubs}"),
+        None => match io::stdout().write_all(stubs.as_bytes()) {
+            // A reader such as `head` has read enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => {
+                written.map_err(|cause| BuildError::file("write", Path::new("standard output"), cause))?
+            }
+        },
         Some(output) if arguments.check => return Ok(check(output, &stubs)),
         Some(output) => fs::write(output, stubs).map_err(|cause| BuildError::file("write", output, cause))?,
     }

@@ -93,4 +93,15 @@ pub trait Shop {
         assert!(text.contains("wrong.rs:5:30: argument `key` of `put` cannot be sent"), "{text}");
         assert!(!cli(&[Path::new("/no such file")]).status.success());
     }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let source = file("closed_pipe.rs", SOURCE);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-codegen"));
+        let output =
+            command.arg(&source).stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
 }

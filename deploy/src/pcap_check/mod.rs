@@ -34,7 +34,8 @@ use std::process::ExitCode;
 /// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a right ICRC on other
 /// ports: a Trunkline device replies to the port that its peer sent from.
 ///
-/// Exit status: 0 without faults, 1 if a packet or a file has a fault.
+/// Exit status: 0 without faults, 1 if a packet or a file has a fault. A reader that closes the pipe,
+/// such as `head`, ends the check; the status is then that of the packets before.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub struct CheckArguments {
@@ -80,11 +81,17 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
-    match check_all(arguments, &mut output, &progress) {
+    let checked = check_all(arguments, &mut output, &progress);
+    match checked {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // The reader has closed the pipe, for example `head`, so nothing can be printed.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            if output.has_faults() {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
+            }
+        }
         Err(error) => {
             eprintln!("trunkctl: the result can't be written: {error}");
             ExitCode::FAILURE

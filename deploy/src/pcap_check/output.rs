@@ -8,6 +8,7 @@ pub(super) struct Output<W> {
     to: W,
     json: bool,
     quiet: bool,
+    has_faults: bool,
 }
 
 /// A line of JSON: its kind, then the fields of its value.
@@ -22,10 +23,16 @@ struct Line<'a, T> {
 
 impl<W: Write> Output<W> {
     pub(super) const fn new(to: W, json: bool, quiet: bool) -> Self {
-        Self { to, json, quiet }
+        Self { to, json, quiet, has_faults: false }
+    }
+
+    /// True if a packet or a file with a fault was printed, or would have been but for an error.
+    pub(super) const fn has_faults(&self) -> bool {
+        self.has_faults
     }
 
     pub(super) fn packet(&mut self, file: &str, packet: &PacketReport) -> io::Result<()> {
+        self.has_faults |= !packet.faults.is_empty();
         if self.quiet && packet.faults.is_empty() {
             return Ok(());
         }
@@ -41,6 +48,7 @@ impl<W: Write> Output<W> {
 
     /// Prints the summary after a file's packets.
     pub(super) fn file(&mut self, summary: &FileSummary) -> io::Result<()> {
+        self.has_faults |= !summary.is_good();
         match (self.json, self.quiet) {
             (true, _) => self.line("file", None, summary)?,
             (false, true) if summary.is_good() => {}
@@ -50,6 +58,7 @@ impl<W: Write> Output<W> {
     }
 
     pub(super) fn summary(&mut self, total: &FileSummary, files: usize) -> io::Result<()> {
+        self.has_faults |= !total.is_good();
         if self.json {
             self.line("summary", None, total)?;
         } else if files > 1 || self.quiet || !total.is_good() {

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
@@ -36,7 +36,11 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
     let outcome = work(demo, &node, server, stop);
     node.shutdown();
     let report = outcome?;
-    println!("{report}");
+    match writeln!(io::stdout(), "{report}") {
+        // A reader such as `head` has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
     if let Some(path) = &demo.json {
         let json = serde_json::to_string_pretty(&report).map_err(io::Error::from)?;
         std::fs::write(path, json + "\n").map_err(Failure::file(path))?;

@@ -1,7 +1,7 @@
 //! Progress bars on a terminal, otherwise one line per phase.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 
 /// The bar of one phase.
 pub(crate) struct Progress {
@@ -29,7 +29,7 @@ impl Progress {
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
         if !std::io::stderr().is_terminal() {
-            eprintln!("demo: {} done", self.name);
+            let _closed = writeln!(std::io::stderr(), "demo: {} done", self.name);
         }
     }
 

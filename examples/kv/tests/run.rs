@@ -1,7 +1,7 @@
 //! Runs the two programs as the README does.
 
 use std::net::Ipv4Addr;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use trunkline_testkit::{Process, fresh_ip, run};
 
 /// A running server at an address that only its clients share.
@@ -44,6 +44,21 @@ mod tests {
         assert_eq!(server.client(&["list"], b"").stdout, b"colour\nlarge\n");
         assert_eq!(server.client(&["delete", "large"], b"").status.code(), Some(0));
         assert_eq!(server.client(&["delete", "large"], b"").status.code(), Some(1));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let server = Server::start();
+        assert!(server.client(&["put", "colour", "green"], b"").status.success());
+        for args in [&["get", "colour"][..], &["list"], &["load", "--for", "1", "--workers", "1"]] {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kv-client"));
+            command.args(["--server", &server.address, "--address", &server.ip.to_string()]).args(args);
+            let output = command.stdout(writer).stderr(Stdio::piped()).output().expect("the client runs");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{args:?}: {stderr}");
+        }
     }
 
     #[test]

@@ -64,6 +64,19 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_pipe_is_no_error() {
+        let collector = Collector::start();
+        assert!(collector.ship(&["send", "lamp"], b"lit\n").status.success());
+        assert_eq!(collector.totals("lamp 1 0\n"), "lamp 1 0\n");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_logs-ship"));
+        command.args(["--collector", &collector.address, "--address", &collector.ip.to_string(), "totals"]);
+        let output = command.stdout(writer).output().expect("the shipper runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
     fn a_shipper_without_a_collector_reports_an_error() {
         let mut collector = Collector::start();
         collector.process.kill().expect("it runs");

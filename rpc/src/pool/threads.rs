@@ -8,6 +8,7 @@ use crate::start_error::StartError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
+use trunkline_transport::check::MAX_COUNT;
 use trunkline_verbs::{Clock, Time};
 
 /// Most workers.
@@ -39,7 +40,7 @@ impl PoolThreads {
     ) -> Result<Self, StartError> {
         let clock = runtime.clock().clone();
         let pool = SharedPool::new(settings.queued, pollers, lifecycle, (clock.clone(), foreign));
-        let workers = settings.workers.map_or_else(|| by_default(runtime), usize::from);
+        let workers = Self::workers(settings, runtime);
         let parts = (0..workers).map(|_| runtime.sleeper()).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(|cause| StartError::os("make an event queue", cause))?;
         Ok(Self { pool, clock, parts: Mutex::new(parts), running: Mutex::default() })
@@ -50,7 +51,13 @@ impl PoolThreads {
         if let Some(workers) = settings.workers.filter(|workers| !(1..=MOST).contains(workers)) {
             return Err(StartError::bad_option("workers", usize::from(workers), "choose 1 to 1024"));
         }
-        settings.queued.check("queued_jobs", 1, "choose 1 or more").map_err(StartError::from_transport)
+        let checked = settings.queued.check("queued_jobs", 1..=MAX_COUNT, "choose 1 to 4294967295");
+        checked.map_err(StartError::from_transport)
+    }
+
+    /// Returns the number of threads that a pool will have.
+    pub(crate) fn workers(settings: PoolSettings, runtime: &Runtime) -> usize {
+        settings.workers.map_or_else(|| by_default(runtime), usize::from)
     }
 
     /// The pool.

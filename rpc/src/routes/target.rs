@@ -5,6 +5,7 @@ use crate::status::cut;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use trunkline_verbs::canonical;
 
 /// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
 ///
@@ -81,7 +82,7 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
 /// Returns the usable addresses of those given, without duplicates and up to the maximum.
 pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut usable = Vec::new();
-    for address in given {
+    for address in given.into_iter().map(canonical) {
         if usable.len() == MOST_ADDRESSES {
             break;
         }
@@ -94,6 +95,7 @@ pub(super) fn usable(given: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketA
 
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
+        let address = canonical(address);
         Self(misuse(address).map_or(Source::Address(address), Source::Nonsense))
     }
 }
@@ -195,6 +197,9 @@ mod tests {
         assert_eq!((usable[0], usable[1]), (address(1), address(2)));
         assert_eq!(Target::from(vec![address(3), address(3), address(0)]).address(), Some(address(3)));
         assert!(matches!(Target::from(Vec::new()).0, Source::Nonsense(_)));
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:3".parse().unwrap();
+        assert_eq!(Target::from(vec![address(3), mapped]).address(), Some(address(3)));
+        assert_eq!(Target::from(mapped).address(), Some(address(3)));
         let nowhere = vec!["0.0.0.0:7".parse().unwrap(), "224.0.0.1:7".parse().unwrap()];
         assert!(matches!(Target::from(nowhere).0, Source::Nonsense(why) if why.contains("0.0.0.0:7")));
         assert_eq!(Target::from(vec![address(3), address(4)]).to_string(), "10.0.0.1:3 or 1 more");

@@ -3,9 +3,13 @@
 use crate::common::{Events, Guard, Reporter, events, fresh_address, node, until};
 use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use trunkline::{Code, InProcessNetwork, Node, PollerIndex, StartError, Status, block_on};
+use trunkline::{
+    Channel, Code, InProcessNetwork, Limit, Node, NodeBuilder, PollerIndex, Resolve, Resolving, StartError,
+    Status, Target, block_on,
+};
 
 #[trunkline::service]
 trait Life {
@@ -124,6 +128,89 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     let error = node().faults("drop=lots").unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");
     assert!(error.to_string().starts_with("faults: `lots` does not fit drop"), "{error}");
+}
+
+#[test]
+fn wrong_settings_are_refused_by_name_before_anything_is_made() {
+    let limit = |per_peer, in_all| Limit { per_peer, in_all };
+    let wrong: Vec<(NodeBuilder, &str)> = vec![
+        (node().pollers(u16::MAX), "pollers = 65535 is out of range: choose 1 to 32"),
+        (
+            node().queued_bytes(limit(512 << 20, 256 << 20)),
+            "queued_bytes = 268435456 is out of range: what all",
+        ),
+        (node().queued_bytes(limit(0, 1 << 30)), "queued_bytes = 0 is out of range"),
+        (node().queued_bytes(limit(1 << 30, usize::MAX)), "queued_bytes = 18446744073709551615 is out"),
+        (node().queued_messages(limit(9, 8)), "queued_messages = 8 is out of range"),
+        (node().large_messages(limit(1, usize::MAX)), "large_messages = 18446744073709551615 is out"),
+        (node().handler_limit(limit(1, usize::MAX)), "handler_limit = 18446744073709551615 is out of range"),
+        (node().call_limit(limit(9, 8)), "call_limit = 8 is out of range"),
+        (node().decoded_bytes(limit(1 << 20, 1)), "decoded_bytes = 1 is out of range"),
+        (node().queued_jobs(limit(9, 8)), "queued_jobs = 8 is out of range"),
+        (node().workers(u16::MAX), "workers = 65535 is out of range: choose 1 to 1024"),
+        (node().srq_depth(u32::MAX, u32::MAX), "srq_depth = 4294967295 is out of range: choose 16 to 16384"),
+        (node().max_message_bytes(usize::MAX), "max_message_bytes = 18446744073709551615 is out of range"),
+        (node().rendezvous_bytes_per_peer(1 << 46), "rendezvous_bytes_per_peer = 70368744177664 is out"),
+        (node().stall_limit(Duration::ZERO), "stall_limit (ms) = 0 is out of range: choose 1000 ms or more"),
+        (node().hold_limit(Duration::ZERO), "hold_limit (ms) = 0 is out of range: choose 1 ms or more"),
+        // More than any machine has.
+        (node().rendezvous_bytes(1 << 46), "limits raised beyond the defaults allow 167772416 MiB, and "),
+        (node().decoded_bytes(limit(1 << 46, 1 << 46)), "decoded arguments (decoded_bytes) 67108864 MiB"),
+        (
+            node()
+                .handler_limit(limit(1, 1 << 31))
+                .call_limit(limit(1, u32::MAX as usize))
+                .decoded_bytes(limit(1 << 45, 1 << 45)),
+            "running handlers (handler_limit) 2097152 MiB, calls under way (call_limit) 1048576 MiB: choose less",
+        ),
+    ];
+    for (builder, text) in wrong {
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&made);
+        let service = LifeServer::per_poller(move |_| -> Result<Living, Status> {
+            count.fetch_add(1, Ordering::Relaxed);
+            Err(Status::new(Code::Internal, "the handler was made"))
+        });
+        let error = builder.serve(service).start().unwrap_err();
+        assert!(matches!(error, StartError::BadSetting(_)) && error.to_string().contains(text), "{error}");
+        assert_eq!(made.load(Ordering::Relaxed), 0, "{text}");
+    }
+    // Refused by the call itself, before it starts a thread.
+    let starting = node().pollers(u16::MAX).start_async();
+    assert!(block_on(starting).unwrap_err().to_string().contains("pollers = 65535"));
+}
+
+#[test]
+fn mapped_addresses_are_their_ipv4_addresses() {
+    /// Finds one address.
+    #[derive(Debug)]
+    struct Found(SocketAddr);
+    impl Resolve for Found {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async { Ok(vec![self.0]) })
+        }
+    }
+    let mapped = |address: SocketAddr| format!("[::ffff:{}]:{}", address.ip(), address.port());
+    let ip = fresh_address().ip();
+    let (reporter, _events) = events();
+    let living = Living { generation: 7, reporter };
+    let server = Node::builder().listen(mapped(SocketAddr::new(ip, 0))).serve(LifeServer::new(living));
+    let server = server.start().unwrap();
+    let address = server.local_address();
+    assert_eq!(address.ip(), ip);
+    let node = node().start().unwrap();
+    let given: SocketAddr = mapped(address).parse().unwrap();
+    for channel in [
+        node.channel(given),
+        node.channel(mapped(address)),
+        node.channel([given, address]),
+        node.channel(Target::resolver(Found(given))),
+        Channel::connect(&node, given).unwrap(),
+    ] {
+        assert_eq!(block_on(LifeClient::new(channel).ping()), Ok(7));
+    }
+    let error = Node::builder().listen("[::ffff:0.0.0.0]:0").start().unwrap_err();
+    assert!(matches!(error, StartError::NotLoopback(address) if address.is_ipv4()), "{error}");
 }
 
 #[test]

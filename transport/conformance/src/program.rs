@@ -7,6 +7,7 @@ use crate::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::Arc;
+use trunkline_testkit::output;
 
 /// The arguments of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +45,11 @@ pub fn run_program(
 ) -> ExitCode {
     let items = &wanted.items;
     let is_wanted = |id: &str| items.is_empty() || items.iter().any(|item| item.eq_ignore_ascii_case(id));
-    let report = run_all(benches, processes, is_wanted, |doing| eprintln!("{doing}"));
-    if wanted.json {
-        println!("{:#}", as_json(&report));
-    } else {
-        print!("{report}");
+    let report = run_all(benches, processes, is_wanted, output::err);
+    let text = if wanted.json { format!("{:#}", as_json(&report)) } else { report.to_string() };
+    if let Err(error) = output::out(&text) {
+        output::err(&error);
+        return ExitCode::FAILURE;
     }
     if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

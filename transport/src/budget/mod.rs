@@ -37,6 +37,7 @@ pub(crate) use tally::Tally;
 
 use crate::{PeerKey, StartError};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// The part of a limit that is set aside for hosts that use little.
 const SET_ASIDE_PART: usize = 8;
@@ -64,7 +65,7 @@ impl Limit {
     /// limit is too small to divide.
     pub(crate) fn set_aside(self) -> usize {
         let most = if self.set_aside_per_host() == 0 { 0 } else { self.in_all / SET_ASIDE_PART };
-        most.min(self.in_all - self.per_host())
+        most.min(self.in_all.saturating_sub(self.per_host()))
     }
 
     /// Returns the maximum of that part for one host.
@@ -77,13 +78,21 @@ impl Limit {
     /// # Errors
     /// Returns [`StartError::BadOption`].
     #[doc(hidden)]
-    pub fn check(self, option: &'static str, least: usize, remedy: &'static str) -> Result<(), StartError> {
+    pub fn check(
+        self,
+        option: &'static str,
+        range: RangeInclusive<usize>,
+        remedy: &'static str,
+    ) -> Result<(), StartError> {
         let bad = |value: usize, remedy| Err(StartError::BadOption { option, value: value as u64, remedy });
-        if self.per_peer < least {
+        if self.per_peer < *range.start() {
             return bad(self.per_peer, remedy);
         }
         if self.in_all < self.per_peer {
             return bad(self.in_all, "what all peers may use together must be at least what one may use");
+        }
+        if self.in_all > *range.end() {
+            return bad(self.in_all, remedy);
         }
         Ok(())
     }

@@ -118,7 +118,8 @@ fn nothing_is_left_of_a_peer_that_is_down() {
 
 #[test]
 fn a_limit_of_nothing_is_refused_with_the_options_name() {
-    let check = |per_peer, in_all| Limit { per_peer, in_all }.check("things", 2, "choose 2 or more");
+    let check =
+        |per_peer, in_all| Limit { per_peer, in_all }.check("things", 2..=usize::MAX, "choose 2 or more");
     assert!(check(2, 2).is_ok());
     for (per_peer, in_all) in [(1, 9), (0, 0), (3, 2)] {
         let text = check(per_peer, in_all).unwrap_err().to_string();

@@ -191,6 +191,15 @@ impl SidrStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
+/// Returns an IPv4 address that is given inside of IPv6, such as `::ffff:127.0.0.1`, as IPv4. Others stay as they are.
+#[must_use]
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
 /// What happened to an endpoint (`rdma_cm_event_type`).
 #[derive(Debug, Clone)]
 #[non_exhaustive]

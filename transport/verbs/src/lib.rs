@@ -2,9 +2,9 @@
 //!
 //! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
 //! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
-//! and the conformance suite use them. It does no I/O, and must never name a C type. Three modules that every crate
-//! above needs ask the system: [`headroom`] what room is left, [`internal_thread`] for threads, and [`fork`] whether
-//! the process was forked.
+//! and the conformance suite use them. It does no I/O, and must never name a C type. Modules that every crate above
+//! needs ask the system: [`headroom`] and [`host_memory`] what room is left, [`internal_thread`] for threads, and
+//! [`fork`] whether the process was forked.
 //!
 //! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
 //! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
@@ -26,6 +26,7 @@ mod fork_ffi;
 mod gid;
 pub mod headroom;
 mod heap_ffi;
+pub mod host_memory;
 pub mod internal_thread;
 mod io_address;
 pub mod legacy;
@@ -51,7 +52,7 @@ pub use async_event::{AsyncEvent, AsyncEventKind, AsyncSubject};
 pub use channel::CompletionChannel;
 pub use cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, ConnectionManager,
-    EndpointDone, EndpointRequest, EndpointSide, PortSpace, RejectReason, SidrStatus, UDP_Q_KEY,
+    EndpointDone, EndpointRequest, EndpointSide, PortSpace, RejectReason, SidrStatus, UDP_Q_KEY, canonical,
 };
 pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
 pub use counters::Counter;

@@ -5,6 +5,7 @@ mod tests {
     use crate::scene::{PATIENCE, Scene, exit_code, path_text};
     use nix::sys::signal::Signal;
     use serde_json::Value;
+    use std::process::Stdio;
 
     fn run(scene: &Scene, more: &[&str]) -> Value {
         let json = scene.path("out.json");
@@ -43,6 +44,16 @@ mod tests {
         assert_eq!(report["qps_per_node"], 2);
         assert_eq!(report["connections"], "xrc");
         assert_eq!(report["rnr"], 0);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let scene = Scene::new();
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = scene.command(&["--calls", "300"]).stdout(writer).stderr(Stdio::piped()).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     #[test]

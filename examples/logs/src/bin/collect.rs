@@ -81,12 +81,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .serve(LogsServer::new(collector))
         .start()?;
-    println!("listening {}", node.local_address());
+    // Nobody has to read it.
+    let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     let printer = std::thread::spawn(move || print(&blocks));
     signals.forever().next();
     // The shutdown drops the handlers, and with them the printer's last sender.
     node.shutdown();
     match printer.join() {
+        // A reader such as `head` has read enough.
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Ok(printed) => Ok(printed?),
         Err(_) => Err("the printing thread panicked".into()),
     }

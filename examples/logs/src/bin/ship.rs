@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline::{Bytes, DeviceFlags, Node};
@@ -52,8 +52,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     match options.request {
         Request::Send { source } => send(&client, &source)?,
         Request::Totals => {
+            let mut out = std::io::stdout().lock();
             for total in trunkline::block_on(client.totals())? {
-                println!("{} {} {}", total.source, total.lines, total.dropped);
+                match writeln!(out, "{} {} {}", total.source, total.lines, total.dropped) {
+                    // A reader such as `head` has read enough.
+                    Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
+                    written => written?,
+                }
             }
         }
     }

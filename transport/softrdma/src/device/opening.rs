@@ -212,10 +212,11 @@ fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenErr
     if addresses.is_empty() {
         return GidTable::of_host().map_err(os("list the interfaces"));
     }
-    for address in addresses {
+    let addresses = addresses.iter().map(IpAddr::to_canonical).collect::<Vec<_>>();
+    for address in &addresses {
         link.mtu(*address)?;
     }
-    Ok(GidTable::named(addresses.to_vec()))
+    Ok(GidTable::named(addresses))
 }
 
 /// What shows that a removable device is away; refused while it is.

@@ -253,7 +253,8 @@ impl SoftOptions {
         for part in text("TRUNKLINE_ADDRESS")?.unwrap_or_default().split(',') {
             let part = part.trim();
             if !part.is_empty() {
-                options.addresses.push(part.parse().map_err(|_| OpenError::BadAddress(part.to_owned()))?);
+                let address = part.parse::<IpAddr>().map_err(|_| OpenError::BadAddress(part.to_owned()))?;
+                options.addresses.push(address.to_canonical());
             }
         }
         if let Some(text) = text("TRUNKLINE_FAULTS")? {
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn the_environment_is_read() {
         let options = read(&[
-            ("TRUNKLINE_ADDRESS", "127.0.0.9, fd00::1"),
+            ("TRUNKLINE_ADDRESS", "::ffff:127.0.0.9, fd00::1"),
             ("TRUNKLINE_FAULTS", "drop=0.5,seed=7"),
             ("TRUNKLINE_PCAP", "/tmp/x-%p.pcap"),
             ("TRUNKLINE_RECEIVE_BUFFER", "212992"),

@@ -3,7 +3,7 @@
 
 use crate::common;
 use crate::common::node::{Node, next_event, post};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CmOption, CompletionStatus, ConnectParameters, Device, PortSpace,
@@ -61,6 +61,28 @@ impl Side {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The address inside of IPv6.
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.to_ipv6_mapped().into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+#[test]
+fn mapped_addresses_are_their_ipv4_addresses() {
+    let side = Side::new();
+    let listener = side.id(QpType::XrcTgt);
+    listener.bind(mapped(side.at(0))).unwrap();
+    let at = listener.local_address();
+    assert_eq!(at.ip(), side.node.address);
+    listener.listen(4).unwrap();
+    let id = side.id(QpType::XrcIni);
+    id.resolve_address(Some(mapped(side.at(0))), mapped(at)).unwrap();
+    assert!(matches!(side.next().kind, CmEventKind::AddressResolved));
+    assert_eq!((id.local_address().ip(), id.peer_address()), (side.node.address, Some(at)));
 }
 
 fn bring_up(id: &Arc<dyn CmId>, qp: &Arc<dyn QueuePair>, states: &[QpState]) {

@@ -5,6 +5,7 @@
 //! statuses claim: any other value is wrong.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -66,19 +67,21 @@ impl Totals {
         let report = node.report();
         let incarnations = report.incarnations;
         let device = if report.removed_since.is_some() { "away" } else { "there" };
-        if json {
+        let text = if json {
             let last_error = last_error.escape_default();
-            println!(
+            format!(
                 "{{\"seconds\":{seconds:.1},\"ok\":{ok},\"unavailable\":{unavailable},\"late\":{late},\
                  \"other\":{other},\"wrong\":{wrong},\"device\":\"{device}\",\"incarnations\":{incarnations},\
                  \"last_error\":\"{last_error}\"}}"
-            );
+            )
         } else {
-            println!(
+            format!(
                 "{seconds:6.1} s  ok {ok}  unavailable {unavailable}  late {late}  other {other}  wrong {wrong}  \
                  device {incarnations} {device}  {last_error}"
-            );
-        }
+            )
+        };
+        // The load goes on, whether anybody reads about it or not.
+        let _closed = writeln!(std::io::stdout(), "{text}");
     }
 }
 

@@ -81,11 +81,18 @@ fn main() -> ExitCode {
     match run(Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
+        // A reader such as `head` has read enough.
+        Err(error) if is_closed_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kv-client: {error}");
             ExitCode::from(2)
         }
     }
+}
+
+fn is_closed_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn run(options: Options) -> Outcome {
@@ -110,7 +117,9 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
     match request {
         Once::Get { key } => {
             let Some(value) = client.get(key).await? else { return Ok(false) };
-            std::io::stdout().write_all(&value)?;
+            let mut out = std::io::stdout().lock();
+            out.write_all(&value)?;
+            out.flush()?;
             Ok(true)
         }
         Once::Put { key, value } => {
@@ -124,7 +133,7 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
         Once::Delete { key } => Ok(client.delete(key).await?),
         Once::List { prefix } => {
             for key in client.list(prefix.unwrap_or_default(), 1000).await? {
-                println!("{key}");
+                writeln!(std::io::stdout(), "{key}")?;
             }
             Ok(true)
         }

@@ -9,7 +9,7 @@ use crate::device::reach::Reach;
 use crate::device::signal::Signal;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError};
+use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
     /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
@@ -23,6 +23,7 @@ impl Control {
         let mut endpoint = self.connections.new_endpoint(channel, request.port_space, request.qp_type);
         match request.side {
             EndpointSide::Passive { local } => {
+                let local = canonical(local);
                 if !local.ip().is_unspecified() {
                     self.qps.addresses().check(local.ip())?;
                 }
@@ -30,6 +31,7 @@ impl Control {
                 endpoint.is_bound = true;
             }
             EndpointSide::Active { remote, source } => {
+                let (remote, source) = (canonical(remote), source.map(|source| source.to_canonical()));
                 let routed = self.qps.addresses().route_to(remote, source)?;
                 let source = match source {
                     Some(source) => {
@@ -51,6 +53,7 @@ impl Control {
     /// Binds an endpoint, for all devices that share the addresses. One that reuses its address can be
     /// shared until an endpoint there listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
+        let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;
         let (port_space, only) = (endpoint.port_space, endpoint.is_family_only);
         let claims = !endpoint.reuses_address;
@@ -104,6 +107,7 @@ impl Control {
         source: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<(), VerbsError> {
+        let (source, remote) = (source.map(canonical), canonical(remote));
         let endpoint = self.connections.endpoint(id)?;
         if endpoint.role != Role::Undecided {
             return Err(VerbsError::Invalid("the endpoint listens or is resolved already"));

@@ -1,0 +1,175 @@
+//! Memory of the machine and of the process's control group, for settings that ask for too much of it.
+//!
+//! Beyond these bounds the kernel kills the process instead of refusing an allocation. [`headroom`](crate::headroom)
+//! has the limits of the process. Reads /proc and /sys/fs/cgroup; what cannot be read bounds nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Control groups above the process's that are read.
+const MAX_GROUPS: usize = 64;
+
+/// An amount of memory, and its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// Bytes.
+    pub bytes: u64,
+    /// The owner, for errors.
+    pub of: &'static str,
+}
+
+/// Memory for the process. `None` if it is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostMemory {
+    /// Memory that can still be taken, swap included.
+    pub free: Option<Bound>,
+    /// All memory, swap included.
+    pub whole: Option<Bound>,
+}
+
+impl HostMemory {
+    fn bound(&mut self, of: &'static str, free: u64, whole: u64) {
+        let lower = |bound: &mut Option<Bound>, bytes: u64| {
+            if bound.is_none_or(|other| bytes < other.bytes) {
+                *bound = Some(Bound { bytes, of });
+            }
+        };
+        lower(&mut self.free, free);
+        lower(&mut self.whole, whole);
+    }
+}
+
+/// Returns the memory that the machine and the control groups of this process have.
+#[must_use]
+pub fn read() -> HostMemory {
+    read_below(Path::new("/"))
+}
+
+fn read_below(root: &Path) -> HostMemory {
+    let mut memory = HostMemory::default();
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    if let Some((free, whole)) = of_machine(&text("proc/meminfo")) {
+        memory.bound("the machine", free, whole);
+    }
+    for line in text("proc/self/cgroup").lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let group = |mount: &str| (root.join(mount), path.trim_start_matches('/'));
+        if number == "0" {
+            of_groups(&mut memory, group("sys/fs/cgroup"), "memory.max", "anon");
+        } else if controllers.split(',').any(|name| name == "memory") {
+            of_groups(&mut memory, group("sys/fs/cgroup/memory"), "memory.limit_in_bytes", "total_rss");
+        }
+    }
+    memory
+}
+
+/// Free and whole memory in /proc/meminfo, in bytes.
+fn of_machine(text: &str) -> Option<(u64, u64)> {
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    let sum = |memory: &str, swap: &str| {
+        Some(kib(memory)?.saturating_add(kib(swap).unwrap_or(0)).saturating_mul(1024))
+    };
+    Some((sum("MemAvailable", "SwapFree")?, sum("MemTotal", "SwapTotal")?))
+}
+
+/// The bounds of a control group and of those above it. In a container the group's path may not exist below the
+/// mount, whose root is then the container's group.
+fn of_groups(memory: &mut HostMemory, (mount, path): (PathBuf, &str), limit: &str, used: &str) {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    for group in Path::new(path).ancestors().take(MAX_GROUPS) {
+        let group = mount.join(group);
+        let text = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
+        // `max` is no limit.
+        let Some(most) = number(&text(limit)) else { continue };
+        // Memory that the kernel cannot take back.
+        let statistics = text("memory.stat");
+        let used = statistics.lines().find_map(|line| number(line.strip_prefix(used)?.strip_prefix(' ')?));
+        memory.bound("its control group", most.saturating_sub(used.unwrap_or(0)), most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that is removed with the test.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("host-memory-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const MACHINE: (&str, &str) = (
+        "proc/meminfo",
+        "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 700 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n",
+    );
+    const KIB: u64 = 1024;
+
+    fn memory(of: &'static str, free: u64, whole: u64) -> HostMemory {
+        HostMemory { free: Some(Bound { bytes: free, of }), whole: Some(Bound { bytes: whole, of }) }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri isolates files")]
+    fn without_a_limited_group_the_machine_bounds() {
+        let root = Root::new("machine", &[MACHINE, ("proc/self/cgroup", "0::/a\n9:pids:/\n")]);
+        assert_eq!(read_below(&root.0), memory("the machine", 720 * KIB, 1050 * KIB));
+        let none = Root::new("none", &[("proc/self/cgroup", "nonsense\n0::\n")]);
+        assert_eq!(read_below(&none.0), HostMemory::default());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri isolates files")]
+    fn the_tightest_control_group_bounds() {
+        let root = Root::new(
+            "second",
+            &[
+                MACHINE,
+                ("proc/self/cgroup", "0::/a/b\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/memory.max", "409600\n"),
+                ("sys/fs/cgroup/a/memory.stat", "anonymous 7\nanon 102400\nfile 300000\n"),
+            ],
+        );
+        assert_eq!(read_below(&root.0), memory("its control group", 300 * KIB, 400 * KIB));
+        let root = Root::new(
+            "first",
+            &[
+                MACHINE,
+                ("proc/self/cgroup", "4:cpu,memory:/gone\n0::/\n"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "204800\n"),
+                ("sys/fs/cgroup/memory/memory.stat", "rss 4\ntotal_rss 102400\n"),
+            ],
+        );
+        assert_eq!(read_below(&root.0), memory("its control group", 100 * KIB, 200 * KIB));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri isolates files")]
+    fn this_machine_has_memory() {
+        let HostMemory { free, whole } = read();
+        let (free, whole) = (free.unwrap().bytes, whole.unwrap().bytes);
+        assert!(0 < free && free <= whole, "{free} of {whole}");
+    }
+}
