@@ -2,8 +2,8 @@
 //!
 //! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
 //! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
-//! and the conformance suite use them. It does no I/O, except that
-//! [`headroom`] asks the system what room is left, and must never name a C type.
+//! and the conformance suite use them. It does no I/O, except that [`headroom`] asks the system what room is left
+//! and [`descriptors`] keeps new descriptors off the standard streams; it must never name a C type.
 //!
 //! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
 //! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
@@ -18,6 +18,7 @@ mod completion;
 mod copy;
 mod counters;
 mod cq;
+pub mod descriptors;
 mod device;
 mod error;
 mod gid;
