@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_rings::doorbell::Doorbell;
+use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Time};
 
 const WAKER: Token = Token(0);
@@ -61,8 +62,10 @@ impl Sleeper {
                 (SleeperHalf::Simulated(bell), waker)
             }
             None => {
-                let poll = Poll::new()?;
+                let poll = above_stdio(Poll::new)?;
+                let held = HeldStdio::take()?;
                 let waker = mio::Waker::new(poll.registry(), WAKER)?;
+                drop(held);
                 let doorbell = Arc::new(ThreadBell { doorbell: Doorbell::new(), waker });
                 let waker = WakerHalf::Thread(Arc::clone(&doorbell));
                 (SleeperHalf::Thread { doorbell, poll, events: Events::with_capacity(8) }, waker)

@@ -120,6 +120,34 @@ pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)
 }
 
+/// A limit of the process allows no file of that length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "files are limited to {limit} bytes (`ulimit -f`), and {wanted} are needed: raise the limit, or lift it with \
+     `ulimit -f unlimited`"
+)]
+pub struct FileTooLarge {
+    limit: u64,
+    wanted: u64,
+}
+
+impl From<FileTooLarge> for io::Error {
+    fn from(error: FileTooLarge) -> Self {
+        Self::new(io::ErrorKind::FileTooLarge, error)
+    }
+}
+
+/// Whether a file may grow to so many bytes. Beyond its limit the kernel does not refuse but ends the process, by
+/// SIGXFSZ.
+///
+/// # Errors
+/// The limit, if it is lower.
+pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
+    // Without a limit this is the largest number.
+    let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _hard)| soft);
+    if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
+}
+
 /// Whether the process has such a limit.
 #[must_use]
 pub fn is_limited() -> bool {

@@ -9,7 +9,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject};
+use trunkline_verbs::descriptors::above_stdio;
+use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
 /// Locks a mutex even if a thread panicked with it held: what these mutexes guard is consistent after
 /// every statement.
@@ -91,7 +92,8 @@ pub(crate) struct ContextEvents {
 
 impl ContextEvents {
     fn new() -> Result<Arc<Self>, Errno> {
-        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
+        let make = || Ok(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
+        let fd = above_stdio(make).map_err(VerbsError::from)?;
         Ok(Arc::new(Self { queue: Mutex::default(), fd }))
     }
 

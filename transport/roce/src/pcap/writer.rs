@@ -97,6 +97,11 @@ impl<W: Write> PcapWriter<W> {
         self.output.flush()
     }
 
+    /// The output.
+    pub const fn get_ref(&self) -> &W {
+        &self.output
+    }
+
     /// Returns the output without flushing it.
     pub fn into_inner(self) -> W {
         self.output

@@ -25,6 +25,7 @@ use std::time::Duration;
 use trunkline_machine::{Machine, Running, Sleeper, Turn};
 use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
+use trunkline_verbs::descriptors::above_stdio;
 
 /// How long after the last poll the background machine takes over.
 const TICK: Duration = Duration::from_millis(1);
@@ -223,7 +224,7 @@ struct Descriptors {
 
 impl Descriptors {
     fn new(waker: RawFd) -> io::Result<Self> {
-        let (quiet, full) = (Poll::new()?, Poll::new()?);
+        let (quiet, full) = (above_stdio(Poll::new)?, above_stdio(Poll::new)?);
         for poll in [&quiet, &full] {
             poll.registry().register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         }

@@ -8,6 +8,7 @@
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use std::net::IpAddr;
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
 /// Most entries: named loopback addresses are added as they are bound, and that must end.
@@ -30,6 +31,7 @@ impl GidTable {
     /// The table of an unconfigured device.
     pub(super) fn of_host() -> Result<Self, std::io::Error> {
         let mut found: Vec<(u8, u32, IpAddr)> = Vec::new();
+        let _held = HeldStdio::take()?;
         for entry in getifaddrs()? {
             let Some(address) = entry.address.as_ref().and_then(ip_of) else { continue };
             if !entry.flags.contains(InterfaceFlags::IFF_UP) {

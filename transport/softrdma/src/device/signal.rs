@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use trunkline_machine::Runtime;
 use trunkline_verbs::VerbsError;
+use trunkline_verbs::descriptors::above_stdio;
 
 /// Events and their descriptor.
 #[derive(Debug)]
@@ -24,7 +25,8 @@ pub(super) struct Signal<T> {
 
 /// A non-blocking eventfd that starts at 0.
 pub(super) fn event_fd() -> io::Result<EventFd> {
-    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(io::Error::from)
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    above_stdio(|| Ok(EventFd::from_value_and_flags(0, flags)?))
 }
 
 /// Locks, whatever happened to an earlier holder: what these locks protect is whole between

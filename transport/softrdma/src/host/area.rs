@@ -9,7 +9,6 @@
 use super::Host;
 use super::area_ffi::{self, Fork, Mapping};
 use super::memory::Life;
-use nix::sys::resource::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -143,13 +142,9 @@ impl Areas {
     }
 }
 
-/// Beyond its limit the kernel does not refuse a file's length but ends the process, by SIGXFSZ.
 fn may_have_file(length: usize) -> Result<(), &'static str> {
-    let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(0, |(soft, _)| soft);
-    if limit < length as u64 {
-        return Err("a limit on the size of files (ulimit -f) leaves no room to share memory");
-    }
-    Ok(())
+    let refused = "a limit on the size of files (ulimit -f) leaves no room to share memory";
+    headroom::check_file(length as u64).map_err(|_| refused)
 }
 
 fn has_room(length: usize) -> Result<(), &'static str> {

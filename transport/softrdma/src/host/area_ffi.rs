@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::Memory;
+use trunkline_verbs::descriptors::{above_stdio, lift};
 
 /// No one may change the file's length, and no one but its maker, by the mapping that it has, its bytes.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
@@ -74,14 +75,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Makes a file of zeros, maps it, and seals it. Its memory is reserved: touching it cannot fail.
     pub(super) fn make(length: usize, fork: &Arc<Fork>) -> io::Result<(Self, OwnedFd)> {
-        // SAFETY: the name is a string with its final zero, which the kernel only reads.
-        let file =
-            unsafe { libc::memfd_create(c"trunkline".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if file < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call above has just made the descriptor, and nobody else knows it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(file) });
+        let file = File::from(above_stdio(memory_file)?);
         let end = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
         file.set_len(length as u64)?;
         fallocate(&file, FallocateFlags::empty(), 0, end).map_err(io::Error::from)?;
@@ -131,6 +125,18 @@ impl Drop for Mapping {
     }
 }
 
+/// An empty file in memory.
+fn memory_file() -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string with its final zero, which the kernel only reads.
+    let file = unsafe { libc::memfd_create(c"trunkline".as_ptr(), flags) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above has just made the descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
 /// A new shared mapping of a file, or a private one of zeros.
 fn map(file: Option<&File>, length: usize, protection: i32) -> io::Result<NonNull<u8>> {
     let (kind, file) = match file {
@@ -172,7 +178,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    Ok((received, first_descriptor(&message)))
+    Ok((received, first_descriptor(&message).map(lift).transpose()?))
 }
 
 /// Bytes of a control header with one descriptor.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use trunkline_verbs::VerbsError;
-use trunkline_verbs::headroom::NoRoom;
+use trunkline_verbs::headroom::{FileTooLarge, NoRoom};
 
 /// Why the registry, or something in it, is not available.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,14 @@ pub enum HostError {
         /// The limit.
         cause: NoRoom,
     },
+    /// A limit of the process allows no file of that length.
+    #[error("cannot make {path:?}: {cause}")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        cause: FileTooLarge,
+    },
     /// A file was made by another version of this software, or is damaged.
     #[error(
         "{0:?} was made by another version of Trunkline, or is damaged: end the programs that use it \
@@ -71,6 +79,7 @@ impl From<HostError> for VerbsError {
             HostError::Unsafe { .. } => Self::Os(libc::EACCES),
             HostError::Os { source, .. } => source.into(),
             HostError::NoRoom { .. } => Self::Os(libc::ENOMEM),
+            HostError::TooLarge { .. } => Self::Os(libc::EFBIG),
             HostError::OtherVersion(_) => Self::Os(libc::EPROTO),
             HostError::Full(what) => Self::OutOfResources(what),
             HostError::InUse => Self::AddressInUse(

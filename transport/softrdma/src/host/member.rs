@@ -1,26 +1,30 @@
 //! Members: joining, leaving, and cleaning up after the dead.
 //!
-//! Owns the locks. A member's slot holds its generation while it lives; a generation is
+//! Owns the locks of the slots. A member's slot holds its generation while it lives; a generation is
 //! never used again, so a stale identifier matches no member.
 #![forbid(unsafe_code)]
 
+use super::folder_lock::{self, FolderLock, Locked, is_in_place};
 use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
 use super::memory::{HostMemory, Life};
 use super::numbering::Numbering;
+use super::private_file::{open_private, open_to_check};
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use trunkline_machine::Runtime;
+use trunkline_verbs::descriptors::above_stdio;
 
 /// The prefix of the names of the slots' lock files.
 const SLOT: &str = "slot-";
@@ -62,7 +66,7 @@ pub(crate) struct Host {
 #[derive(Debug)]
 enum Place {
     Folder {
-        path: PathBuf,
+        lock: FolderLock,
         process: u32,
         /// Held for life, and left to the kernel after a fork: unlocking it would unlock it for the
         /// parent too (contract A15).
@@ -74,31 +78,50 @@ enum Place {
     },
 }
 
-/// Holds the host's lock; the kernel frees it if this process dies. A simulated process holds it
-/// for a part of a turn, in which no other runs, so there it is nothing.
-#[derive(Debug)]
-pub(super) struct Locked(Option<Flock<File>>);
-
 impl Host {
     /// Joins the host: takes a slot. `directory` is the runtime directory; `None` is the
     /// environment's choice.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
-        let (path, locked) = enter(directory)?;
+        let mut tries = 0;
+        loop {
+            match Self::join_folder(&namespace_folder(directory)?) {
+                // The folder was removed as unused in between.
+                Err(HostError::Os { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && tries < 3 =>
+                {
+                    tries += 1;
+                }
+                joined => return joined.map(Arc::new),
+            }
+        }
+    }
+
+    fn join_folder(path: &Path) -> Result<Self, HostError> {
+        let lock = FolderLock::open(path)?;
+        let locked = lock.lock()?;
+        let failed = |source| HostError::Os { doing: "open", path: path.to_owned(), source };
+        is_in_place(&lock, &locked).map_err(failed)?;
+        // The modification time shows `tidy` that this folder is in use.
+        #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
+        let _refused = locked.file().map(|file| file.set_modified(SystemTime::now()));
         let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH, LENGTH)?;
         choose_first_domain(&registry, random);
         let numbering = Numbering::of(&registry, random);
-        sweep(&registry, |member| holds_lock(&path, member.slot));
+        sweep(&registry, |member| holds_lock(lock.directory(), member.slot));
         // A member that checks whether another lives holds that slot's lock for a moment: then the
         // next slot serves.
-        let take = |slot| {
-            let file = open(&slot_path(&path, slot))?;
-            Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
-        };
+        let take =
+            |slot| {
+                let name = format!("{SLOT}{slot}");
+                let file = open_private(lock.directory(), Path::new(&name))
+                    .map_err(|source| HostError::Os { doing: "open", path: path.join(&name), source })?;
+                Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
+            };
         let (alive, me) = take_slot(&registry, take, random)?;
         drop(locked);
-        tidy::remove_unused(&path, random());
-        let place = Place::Folder { path, process: std::process::id(), alive: Some(alive) };
-        Ok(Arc::new(Self { place, registry, numbering, me }))
+        tidy::remove_unused(path, random());
+        let place = Place::Folder { lock, process: std::process::id(), alive: Some(alive) };
+        Ok(Self { place, registry, numbering, me })
     }
 
     /// Joins a simulated host, as a part of the process with this life.
@@ -124,7 +147,7 @@ impl Host {
     /// The folder where the members meet; a simulated host has none.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {
-            Place::Folder { path, .. } => Some(path),
+            Place::Folder { lock, .. } => Some(lock.path()),
             Place::Memory { .. } => None,
         }
     }
@@ -148,13 +171,13 @@ impl Host {
     /// Opens a segment of the host by its name; `reserved` bytes of its start may be touched at once.
     pub(super) fn segment(
         &self,
-        _locked: &Locked,
+        _locked: &Locked<'_>,
         name: &'static str,
         magic: u64,
         [length, reserved]: [usize; 2],
     ) -> Result<Segment, HostError> {
         match &self.place {
-            Place::Folder { path, .. } => Segment::open(&path.join(name), magic, length, reserved),
+            Place::Folder { lock, .. } => Segment::open(&lock.path().join(name), magic, length, reserved),
             Place::Memory { memory, life } => {
                 let segment = Segment::simulated(memory.segment(name, length)?, Arc::clone(life), magic);
                 segment.ok_or_else(|| HostError::OtherVersion(PathBuf::from(name)))
@@ -198,17 +221,18 @@ impl Host {
     }
 
     /// Takes the lock around slow changes.
-    pub(super) fn lock(&self) -> Result<Locked, HostError> {
+    pub(super) fn lock(&self) -> Result<Locked<'_>, HostError> {
         match &self.place {
-            Place::Folder { path, .. } => lock(path),
-            Place::Memory { .. } => Ok(Locked(None)),
+            Place::Folder { lock, .. } if self.is_own_process() => lock.lock(),
+            Place::Folder { lock, .. } => lock.lock_anew(),
+            Place::Memory { .. } => Ok(Locked::simulated()),
         }
     }
 
     /// Whether the slot lock of a member is held.
     fn is_held(&self, member: MemberId) -> bool {
         match &self.place {
-            Place::Folder { path, .. } => holds_lock(path, member.slot),
+            Place::Folder { lock, .. } => holds_lock(lock.directory(), member.slot),
             Place::Memory { memory, .. } => memory.lives(member),
         }
     }
@@ -229,43 +253,10 @@ impl Drop for Host {
     }
 }
 
-fn open(path: &Path) -> Result<File, HostError> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(|source| HostError::Os { doing: "open", path: path.to_owned(), source })
-}
-
-/// Finds the folder and takes its lock, which may be removed as unused in between.
-fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
-    let mut tries = 0;
-    loop {
-        let folder = namespace_folder(directory)?;
-        match lock(&folder) {
-            Ok(locked) => {
-                // The modification time shows `tidy` that this folder is in use.
-                #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
-                let _refused = locked.0.as_ref().map(|file| file.set_modified(SystemTime::now()));
-                return Ok((folder, locked));
-            }
-            Err(HostError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound && tries < 3 => {
-                tries += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 /// Takes the lock of a folder unless it is held.
-pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
-    Flock::lock(open(&folder.join("lock")).ok()?, FlockArg::LockExclusiveNonblock)
-        .ok()
-        .map(|held| Locked(Some(held)))
+pub(super) fn try_lock(folder: &Path) -> Option<Flock<File>> {
+    let file = open_private(AT_FDCWD, &folder.join(folder_lock::NAME)).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
 /// Whether a member lives in a folder that is locked; also when that cannot be found out. It reads files and maps
@@ -273,7 +264,8 @@ pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
 pub(super) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };
-    if present.iter().any(|slot| holds_lock(folder, *slot)) {
+    let Ok(directory) = above_stdio(|| File::open(folder)) else { return true };
+    if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot)) {
         return true;
     }
     // A cleaner of old files may have removed the lock file of a member that lives.
@@ -295,7 +287,7 @@ fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
 
 /// The words of all slots in a registry of our format.
 fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)?;
+    let file = open_to_check(AT_FDCWD, path)?;
     let mut bytes = vec![0; layout::slot(0) + 8 * SLOTS];
     file.read_exact_at(&mut bytes, 0)?;
     let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
@@ -305,56 +297,15 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-fn lock(folder: &Path) -> Result<Locked, HostError> {
-    let path = folder.join("lock");
-    loop {
-        let mut file = open(&path)?;
-        let held = loop {
-            match Flock::lock(file, FlockArg::LockExclusive) {
-                Ok(held) => break held,
-                Err((again, nix::errno::Errno::EINTR)) => file = again,
-                Err((_, errno)) => {
-                    return Err(HostError::Os { doing: "lock", path, source: io::Error::from(errno) });
-                }
-            }
-        };
-        // The file may have been removed meanwhile: then others lock another one.
-        if is_at(&held, &path) {
-            return Ok(Locked(Some(held)));
-        }
-    }
-}
-
-/// Whether the open file is still the one at the path.
-fn is_at(file: &File, path: &Path) -> bool {
-    let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-    let there = std::fs::metadata(path).map(inode).ok();
-    there.is_some() && there == file.metadata().map(inode).ok()
-}
-
-fn slot_path(folder: &Path, slot: u16) -> PathBuf {
-    folder.join(format!("{SLOT}{slot}"))
-}
-
 /// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of
-/// old files has removed the file, no member is declared dead. Packets lead here, so it allocates nothing
-/// unless the folder's name is very long.
-fn holds_lock(folder: &Path, slot: u16) -> bool {
-    let mut buffer = [0; 320];
-    let mut rest = &mut buffer[..];
-    let written = rest
-        .write_all(folder.as_os_str().as_bytes())
-        .and_then(|()| write!(rest, "/{SLOT}{slot}"))
-        .map(|()| rest.len());
-    let opened = match written {
-        Ok(left) => open_to_check(Path::new(OsStr::from_bytes(&buffer[..buffer.len() - left]))),
-        Err(_) => open_to_check(&slot_path(folder, slot)),
-    };
-    opened.map_or(true, |file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
-}
-
-fn open_to_check(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
+/// old files has removed the file, no member is declared dead. Packets lead here, so it allocates nothing.
+fn holds_lock(folder: BorrowedFd<'_>, slot: u16) -> bool {
+    let mut name = [0; 16];
+    let mut rest = &mut name[..];
+    let written = write!(rest, "{SLOT}{slot}").map(|()| rest.len());
+    let Ok(left) = written else { return true };
+    let name = Path::new(OsStr::from_bytes(&name[..name.len() - left]));
+    open_to_check(folder, name).map_or(true, |file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 
 /// Whether a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
@@ -432,6 +383,7 @@ fn sweep(registry: &Segment, is_held: impl Fn(MemberId) -> bool) {
 mod tests {
     use super::super::testing::Folder;
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn slots_are_reused_with_new_generations() {
@@ -521,12 +473,49 @@ mod tests {
     #[test]
     fn a_removed_lock_file_is_recreated() {
         let folder = Folder::new("lock");
-        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let root = folder.path().join("run");
+        let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
         let before = host.lock().unwrap();
         std::fs::remove_file(host.directory().unwrap().join("lock")).unwrap();
-        let after = host.lock().unwrap();
+        let after = other.lock().unwrap();
         drop((before, after));
         host.lock().unwrap();
+        assert!(host.directory().unwrap().join("lock").exists());
+    }
+
+    #[test]
+    fn the_lock_is_taken_without_its_path() {
+        let folder = Folder::new("lock-kept");
+        let [root, hidden] = ["run", "hidden"].map(|name| folder.path().join(name));
+        let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        std::fs::rename(&root, &hidden).unwrap();
+        drop(host.lock().unwrap());
+        drop(host.lock().unwrap());
+        assert!(host.is_alive(other.me()));
+        let gone = other.me();
+        drop(other);
+        host.registry.word64(layout::slot(gone.slot)).store(u64::from(gone.generation), Ordering::Release);
+        assert!(!host.is_alive(gone), "its slot is found without the path too");
+    }
+
+    #[test]
+    fn threads_exclude_each_other_by_one_lock() {
+        let folder = Folder::new("lock-threads");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let inside = AtomicBool::new(false);
+        #[expect(clippy::disallowed_methods, reason = "real threads")]
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let locked = host.lock().unwrap();
+                        assert!(!inside.swap(true, Ordering::AcqRel));
+                        inside.store(false, Ordering::Release);
+                        drop(locked);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! | `members` | messages between members |
 //! | `area` | memory that one member writes and another reads |
 //! | `memory` | the replacement of the files in a simulation |
+//! | `folder_lock` | the lock around slow changes |
 //! | `tidy` | folders of network namespaces that are gone |
 //! | `numbering` | the host's key, by which places in tables become numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
@@ -43,6 +44,7 @@ mod area_ffi;
 mod away;
 mod domains;
 mod error;
+mod folder_lock;
 mod layout;
 mod member;
 mod members;
@@ -50,6 +52,7 @@ pub(crate) mod memory;
 mod numbering;
 mod numbers;
 mod ports;
+mod private_file;
 mod records;
 mod runtime_dir;
 mod segment;

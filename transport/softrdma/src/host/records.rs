@@ -11,8 +11,8 @@
 //! distinguishes two records of one member in the same place.
 #![forbid(unsafe_code)]
 
+use super::folder_lock::Locked;
 use super::layout::Table;
-use super::member::Locked;
 use super::{Host, HostError, MemberId};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -58,7 +58,7 @@ impl Host {
     /// Puts a record of this member into the first free place.
     pub(super) fn put(
         &self,
-        _locked: &Locked,
+        _locked: &Locked<'_>,
         table: &'static Table,
         words: [u64; 3],
     ) -> Result<Record, HostError> {
@@ -89,7 +89,7 @@ impl Host {
     /// Puts a record of this member that is removed when the claim is dropped.
     pub(super) fn claim(
         self: &Arc<Self>,
-        locked: &Locked,
+        locked: &Locked<'_>,
         table: &'static Table,
         words: [u64; 3],
     ) -> Result<Claim, HostError> {

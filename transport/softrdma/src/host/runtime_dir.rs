@@ -6,9 +6,9 @@
 
 use super::HostError;
 use std::fmt;
-use std::fs::{DirBuilder, Metadata};
+use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The format of the files in such a folder. It changes with that of any of them, and is in the folder's name, so
@@ -79,7 +79,9 @@ fn from_environment() -> PathBuf {
 fn private_directory(path: &Path) -> Result<(), HostError> {
     let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {}
+        // The umask may have removed its user's permissions.
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(0o700))
+            .map_err(failed("set the permissions of"))?,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(failed("create the runtime directory")(error)),
     }
@@ -107,8 +109,6 @@ fn fault(found: &Metadata) -> Option<&'static str> {
 mod tests {
     use super::super::testing::Folder;
     use super::*;
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
 
     fn refusal(path: &Path) -> String {
         namespace_folder(Some(path)).unwrap_err().to_string()

@@ -10,12 +10,12 @@
 
 use super::HostError;
 use super::memory::Life;
+use super::private_file::open_private;
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
-use std::fs::{File, OpenOptions};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, fallocate};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -53,8 +53,9 @@ enum Memory {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// The mapped file.
-    file: File,
+    /// The mapped file, while parts of it are not allocated. A descriptor for writing to what all members share is
+    /// not kept without need.
+    file: Option<File>,
     /// Its path, for errors.
     path: PathBuf,
 }
@@ -100,25 +101,22 @@ impl Segment {
             let path = path.to_owned();
             move |source| HostError::Os { doing, path, source }
         };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(failed("open"))?;
+        let file = open_private(AT_FDCWD, path).map_err(failed("open"))?;
         let wanted = length as u64;
         let found = file.metadata().map_err(failed("examine"))?.len();
         if found == 0 {
+            headroom::check_file(wanted)
+                .map_err(|cause| HostError::TooLarge { path: path.to_owned(), cause })?;
             file.set_len(wanted).map_err(failed("set the length of"))?;
         } else if found != wanted {
             return Err(HostError::OtherVersion(path.to_owned()));
         }
         headroom::check_shared(length).map_err(|cause| HostError::NoRoom { path: path.to_owned(), cause })?;
         allocate(&file, 0, reserved).map_err(failed(ALLOCATE))?;
-        let mapping = Mapping::new(file, path, length).map_err(failed("map"))?;
+        let mut mapping = Mapping::new(&file, path, length).map_err(failed("map"))?;
+        if reserved < length {
+            mapping.file = Some(file);
+        }
         let segment = Self { start: mapping.start, length, memory: Memory::File(mapping) };
         if segment.has_format(magic) { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
     }
@@ -146,7 +144,8 @@ impl Segment {
     /// has no room for would kill the process.
     pub(super) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
-        allocate(&mapping.file, start, length).map_err(|source| {
+        let Some(file) = &mapping.file else { return Ok(()) };
+        allocate(file, start, length).map_err(|source| {
             let path = mapping.path.clone();
             HostError::Os { doing: ALLOCATE, path, source }
         })
@@ -299,7 +298,7 @@ impl<'a> Word64<'a> {
 
 impl Mapping {
     /// Maps a file that is `length` bytes long.
-    fn new(file: File, path: &Path, length: usize) -> io::Result<Self> {
+    fn new(file: &File, path: &Path, length: usize) -> io::Result<Self> {
         // SAFETY: a new shared mapping at an address of the kernel's choice: it aliases nothing that
         // this process knows of. The caller has checked or set the file's length.
         let start = unsafe {
@@ -316,7 +315,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { start, length, file, path: path.to_owned() })
+        Ok(Self { start, length, file: None, path: path.to_owned() })
     }
 }
 

@@ -7,15 +7,20 @@
 #![forbid(unsafe_code)]
 
 use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
-use trunkline_verbs::{Clock, Counter, Time};
+use trunkline_verbs::descriptors::above_stdio;
+use trunkline_verbs::{Clock, Counter, Time, headroom};
+
+/// Longest headers before the bytes of a record: of the record, IPv6 and UDP, rounded up.
+const MAX_RECORD_HEADERS: usize = 128;
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
@@ -66,7 +71,9 @@ impl CapturedLink {
     }
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
-        match self.writer.write(time_ns, headers, bytes) {
+        let written = may_append(self.writer.get_ref(), bytes.len())
+            .and_then(|()| self.writer.write(time_ns, headers, bytes));
+        match written {
             Ok(()) => self.written += 1,
             Err(error) => {
                 if self.lost == 0 {
@@ -86,7 +93,11 @@ fn open_file(path: &Path) -> io::Result<File> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
         let fresh = path.with_file_name(name);
+        headroom::check_file(header.len() as u64)?;
         fs::write(&fresh, &header)?;
+        let mode = fs::metadata(&fresh)?.permissions().mode();
+        // Whatever the umask, its user continues it.
+        fs::set_permissions(&fresh, Permissions::from_mode(mode | 0o600))?;
         let linked = fs::hard_link(&fresh, path);
         fs::remove_file(&fresh)?;
         match linked {
@@ -94,7 +105,7 @@ fn open_file(path: &Path) -> io::Result<File> {
             _ => {}
         }
     }
-    let mut file = File::options().read(true).append(true).open(path)?;
+    let mut file = above_stdio(|| File::options().read(true).append(true).open(path))?;
     let mut start = vec![0; header.len()];
     let is_ours = file.read_exact(&mut start).is_ok() && start == header;
     if !is_ours {
@@ -103,6 +114,15 @@ fn open_file(path: &Path) -> io::Result<File> {
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
     Ok(file)
+}
+
+/// Whether the process's limit on files leaves room for a record with so many bytes. Processes that append at the
+/// same time may together exceed it.
+fn may_append(file: &File, bytes: usize) -> io::Result<()> {
+    headroom::check_file(u64::MAX).or_else(|_limited| {
+        let length = file.metadata()?.len();
+        Ok(headroom::check_file(length + (bytes + MAX_RECORD_HEADERS) as u64)?)
+    })
 }
 
 /// Time since the Unix epoch, with which a simulation's calendar begins.

@@ -12,6 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{Counter, Time};
 
 /// Capacity of a link's queue in datagrams; further ones are dropped.
@@ -58,7 +59,8 @@ impl Hub {
     /// # Errors
     /// The operating system's error, if it has no eventfd left.
     pub fn link(self: &Arc<Self>) -> io::Result<InProcessLink> {
-        let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let wake = above_stdio(|| Ok(EventFd::from_flags(flags)?))?;
         let inbox = Arc::new(Inbox { queue: Mutex::default(), wake });
         Ok(InProcessLink { hub: Arc::clone(self), inbox, addresses: Vec::new(), counts: Counts::default() })
     }

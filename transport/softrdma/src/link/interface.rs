@@ -8,6 +8,7 @@ use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Socket, Type};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 
 /// The interface that an address belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,11 +22,9 @@ impl Interface {
     /// The interface with this address. All of 127.0.0.0/8 belongs to the loopback, whichever of
     /// its addresses are listed.
     pub(super) fn of(address: IpAddr) -> Result<Self, LinkError> {
-        let all = getifaddrs().map_err(|errno| LinkError::Os {
-            doing: "list the interfaces",
-            address,
-            source: errno.into(),
-        })?;
+        let failed = |source| LinkError::Os { doing: "list the interfaces", address, source };
+        let _held = HeldStdio::take().map_err(failed)?;
+        let all = getifaddrs().map_err(|errno| failed(errno.into()))?;
         let named = all
             .filter_map(|entry| {
                 let ip = ip_of(entry.address.as_ref()?)?;
@@ -41,7 +40,7 @@ impl Interface {
     /// Its MTU in bytes.
     pub(super) fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         let failed = |source| LinkError::Os { doing: "read the MTU", address, source };
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).map_err(failed)?;
+        let socket = above_stdio(|| Socket::new(Domain::IPV4, Type::DGRAM, None)).map_err(failed)?;
         udp_ffi::interface_mtu(socket.as_fd(), &self.name).map_err(failed)
     }
 }

@@ -26,6 +26,8 @@ fn play() {
         Some("open") => open_within_each_limit(),
         Some("no room") => open_without_room(),
         Some("room for one") => share_without_room(),
+        Some("small files") => open_with_small_files(),
+        Some("small capture") => capture_into_a_small_file(),
         _ => {}
     }
 }
@@ -154,6 +156,39 @@ fn share_without_room() {
     print_line("END");
 }
 
+fn limit_files(bytes: u64) {
+    let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, bytes, hard).unwrap();
+}
+
+/// Opens a device under limits on the size of files, from none to more than enough.
+fn open_with_small_files() {
+    let mut refused = 0;
+    for bytes in (0..30).step_by(2).map(|bit| 1 << bit) {
+        limit_files(bytes);
+        match open(SoftOptions::default(), address()) {
+            Ok(_both) => print_line("SERVED"),
+            Err(error) => {
+                assert!(error.contains("ulimit -f") && error.contains(&bytes.to_string()), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    print_line(&format!("REFUSED {refused}"));
+}
+
+/// Opens devices that record datagrams, where the limit on files leaves no room for a capture's header.
+fn capture_into_a_small_file() {
+    // Makes the files of the host.
+    drop(open(SoftOptions::default(), address()).unwrap());
+    let capture = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).join("capture");
+    limit_files(0);
+    let other = SoftOptions { capture: Some(capture.clone()), ..SoftOptions::default() };
+    let error = open(other, address()).expect_err("not even the header fits");
+    assert!(error.contains("ulimit -f"), "{error}");
+    print_line("END");
+}
+
 /// The processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -212,6 +247,24 @@ fn under_any_limit_a_device_opens_or_says_what_is_missing() {
     let mut process = start(&host, "open", address);
     let served: usize = process.after("SERVED ").unwrap().parse().unwrap();
     assert!(served > 0);
+    process.finish().unwrap();
+}
+
+#[test]
+fn a_limit_on_files_is_named_and_ends_no_process() {
+    let (host, address) = (Host::new(), common::address());
+    let mut process = start(&host, "small files", address);
+    process.after("SERVED").unwrap();
+    let refused: usize = process.after("REFUSED ").unwrap().parse().unwrap();
+    assert!(refused > 0);
+    process.finish().unwrap();
+}
+
+#[test]
+fn a_capture_beyond_the_limit_on_files_is_refused() {
+    let (host, address) = (Host::new(), common::address());
+    let mut process = start(&host, "small capture", address);
+    process.after("END").unwrap();
     process.finish().unwrap();
 }
 

@@ -5,9 +5,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
+mod closed_streams;
 mod host_processes;
 mod limits;
 mod memory;
 mod memory_deaths;
 mod one_address;
+mod privileges;
 mod shared_targets;

@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::wire::cm::ServiceId;
+use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
 
 /// Loopback addresses tried for a client whose natural one is served by another process.
@@ -245,7 +246,7 @@ fn loopback(family: IpAddr) -> IpAddr {
 fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((from.unwrap_or(any), 0))?;
+    let socket = above_stdio(|| std::net::UdpSocket::bind((from.unwrap_or(any), 0)))?;
     // Connecting a UDP socket asks for the route and sends nothing.
     socket.connect(remote)?;
     socket.local_addr().map(|address| address.ip())

@@ -35,6 +35,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_verbs::Counter;
+use trunkline_verbs::descriptors::above_stdio;
 
 /// Length of the longest message body in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 32 * 1024;
@@ -118,15 +119,12 @@ impl Connections {
         let folder = Folder::new(path)?;
         let listener = folder.listen(host.me().slot)?;
         let watch = || {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            let epoll = Epoll(above_stdio(|| Ok(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0))?);
             epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-            Ok::<_, nix::Error>(epoll)
+            Ok::<_, io::Error>(epoll)
         };
-        let not_watched = |errno| HostError::Os {
-            doing: "watch the socket in",
-            path: path.to_owned(),
-            source: io::Error::from(errno),
-        };
+        let not_watched =
+            |source| HostError::Os { doing: "watch the socket in", path: path.to_owned(), source };
         let epoll = watch().map_err(not_watched)?;
         Ok(Self {
             connections: Slab::new(),

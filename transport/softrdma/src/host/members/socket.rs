@@ -6,16 +6,20 @@
 
 use crate::host::HostError;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use trunkline_verbs::descriptors::{HeldStdio, above_stdio, lift};
 
 /// Requested size of the send buffer in bytes; the kernel may grant less.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 const BACKLOG: i32 = 64;
+/// Permissions of a socket's file.
+const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Length of the path in `sockaddr_un` in bytes, including its final zero.
 const PATH_BYTES: usize = 108;
 
@@ -28,7 +32,7 @@ pub(super) struct Folder {
 
 impl Folder {
     pub(super) fn new(path: &Path) -> Result<Self, HostError> {
-        let open = File::open(path).map_err(failed("open", path))?;
+        let open = above_stdio(|| File::open(path)).map_err(failed("open", path))?;
         Ok(Self { path: path.to_owned(), open })
     }
 
@@ -57,6 +61,8 @@ impl Folder {
         let listen = || {
             let socket = new_socket()?;
             socket.bind(&self.address(slot)?)?;
+            // Connecting takes the permission to write, which the umask may have removed.
+            fchmodat(&self.open, name(slot).as_str(), PRIVATE, FchmodatFlags::FollowSymlink)?;
             socket.listen(BACKLOG)?;
             Ok(socket)
         };
@@ -84,7 +90,9 @@ impl Folder {
 
 /// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
 pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
+    let _held = HeldStdio::take()?;
     let (socket, _unnamed) = listener.accept()?;
+    let socket = Socket::from(lift(socket.into())?);
     socket.set_nonblocking(true)?;
     Ok(is_ours(&socket).then_some(socket))
 }
@@ -115,7 +123,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HostErr
 }
 
 fn new_socket() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    let socket = above_stdio(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
+use trunkline_verbs::descriptors::above_stdio;
 
 /// Requested size of the send buffer in bytes; the kernel may silently grant less.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
@@ -43,8 +44,8 @@ impl Sockets for SystemSockets {
         let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
         let is_v4 = address.is_ipv4();
         let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
-        let socket =
-            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("create a UDP socket"))?;
+        let socket = above_stdio(|| Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)))
+            .map_err(failed("create a UDP socket"))?;
         socket.set_nonblocking(true).map_err(failed("make a UDP socket non-blocking"))?;
         if !is_v4 {
             socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
