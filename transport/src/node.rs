@@ -27,7 +27,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, SystemTime};
 use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
-use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
+use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, VerbsError, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
@@ -391,6 +391,9 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
             let remedy = "choose CPUs that the process may use; `taskset -cp PID` lists them";
             return bad("pinning", *cpu as u64, remedy);
         }
+    }
+    for address in options.listens_on() {
+        VerbsError::check_scope(address.ip()).map_err(|cause| StartError::Listen { address, cause })?;
     }
     let open = options.listens_on().into_iter().find(|address| !address.ip().to_canonical().is_loopback());
     match open {

@@ -1,7 +1,8 @@
 //! The GID table: the addresses that packets of this device can have.
 //!
 //! Owns which addresses there are and in which order (design: global IPv4 by interface index,
-//! global IPv6, link-local, 127.0.0.1, ::1). It must never open an address; the card does that
+//! global IPv6, link-local IPv4, 127.0.0.1, ::1). Link-local IPv6 addresses mean something on one interface
+//! only, and are left out. It must never open an address; the card does that
 //! when one is first used.
 #![forbid(unsafe_code)]
 
@@ -102,7 +103,7 @@ fn rank(address: IpAddr) -> Option<u8> {
         IpAddr::V4(_) => Some(0),
         IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => None,
         IpAddr::V6(v6) if v6.is_loopback() => Some(4),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(2),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => None,
         IpAddr::V6(_) => Some(1),
     }
 }
@@ -121,12 +122,13 @@ mod tests {
 
     #[test]
     fn kinds_of_addresses_come_in_the_order_of_the_design() {
-        let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"]
+        let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "169.254.0.1", "127.0.0.1", "::1"]
             .iter()
             .map(|text| rank(text.parse().unwrap()))
             .collect();
         assert!(ranks.is_sorted() && ranks.iter().all(Option::is_some), "{ranks:?}");
         assert_eq!(rank("127.0.0.2".parse().unwrap()), None, "joins only when bound");
+        assert_eq!(rank("fe80::1".parse().unwrap()), None, "another one on each interface");
     }
 
     #[test]

@@ -46,6 +46,7 @@ impl Addresses {
 
     /// Refuses an address that the device does not have.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        VerbsError::check_scope(address)?;
         let why = "no port of the device has it; see its GID table";
         self.gids.index_of(address).map(drop).ok_or(VerbsError::AddressNotAvailable(why))
     }
@@ -129,6 +130,7 @@ impl Addresses {
         let source = self.gids.at(vector.source_gid_index);
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
+        VerbsError::check_scope(destination)?;
         // What a peer sends to port 4791 arrives at the first shard.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
@@ -161,13 +163,14 @@ impl Addresses {
         Ok((own, remote))
     }
 
-    /// The address that the host's routing would send from, if it names one. Refuses a peer that the host
+    /// The address that the host's routing would send from, if it names one. Refuses a link-local peer, and one that the host
     /// has no route to, at all or from the address that is given; a network in process has no routing of its own.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
         from: Option<IpAddr>,
     ) -> Result<Option<IpAddr>, VerbsError> {
+        VerbsError::check_scope(remote.ip())?;
         if !self.asks_host {
             return Ok(None);
         }
