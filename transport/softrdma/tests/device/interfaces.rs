@@ -1,14 +1,16 @@
 //! The device on interfaces whose MTUs and addresses differ or change: each test runs in a network namespace of its
 //! own.
 
-use crate::common::node::{Node, next_event, post};
+use crate::common::node::{BOUND, Node, next_event, post};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
-use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, in_network_namespace, same_test};
 use trunkline_verbs::{
-    CmEventKind, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide, Mtu, PortSpace,
-    QpType, SendOperation,
+    CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
+    Mtu, PortSpace, QpType, SendOperation,
 };
 
 /// The variable that is set for the process in the namespace.
@@ -102,4 +104,83 @@ fn path_mtu_is_the_smaller_of_both_interfaces() {
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu256; 2]);
     ip("link set far mtu 9000");
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu4096; 2]);
+}
+
+/// A device with the addresses of the namespace, which listens on `0.0.0.0`; returns the port as well.
+fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
+    let options = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
+    let node = Node::with_device(SoftDevice::open(options).unwrap(), NEAR, 4096);
+    let channel = node.device.connection_manager().create_channel().unwrap();
+    let side = EndpointSide::Passive { local: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+    let listener = node.device.connection_manager().create_endpoint(&request, &channel).unwrap();
+    listener.listen(8).unwrap();
+    let port = listener.local_address().port();
+    (node, channel, listener, port)
+}
+
+/// Asks the listener at an address until a request arrives there.
+fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
+    let channel = from.device.connection_manager().create_channel().unwrap();
+    let until = Instant::now() + BOUND;
+    loop {
+        let side = EndpointSide::Active { remote: to, source: Some(from.address) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = from.device.connection_manager().create_endpoint(&request, &channel).unwrap();
+        id.attach(from.qp(QpType::XrcIni)).unwrap();
+        id.connect(&ConnectParameters::default()).unwrap();
+        while Instant::now() < until {
+            if let Some(event) = arrivals.next_event() {
+                let CmEventKind::ConnectRequest { id, .. } = event.kind else { continue };
+                assert_eq!(id.local_address().ip(), to.ip());
+                return;
+            }
+            // Nobody was there yet.
+            if channel.next_event().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(Instant::now() < until, "nobody is reached at {to}");
+    }
+}
+
+/// An address from DHCP, or one that floats between hosts.
+#[test]
+fn wildcard_listener_follows_addresses_that_come_and_go() {
+    if !is_inside("wildcard_listener_follows_addresses_that_come_and_go") {
+        return;
+    }
+    ip("link set near up");
+    ip("link set far up");
+    ip(&format!("addr add {FAR}/24 dev far"));
+    let (node, arrivals, _listener, port) = wildcard();
+    let from = at(FAR);
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&from, SocketAddr::new(NEAR, port), &arrivals);
+    let has = || node.device.gid_table().iter().any(|entry| entry.gid.ip() == NEAR);
+    assert!(has());
+    ip(&format!("addr del {NEAR}/24 dev near"));
+    let until = Instant::now() + BOUND;
+    while has() {
+        assert!(Instant::now() < until, "the GID of an address that has gone stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&from, SocketAddr::new(NEAR, port), &arrivals);
+}
+
+/// Services may start before the network does.
+#[test]
+fn wildcard_listener_starts_without_an_address_of_its_family() {
+    if !is_inside("wildcard_listener_starts_without_an_address_of_its_family") {
+        return;
+    }
+    ip("addr del 127.0.0.1/8 dev lo");
+    let (_node, arrivals, _listener, port) = wildcard();
+    ip("link set near up");
+    ip("link set far up");
+    ip(&format!("addr add {FAR}/24 dev far"));
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&at(FAR), SocketAddr::new(NEAR, port), &arrivals);
 }
