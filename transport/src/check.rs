@@ -12,7 +12,7 @@ use crate::sizes::{HEAD_ROOM, SLOT_BYTES};
 use crate::{Pinning, StartError, affinity};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use trunkline_verbs::headroom;
+use trunkline_verbs::{VerbsError, headroom};
 
 /// Receives that an SRQ may be asked to hold.
 const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
@@ -69,6 +69,9 @@ impl NodeOptions {
         }
         if self.listen.len() > MAX_ADDRESSES {
             return bad("listen (addresses)", self.listen.len() as u64, "choose at most 1024");
+        }
+        for address in self.listens_on() {
+            VerbsError::check_scope(address.ip()).map_err(|cause| StartError::Listen { address, cause })?;
         }
         let open = self.listens_on().into_iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {

@@ -270,6 +270,15 @@ pub enum PeerDown {
     /// It stopped answering.
     #[error("the peer stopped answering")]
     Died,
+    /// It stopped answering when packets became larger than any that had got through.
+    #[error(
+        "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
+         peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
+    )]
+    FullPacketsLost {
+        /// Payload of such a packet.
+        bytes: u32,
+    },
     /// It closed the session in an orderly way.
     #[error("the peer closed the session")]
     Closed,
@@ -335,6 +344,7 @@ impl PeerDown {
         matches!(
             self,
             Self::Died
+                | Self::FullPacketsLost { .. }
                 | Self::Closed
                 | Self::Restarted
                 | Self::Misbehaved(_)

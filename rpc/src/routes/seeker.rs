@@ -8,7 +8,7 @@ use super::lookups::Lookup;
 use super::round::{Round, Step};
 use super::route::{Phase, Route};
 use super::table::Routes;
-use super::target::{Source, usable};
+use super::target::{Source, scoped, usable};
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,8 +137,9 @@ impl Seeker {
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
+                let why = addresses.first().copied().and_then(scoped);
                 sought.last = usable(addresses);
-                Vec::new()
+                why.into_iter().filter(|_| sought.last.is_empty()).collect()
             }
             Err(error) => error,
         };

@@ -5,7 +5,7 @@ use crate::status::cut;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use trunkline_verbs::canonical;
+use trunkline_verbs::{VerbsError, canonical};
 
 /// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
 ///
@@ -69,6 +69,9 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
         let text = "has no port; use the one that its node reports as its local address";
         return Some(format!("the server's address {address} {text}"));
     }
+    if let Some(why) = scoped(address) {
+        return Some(why);
+    }
     let kind = match ip {
         _ if ip.is_unspecified() => "means all addresses of a host, and a node can only listen there",
         _ if ip.is_multicast() => "is a multicast address, at which there are no servers",
@@ -77,6 +80,12 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
     };
     let remedy = "use one that its node reports as its local address, or that of its host";
     Some(format!("the server's address {address} {kind}; {remedy}"))
+}
+
+/// Returns the reason why an address names no server without an interface, if it is such an address.
+pub(super) fn scoped(address: SocketAddr) -> Option<String> {
+    let refused = VerbsError::check_scope(address.ip()).err();
+    refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
 /// Returns the usable addresses of those given, without duplicates and up to the maximum.

@@ -9,7 +9,7 @@ use std::task::{Context as Task, Poll, Waker};
 use std::time::Duration;
 use trunkline::{
     Admission, CallOptions, Channel, Code, Connect, Context, Dns, InProcessNetwork, Node, NodeBuilder,
-    PollerIndex, Reason, Resolve, Resolving, Status, Target, block_on,
+    PollerIndex, Reason, Resolve, Resolving, StartError, Status, Target, block_on,
 };
 
 #[trunkline::service]
@@ -263,6 +263,45 @@ fn what_is_not_a_target_is_refused_by_calls() {
             assert_eq!(status.reason(), Some(Reason::Misuse));
         }
         assert_eq!(block_on(channel.ready()).unwrap_err().code(), Code::InvalidArgument);
+    }
+}
+
+/// It may be another host on each interface, and a key of a peer has none.
+#[test]
+fn link_local_addresses_are_refused_with_the_remedy() {
+    #[derive(Debug)]
+    struct Listed(&'static [&'static str]);
+    impl Resolve for Listed {
+        fn resolve(&self) -> Resolving<'_> {
+            let all = self.0.iter().map(|text| text.parse::<SocketAddr>()).collect::<Result<Vec<_>, _>>();
+            Box::pin(async move { Ok(all?) })
+        }
+    }
+    const SCOPED: &str = "[fe80::1%3]:7000";
+    let caller = node(&InProcessNetwork::new()).start().unwrap();
+    let scoped = SCOPED.parse::<SocketAddr>().unwrap();
+    let both = Target::from(vec![scoped, "[febf::1]:7000".parse().unwrap()]);
+    for target in [Target::from(SCOPED), Target::from(scoped), Target::from("[fe80::1]:7000"), both] {
+        let status = who(&caller.channel(target), &CallOptions::new()).unwrap_err();
+        assert_eq!(
+            (status.code(), status.reason()),
+            (Code::InvalidArgument, Some(Reason::Misuse)),
+            "{status}"
+        );
+        assert!(
+            status.message().contains("is link-local") && status.message().contains("fd00::/8"),
+            "{status}"
+        );
+    }
+    let status = WhoClient::connect(&caller, SCOPED).err().unwrap();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    let resolved = Target::resolver(Listed(&[SCOPED]));
+    let status = who(&caller.channel(resolved), &CallOptions::new()).unwrap_err();
+    assert!(format!("{:?}", status.causes()).contains("is link-local"), "{status:?}");
+    for address in [SCOPED, "[fe80::1]:0"] {
+        let error = Node::builder().listen(address).start().unwrap_err();
+        assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
+        assert!(error.to_string().contains("is link-local"), "{error}");
     }
 }
 

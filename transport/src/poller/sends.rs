@@ -22,6 +22,10 @@ impl Core {
                 status if !trunk.is_open() => trunk.not_shared().unwrap_or_else(|| cause_of(status)),
                 status => cause_of(status),
             };
+            let lost = (completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died)
+                .then(|| trunk.lost_packet_bytes(sequence))
+                .flatten();
+            let cause = lost.map_or(cause, |bytes| PeerDown::FullPacketsLost { bytes });
             self.break_trunk(slot, cause);
         }
         if let Some(trunk) = self.trunks.get_mut(slot) {

@@ -14,6 +14,8 @@ use trunkline_verbs::{QpModify, QpPath, QpState, QueuePair, Time, VerbsError};
 
 /// A device that has not flushed a QP after this is not waited for any longer.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+/// Payload of the packets that every network carries, since no IPv6 link has an MTU below 1280.
+const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
 /// Whether a trunk still works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,15 @@ impl Trunk {
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
         Some(PeerDown::NotShared(path.why))
+    }
+
+    /// Payload of the packets that the failed work with this number consists of, if they are larger than any that got
+    /// through, and than what every network carries.
+    pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
+        let mtu = self.pipeline.qp().query().ok()?.path_mtu.bytes();
+        let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;
+        let (lost, carried) = (failed.min(mtu), carried.min(mtu));
+        (lost > carried && lost > CARRIED_EVERYWHERE_BYTES).then_some(lost)
     }
 
     /// First phase: nothing new is posted, and what is posted comes back. `false` if that has begun before.

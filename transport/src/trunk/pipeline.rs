@@ -190,6 +190,8 @@ pub(super) struct Pipeline {
     inline: Vec<u8>,
     /// Empty lists of joined messages, for their room.
     spare: Vec<Vec<Joined>>,
+    /// Bytes of the largest work that the device is done with.
+    carried: u32,
 }
 
 /// The trunk and the sequence that a work request number names.
@@ -211,6 +213,7 @@ impl Pipeline {
             earliest: Time::MAX,
             inline: Vec::new(),
             spare: Vec::new(),
+            carried: 0,
         }
     }
 
@@ -491,12 +494,21 @@ impl Pipeline {
         usize::try_from(before).ok().filter(|before| *before < self.posted).map_or(0, |before| before + 1)
     }
 
+    /// Bytes of the work with this number, which has failed, and of the largest before it.
+    pub(super) fn failed_and_carried(&self, sequence: u64) -> Option<(u32, u32)> {
+        let at = self.count_up_to(sequence).checked_sub(1)?;
+        let bytes = |work: &Work| work.what.bytes();
+        let carried = self.work.range(..at).map(bytes).fold(self.carried, u32::max);
+        self.work.get(at).map(|work| (bytes(work), carried))
+    }
+
     /// The device is done with its oldest work: frees what it used, and returns what it was for.
     pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Completed> {
         self.posted = self.posted.checked_sub(1)?;
         let Work { what, record } = self.work.pop_front()?;
         self.first = (self.first + 1) & SEQUENCES;
         release(sends, &what);
+        self.carried = self.carried.max(what.bytes());
         let (joined, is_told) = match what {
             What::Frame(frame) => (frame.joined, frame.is_told),
             What::Read(_) | What::Keepalive(_) => (Vec::new(), false),
@@ -584,6 +596,15 @@ impl What {
         match self {
             Self::Frame(frame) => frame.earliest(),
             Self::Read(_) | Self::Keepalive(_) => Time::MAX,
+        }
+    }
+
+    /// Bytes that the network carries for it.
+    fn bytes(&self) -> u32 {
+        match self {
+            Self::Frame(frame) => u32::try_from(frame.bytes).unwrap_or(u32::MAX),
+            Self::Read(read) => read.sge.length,
+            Self::Keepalive(_) => 0,
         }
     }
 

@@ -168,3 +168,27 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
         assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
     }
 }
+
+/// The interfaces carry packets of 4,096 bytes, the path between them does not.
+#[test]
+fn lost_full_packets_are_named_in_the_error() {
+    let narrow = || SoftOptions { faults: Some("longest=2000".parse().unwrap()), ..SoftOptions::default() };
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp().device(narrow()), 1);
+    client.echoes(&server, &[100, 1900]);
+    let peer = client.name(0, server.address);
+    client.send(0, peer, &[ECHO], pattern(8_000, 7), 1);
+    let SendOutcome::Failed(failure) = client.outcome(1) else {
+        panic!("a packet of 4,096 bytes got through")
+    };
+    assert_eq!(failure.cause, PeerDown::FullPacketsLost { bytes: 4096 });
+    assert!(failure.cause.to_string().contains("lower the MTU"), "{}", failure.cause);
+
+    // READ responses of the client are lost on their way to the server, which notices.
+    let mut server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp().device(narrow()), 1);
+    let there = client.connect(0, server.address);
+    let here = server.up();
+    client.send(0, there, &[ECHO], pattern(300_000, 7), 1);
+    assert_eq!(server.down(here), PeerDown::FullPacketsLost { bytes: 4096 });
+}

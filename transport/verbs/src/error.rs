@@ -1,6 +1,7 @@
 //! Errors of verbs.
 
 use std::io;
+use std::net::IpAddr;
 
 /// Why a verb was refused. Each variant has the errno that libibverbs returns ([`VerbsError::errno`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,21 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// Refuses a link-local IPv6 address. It names a host only together with an interface, and neither GIDs nor the
+    /// connection manager's messages have one.
+    ///
+    /// # Errors
+    /// [`VerbsError::AddressNotAvailable`] with the remedy.
+    pub fn check_scope(address: IpAddr) -> Result<(), Self> {
+        match address {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => Err(Self::AddressNotAvailable(
+                "it is link-local, so it may be another host on each interface; use a global or a unique local \
+                 address, such as one of fd00::/8",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The errno that libibverbs returns for this error.
     #[must_use]
     pub fn errno(self) -> i32 {

@@ -4,8 +4,8 @@ use super::config::CLOSING_NS;
 use super::connection::{Addresses, Connection, State};
 use super::{CmDrop, CmError, CmMachine, Connect, ConnectionId, Event, Peer, message};
 use crate::wire::QP1;
-use crate::wire::cm::{Answered, REQ_USER_BYTES, Rep};
-use trunkline_verbs::{QpNumber, RejectReason};
+use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
+use trunkline_verbs::{Mtu, QpNumber, RejectReason};
 
 impl CmMachine {
     /// Sends a REQ. What follows is `Reply`, `Rejected` or `Unreachable`.
@@ -53,6 +53,18 @@ impl CmMachine {
         let req = message::req(&self.config, id, &canonical);
         self.send_until_answered(now, id, req);
         Ok(id)
+    }
+
+    /// The peer's interface carries smaller packets than those of the REQ: asks again with its path MTU, which
+    /// can happen once per smaller MTU.
+    pub(super) fn ask_with_mtu(&mut self, now: u64, id: ConnectionId, mtu: Mtu) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let Some(CmMessage::Req(req)) = connection.unanswered.take().map(|unanswered| unanswered.message)
+        else {
+            return;
+        };
+        connection.peer.mtu = mtu;
+        self.send_until_answered(now, id, CmMessage::Req(Req { mtu: mtu.code(), ..req }));
     }
 
     /// After `Reply`: the QP is in RTS. Sends the RTU; `Established` follows.

@@ -5,6 +5,7 @@ use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, RemoteKey, State};
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
 use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
+use std::cmp::Ordering;
 use trunkline_verbs::{QpNumber, RejectReason};
 
 impl CmMachine {
@@ -131,6 +132,14 @@ impl CmMachine {
             return;
         }
         let id = connection.id;
+        if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == State::ReqSent) {
+            match mtu.cmp(&connection.peer.mtu) {
+                Ordering::Less => return self.ask_with_mtu(now, id, mtu),
+                // The answer to a REQ that was repeated before the smaller MTU was known.
+                Ordering::Equal => return self.counters.count(CmDrop::Duplicate),
+                Ordering::Greater => {}
+            }
+        }
         let rejected = Event::Rejected(id, rej.reason, rej.private.to_vec());
         match connection.state {
             State::ReqSent | State::ReqReceived(_) => {

@@ -12,7 +12,7 @@ use crate::wire::cm::{
     ServiceId, SidrRep, SidrReq,
 };
 use std::net::SocketAddr;
-use trunkline_verbs::{Gid, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
+use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
 
 /// Marks a RoCE path that routers may be on (contract rocev2 11.5).
 const LID_ROUTED: u16 = 0xffff;
@@ -165,6 +165,27 @@ pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, pri
         info: [0; REJ_INFO_BYTES],
         private: padded::<REJ_PRIVATE_BYTES>(private),
     })
+}
+
+/// Refuses a REQ whose path MTU is too large, and names the largest that is not (contract rocev2 9.8).
+pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
+    CmMessage::Rej(Rej {
+        local_id: ids.0,
+        remote_id: ids.1,
+        answered: Answered::REQ,
+        reserved_8: 0,
+        info_length: 1,
+        reserved_9: false,
+        reason: RejectReason::INVALID_PATH_MTU,
+        info: padded::<REJ_INFO_BYTES>(&[mtu.code()]),
+        private: [0; REJ_PRIVATE_BYTES],
+    })
+}
+
+/// The largest path MTU that the sender of a [`rej_mtu`] takes.
+pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
+    let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
+    Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
 }
 
 /// Takes a REQ back. The peer's id is not known, so the additional information says whose id

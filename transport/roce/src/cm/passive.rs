@@ -49,6 +49,23 @@ impl CmMachine {
         Ok(())
     }
 
+    /// Refuses a request with a larger path MTU than `mtu`, which is what the own interface carries. A peer of
+    /// our kind asks again with `mtu`. No event follows.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::WrongState`].
+    pub fn refuse_mtu(&mut self, id: ConnectionId, mtu: Mtu) -> Result<(), CmError> {
+        let connection = self.own(id)?;
+        if !matches!(connection.state, State::ReqReceived(_)) {
+            return Err(CmError::WrongState);
+        }
+        let rej = message::rej_mtu((id.0, connection.remote_id), mtu);
+        self.send(id, &rej);
+        self.counters.refuse(RejectReason::INVALID_PATH_MTU);
+        self.remove(id);
+        Ok(())
+    }
+
     /// The request was delivered to the program: as in the kernel, it no longer counts against the
     /// listener's backlog, even before it is answered.
     pub fn request_delivered(&mut self, id: ConnectionId) {

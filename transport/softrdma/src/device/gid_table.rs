@@ -1,12 +1,14 @@
 //! The GID table: the addresses that packets of this device can have.
 //!
 //! Owns which addresses there are and in which order (design: global IPv4 by interface index,
-//! global IPv6, link-local, 127.0.0.1, ::1). It must never open an address; the card does that
+//! global IPv6, link-local IPv4, 127.0.0.1, ::1). Link-local IPv6 addresses mean something on one interface
+//! only, and are left out. It must never open an address; the card does that
 //! when one is first used.
 #![forbid(unsafe_code)]
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use std::io;
 use std::net::IpAddr;
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
@@ -20,37 +22,49 @@ pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
     /// So many addresses were named by the user. Others are loopback addresses that were bound.
     named: Option<usize>,
+    /// Those that the host does not have any more. Their indices stay, so that they are the same when they come back.
+    gone: Vec<IpAddr>,
 }
 
 impl GidTable {
     /// A table of exactly these.
     pub(super) fn named(addresses: Vec<IpAddr>) -> Self {
-        Self { named: Some(addresses.len()), addresses }
+        Self { named: Some(addresses.len()), addresses, gone: Vec::new() }
     }
 
     /// The table of an unconfigured device.
-    pub(super) fn of_host() -> Result<Self, std::io::Error> {
-        let mut found: Vec<(u8, u32, IpAddr)> = Vec::new();
-        let _held = HeldStdio::take()?;
-        for entry in getifaddrs()? {
-            let Some(address) = entry.address.as_ref().and_then(ip_of) else { continue };
-            if !entry.flags.contains(InterfaceFlags::IFF_UP) {
-                continue;
-            }
-            let index = if_nametoindex(entry.interface_name.as_str()).unwrap_or(u32::MAX);
-            if let Some(rank) = rank(address) {
-                found.push((rank, index, address));
-            }
-        }
-        // Stable: the addresses of one interface stay in the kernel's order, its first first.
-        found.sort_by_key(|(rank, index, _)| (*rank, *index));
-        let mut addresses: Vec<IpAddr> = Vec::new();
-        for (_, _, address) in found {
-            if !addresses.contains(&address) && addresses.len() < MAX_ENTRIES / 2 {
-                addresses.push(address);
+    pub(super) fn of_host() -> io::Result<Self> {
+        let mut table = Self { addresses: Vec::new(), named: None, gone: Vec::new() };
+        table.refresh()?;
+        Ok(table)
+    }
+
+    /// Adds the addresses that the host has gained, and notes which of the others it has lost.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        let found = host_addresses()?;
+        self.note_gone(&found);
+        for address in found {
+            if !self.addresses.contains(&address) && self.addresses.len() < MAX_ENTRIES / 2 {
+                self.addresses.push(address);
             }
         }
-        Ok(Self { addresses, named: None })
+        Ok(())
+    }
+
+    /// A loopback address that joined is in no list of the host.
+    fn note_gone(&mut self, found: &[IpAddr]) {
+        let is_gone = |address: &&IpAddr| !found.contains(address) && rank(**address).is_some();
+        self.gone = self.addresses.iter().filter(is_gone).copied().collect();
+    }
+
+    /// The addresses that the host has, as far as is known.
+    pub(super) fn present(&self) -> Vec<IpAddr> {
+        self.addresses.iter().copied().filter(|address| !self.gone.contains(address)).collect()
+    }
+
+    /// Whether it has an address that the host has, too.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address) && !self.gone.contains(&address)
     }
 
     /// All addresses, by index.
@@ -90,9 +104,29 @@ impl GidTable {
     pub(super) fn entries(&self) -> Vec<GidEntry> {
         (0..)
             .zip(&self.addresses)
+            .filter(|(_, address)| !self.gone.contains(address))
             .map(|(index, address)| GidEntry { index, gid: Gid::from(*address), kind: GidKind::RoceV2 })
             .collect()
     }
+}
+
+/// The addresses of interfaces that are up, in the order of the table.
+fn host_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found: Vec<(u8, u32, IpAddr)> = Vec::new();
+    let _held = HeldStdio::take()?;
+    for entry in getifaddrs()? {
+        let Some(address) = entry.address.as_ref().and_then(ip_of) else { continue };
+        if !entry.flags.contains(InterfaceFlags::IFF_UP) {
+            continue;
+        }
+        let index = if_nametoindex(entry.interface_name.as_str()).unwrap_or(u32::MAX);
+        if let Some(rank) = rank(address) {
+            found.push((rank, index, address));
+        }
+    }
+    // Stable: the addresses of one interface stay in the kernel's order, its first first.
+    found.sort_by_key(|(rank, index, _)| (*rank, *index));
+    Ok(found.into_iter().map(|(_, _, address)| address).collect())
 }
 
 /// Position of an address' kind in the table; `None` for what no packet can come from.
@@ -104,7 +138,7 @@ fn rank(address: IpAddr) -> Option<u8> {
         IpAddr::V4(_) => Some(0),
         IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => None,
         IpAddr::V6(v6) if v6.is_loopback() => Some(4),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(2),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => None,
         IpAddr::V6(_) => Some(1),
     }
 }
@@ -123,12 +157,13 @@ mod tests {
 
     #[test]
     fn kinds_of_addresses_come_in_the_order_of_the_design() {
-        let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"]
+        let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "169.254.0.1", "127.0.0.1", "::1"]
             .iter()
             .map(|text| rank(text.parse().unwrap()))
             .collect();
         assert!(ranks.is_sorted() && ranks.iter().all(Option::is_some), "{ranks:?}");
         assert_eq!(rank("127.0.0.2".parse().unwrap()), None, "joins only when bound");
+        assert_eq!(rank("fe80::1".parse().unwrap()), None, "another one on each interface");
     }
 
     #[test]
@@ -143,6 +178,18 @@ mod tests {
         assert!(!is_without("10.0.0.1") && is_without("127.4.4.4"), "what joined was not named");
         let of_host = GidTable::of_host().unwrap();
         assert!(!of_host.is_named_without("127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn address_that_comes_back_has_its_index_again() {
+        let [old, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
+        let mut table = GidTable { addresses: vec![old, other], named: None, gone: Vec::new() };
+        assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(2));
+        table.note_gone(&[other]);
+        assert_eq!(table.entries().iter().map(|entry| entry.index).collect::<Vec<_>>(), [1, 2]);
+        assert!(!table.has(old) && table.has(other) && !table.present().contains(&old));
+        table.note_gone(&[other, old]);
+        assert_eq!((table.has(old), table.index_of(old)), (true, Some(0)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::tables::Tables;
 use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PortAttributes, PortState};
@@ -50,7 +50,9 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let link = make_link(&options, &membership)?;
     let gids = gid_table(&options, &*link)?;
     let away = away_files(&options, &gids)?;
-    let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
+    // The network may come up later, unless the addresses are named.
+    let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
+    let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
     let attributes = attributes(link.name().to_owned(), guid, &options);
     let runtime = options.runtime.clone();

@@ -252,6 +252,10 @@ impl SoftOptions {
         let mut options = Self::default();
         for part in text("TRUNKLINE_ADDRESS")?.unwrap_or_default().split(',') {
             let part = part.trim();
+            // An interface after the address is refused with it.
+            if let Some(Ok(address)) = part.split_once('%').map(|(address, _)| address.parse()) {
+                VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
+            }
             if !part.is_empty() {
                 let address = part.parse::<IpAddr>().map_err(|_| OpenError::BadAddress(part.to_owned()))?;
                 options.addresses.push(address.to_canonical());
@@ -343,6 +347,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_refused() {
+        assert!(matches!(
+            read(&[("TRUNKLINE_ADDRESS", "10.0.0.1,fe80::1%eth0")]),
+            Err(OpenError::Link(LinkError::Scoped { .. }))
+        ));
         assert!(matches!(read(&[("TRUNKLINE_ADDRESS", "localhost")]), Err(OpenError::BadAddress(_))));
         for bytes in ["8M", "0", "-1"] {
             let error = read(&[("TRUNKLINE_RECEIVE_BUFFER", bytes)]).unwrap_err();

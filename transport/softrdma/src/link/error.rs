@@ -26,6 +26,14 @@ pub enum LinkError {
         /// The address.
         address: IpAddr,
     },
+    /// It means something on one interface only.
+    #[error("{address}: {why}")]
+    Scoped {
+        /// The address.
+        address: IpAddr,
+        /// The reason.
+        why: VerbsError,
+    },
     /// The other members of the host cannot be told of the port, so they would drop what it sends.
     #[error("the port for {address} cannot be recorded for this host's other processes: {source}")]
     NotRecorded {
@@ -59,6 +67,7 @@ impl From<LinkError> for VerbsError {
             LinkError::NoSuchAddress { .. } => {
                 Self::AddressNotAvailable("no interface of this host has it; `ip address` shows those it has")
             }
+            LinkError::Scoped { why, .. } => why,
             LinkError::NotRecorded { source, .. } => source.into(),
             LinkError::Os { source, .. } => source.into(),
         }

@@ -8,20 +8,20 @@ use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Socket, Type};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 
 /// The interface that an address belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interface {
     name: String,
-    /// Needed to bind a link-local IPv6 address.
-    pub(super) index: u32,
 }
 
 impl Interface {
     /// The interface with this address. All of 127.0.0.0/8 belongs to the loopback, whichever of
     /// its addresses are listed.
     pub(super) fn of(address: IpAddr) -> Result<Self, LinkError> {
+        VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
         let failed = |source| LinkError::Os { doing: "list the interfaces", address, source };
         let _held = HeldStdio::take().map_err(failed)?;
         let all = getifaddrs().map_err(|errno| failed(errno.into()))?;
@@ -33,8 +33,7 @@ impl Interface {
             })
             .next()
             .ok_or(LinkError::NoSuchAddress { address })?;
-        let index = nix::net::if_::if_nametoindex(named.as_str()).unwrap_or(0);
-        Ok(Self { name: named, index })
+        Ok(Self { name: named })
     }
 
     /// Its MTU in bytes.
@@ -59,8 +58,9 @@ mod tests {
     #[test]
     fn all_of_127_8_belongs_to_the_loopback() {
         let interface = Interface::of("127.45.6.7".parse().unwrap()).unwrap();
-        assert!(interface.index > 0);
         assert!(interface.mtu("127.45.6.7".parse().unwrap()).unwrap() >= 1280);
+        let link_local = "fe80::1".parse().unwrap();
+        assert!(matches!(Interface::of(link_local), Err(LinkError::Scoped { .. })));
         let nowhere = "192.0.2.77".parse().unwrap();
         assert!(matches!(Interface::of(nowhere), Err(LinkError::NoSuchAddress { .. })));
     }

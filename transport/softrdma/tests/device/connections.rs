@@ -189,3 +189,24 @@ fn a_client_uses_another_address_when_its_first_is_held_by_the_server() {
     assert_kind!(next(&near_channel), CmEventKind::Established);
     check_traffic(&near, &ini, &far);
 }
+
+/// Neither GIDs nor the connection manager's messages have an interface.
+#[test]
+fn link_local_addresses_are_refused() {
+    let [hub, _] = common::in_process();
+    for options in [hub, common::udp()] {
+        let node = Node::open(options, 4096);
+        let channel = channel(&node);
+        let there: SocketAddr = "[fe80::1%1]:7".parse().unwrap();
+        let sides = [
+            EndpointSide::Passive { local: there },
+            EndpointSide::Active { remote: there, source: None },
+            EndpointSide::Active { remote: there, source: Some(node.address) },
+        ];
+        for side in sides {
+            let request = EndpointRequest { side, port_space: PortSpace::Tcp, qp_type: QpType::Rc };
+            let refused = node.device.connection_manager().create_endpoint(&request, &channel).unwrap_err();
+            assert!(refused.to_string().contains("is link-local"), "{side:?}: {refused}");
+        }
+    }
+}

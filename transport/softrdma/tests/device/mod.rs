@@ -14,6 +14,7 @@ mod foreign_peer;
 mod forged;
 mod forged_on_host;
 mod hostile;
+mod interfaces;
 mod legacy;
 mod removal;
 mod service_questions;

@@ -1,6 +1,7 @@
 use super::network::{PORT, accept_with, address};
 use super::*;
 use crate::wire::Attribute;
+use crate::wire::cm::{Answered, CmMessage, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, Rej};
 use trunkline_verbs::{Mtu, Psn, QpNumber, RejectReason};
 
 fn request(network: &Network) -> ConnectRequest {
@@ -257,4 +258,64 @@ fn comm_ids_name_the_slot_that_they_belong_to() {
         tops.insert(id.0 >> 22);
     }
     assert!(tops.len() > 5, "others cannot tell the slot");
+}
+
+/// A listener whose interface carries less than the other's proposes its own MTU, whatever is lost or doubled.
+#[test]
+fn path_mtu_is_the_smaller_of_both_ends() {
+    let (usual, doubled) = (vec![milliseconds(1)], vec![milliseconds(1), milliseconds(90)]);
+    for (fate, own) in [(&usual, Mtu::Mtu1024), (&doubled, Mtu::Mtu256), (&usual, Mtu::Mtu4096)] {
+        for transport in [Transport::Rc, Transport::Xrc] {
+            let delays = fate.clone();
+            let mut network = Network::with_fate(Box::new(move |_, _, _| delays.clone()));
+            network.nodes[B].mtu = own;
+            let id = network.connect(transport, 0x17);
+            network.run(milliseconds(500));
+            let expected = own.min(Mtu::Mtu2048);
+            assert_eq!(reply(&network).mtu, expected, "the active side");
+            let accepted = network.nodes[B].events.iter().rev().find_map(|event| match event {
+                Event::ConnectRequest(_, request) => Some(request.peer.mtu),
+                _ => None,
+            });
+            assert_eq!(accepted, Some(expected), "the passive side");
+            assert!(network.nodes[A].is_established(id), "{own:?}: {:?}", network.nodes[A].names(id));
+            assert_eq!(network.nodes[A].rejection(id), None);
+        }
+    }
+}
+
+#[test]
+fn lost_proposal_of_an_mtu_comes_again() {
+    let mut network = Network::losing(Attribute::REJ, 2);
+    network.nodes[B].mtu = Mtu::Mtu512;
+    let id = network.connect(Transport::Xrc, 0x17);
+    network.run(milliseconds(2_000));
+    assert_eq!(reply(&network).mtu, Mtu::Mtu512);
+    assert!(network.nodes[A].is_established(id));
+}
+
+/// A peer that refuses the MTU without naming another, or names a larger one, has refused the connection.
+#[test]
+fn refusal_that_proposes_no_smaller_mtu_is_final() {
+    for info in [None, Some(Mtu::Mtu4096.code()), Some(0), Some(77)] {
+        let mut network = Network::new();
+        network.nodes[B].accepts = false;
+        let id = network.connect(Transport::Rc, 0x17);
+        network.run(milliseconds(10));
+        let rej = Rej {
+            local_id: 0,
+            remote_id: id.0,
+            answered: Answered::REQ,
+            reserved_8: 0,
+            info_length: u8::from(info.is_some()),
+            reserved_9: false,
+            reason: RejectReason::INVALID_PATH_MTU,
+            info: [info.unwrap_or(Mtu::Mtu256.code()); REJ_INFO_BYTES],
+            private: [0; REJ_PRIVATE_BYTES],
+        };
+        let mad = CmMessage::Rej(rej).mad(1);
+        network.nodes[A].machine.handle_mad(network.now, address(B), address(A), &mad);
+        network.drain();
+        assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::INVALID_PATH_MTU), "{info:?}");
+    }
 }

@@ -29,6 +29,8 @@ pub(super) struct Node {
     pub(super) accepts: bool,
     /// Replies are confirmed as soon as they are reported.
     pub(super) confirms: bool,
+    /// What the node's interface carries.
+    pub(super) mtu: Mtu,
     pub(super) sent: Vec<Attribute>,
     next_qpn: u32,
 }
@@ -96,6 +98,7 @@ impl Node {
             events: Vec::new(),
             accepts: true,
             confirms: true,
+            mtu: Mtu::Mtu4096,
             sent: Vec::new(),
             next_qpn: 0x100,
         }
@@ -130,6 +133,9 @@ impl Node {
     /// What the program does with an event.
     fn react(&mut self, now: u64, event: &Event) {
         match event {
+            Event::ConnectRequest(id, request) if self.mtu < request.peer.mtu => {
+                let _ = self.machine.refuse_mtu(*id, self.mtu);
+            }
             Event::ConnectRequest(id, _) if self.accepts => {
                 self.next_qpn += 1;
                 // The request may have been taken back since.

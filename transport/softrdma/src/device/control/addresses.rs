@@ -9,6 +9,7 @@ use crate::device::reach::Reach;
 use crate::device::shard::Route;
 use crate::host::{Host, ServiceClaim};
 use crate::link::PortOwner;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,11 +29,22 @@ pub(super) struct Addresses {
     /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
     asks_host: bool,
     random: Random,
+    /// Addresses of wildcard listeners that could not be opened, and were warned of.
+    unopened: BTreeSet<IpAddr>,
+}
+
+/// What came of opening the addresses of a wildcard.
+#[derive(Debug)]
+pub(super) struct Opened {
+    is_any: bool,
+    /// True if none is left to open.
+    pub(super) is_complete: bool,
+    first_error: Option<VerbsError>,
 }
 
 impl Addresses {
     pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
-        Self { gids, host, asks_host, random }
+        Self { gids, host, asks_host, random, unopened: BTreeSet::new() }
     }
 
     /// The GID table.
@@ -47,6 +59,11 @@ impl Addresses {
 
     /// Refuses an address that the device does not have.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        VerbsError::check_scope(address)?;
+        if self.gids.index_of(address).is_none() {
+            // It may be new.
+            self.refresh()?;
+        }
         let why = "no port of the device has it; see its GID table";
         self.gids.index_of(address).map(drop).ok_or(VerbsError::AddressNotAvailable(why))
     }
@@ -55,7 +72,7 @@ impl Addresses {
     fn covered(&self, address: IpAddr, is_family_only: bool) -> Vec<IpAddr> {
         let wanted =
             |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
-        self.gids.addresses().iter().copied().filter(wanted).collect()
+        self.gids.present().into_iter().filter(wanted).collect()
     }
 
     /// The process ends with its sockets open.
@@ -88,7 +105,7 @@ impl Addresses {
 
     /// Opens the address, or all of a wildcard's that are free.
     pub(super) fn open_for_listener(
-        &self,
+        &mut self,
         shards: &mut Reach<'_>,
         address: IpAddr,
         is_family_only: bool,
@@ -96,27 +113,62 @@ impl Addresses {
         if !address.is_unspecified() {
             return shards.first().link_mut().open(address);
         }
-        let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
-        for own in self.covered(address, is_family_only) {
-            let opened = shards.first().link_mut().open(own);
-            if let Err(error) = opened {
-                let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
-                match is_taken.then(|| PortOwner::find(own)).flatten() {
-                    Some(owner) => tracing::warn!(
-                        %own,
-                        %owner,
-                        "nobody is reached at this address of a wildcard listener, because another program has UDP port \
-                         4791 there: {}",
-                        owner.remedy()
-                    ),
-                    None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
-                }
+        let opened = self.open_covered(shards, address, is_family_only);
+        match opened.first_error {
+            Some(error) if !opened.is_any => Err(error),
+            // An address may come later.
+            None if !opened.is_any && !self.follows_host() => {
+                Err(VerbsError::AddressNotAvailable("the device has no address of this family"))
             }
-            if result.is_err() {
-                result = opened;
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens all addresses of a wildcard that are not open; warns of each that cannot be opened, once.
+    pub(super) fn open_covered(
+        &mut self,
+        shards: &mut Reach<'_>,
+        address: IpAddr,
+        is_family_only: bool,
+    ) -> Opened {
+        let mut result = Opened { is_any: false, is_complete: true, first_error: None };
+        for own in self.covered(address, is_family_only) {
+            let Err(error) = shards.first().link_mut().open(own) else {
+                result.is_any = true;
+                self.unopened.remove(&own);
+                continue;
+            };
+            result.is_complete = false;
+            result.first_error.get_or_insert(error);
+            if self.unopened.insert(own) {
+                self.warn_unopened(own, error);
             }
         }
         result
+    }
+
+    fn warn_unopened(&self, own: IpAddr, error: VerbsError) {
+        let is_taken = self.asks_host && matches!(error, VerbsError::AddressInUse(_));
+        match is_taken.then(|| PortOwner::find(own)).flatten() {
+            Some(owner) => tracing::warn!(
+                %own,
+                %owner,
+                "nobody is reached at this address of a wildcard listener, because another program has UDP port \
+                 4791 there: {}",
+                owner.remedy()
+            ),
+            None => tracing::warn!(%own, %error, "a wildcard listener goes without an address"),
+        }
+    }
+
+    /// Whether the device has the addresses of the host, which change, rather than those that the user named.
+    pub(super) fn follows_host(&self) -> bool {
+        self.asks_host && self.host.is_some() && !self.gids.is_named()
+    }
+
+    /// Reads the addresses of the host again.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        if self.follows_host() { self.gids.refresh() } else { Ok(()) }
     }
 
     /// Opens the local address of a QP's address vector, and returns the route of its packets.
@@ -130,6 +182,7 @@ impl Addresses {
         let source = self.gids.at(vector.source_gid_index);
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
+        VerbsError::check_scope(destination)?;
         // What a peer sends to port 4791 arrives at the first shard.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
@@ -162,13 +215,14 @@ impl Addresses {
         Ok((own, remote))
     }
 
-    /// The address that the host's routing would send from, if it names one. Refuses a peer that the host
+    /// The address that the host's routing would send from, if it names one. Refuses a link-local peer, and one that the host
     /// has no route to, at all or from the address that is given; a network in process has no routing of its own.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
         from: Option<IpAddr>,
     ) -> Result<Option<IpAddr>, VerbsError> {
+        VerbsError::check_scope(remote.ip())?;
         if !self.asks_host {
             return Ok(None);
         }
@@ -196,7 +250,11 @@ impl Addresses {
         remote: SocketAddr,
         routed: Option<IpAddr>,
     ) -> Result<IpAddr, VerbsError> {
-        let table = self.gids.addresses();
+        if routed.is_some_and(|routed| !self.gids.has(routed)) {
+            // The host has a new address.
+            self.refresh()?;
+        }
+        let table = self.gids.present();
         let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
         let chosen = table
             .iter()

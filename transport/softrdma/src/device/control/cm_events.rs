@@ -57,6 +57,14 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
+                // Both ends of a connection use one path MTU: the smaller of what their interfaces carry.
+                let mtu = shards.first().link().mtu_of(request.local.ip());
+                if mtu < request.peer.mtu {
+                    tracing::debug!(peer = %request.remote, asked = ?request.peer.mtu, ?mtu, "a smaller path MTU is proposed");
+                    // The event says that it waits for an answer.
+                    let _refused = self.connections.machine().refuse_mtu(connection, mtu);
+                    return;
+                }
                 let (listener, local, remote) = (request.listener, request.local, request.remote);
                 Requested { listener, local, remote, offered: Some(request.peer), private: request.private }
             }

@@ -185,6 +185,16 @@ impl Connections {
         question.ok_or(VerbsError::Invalid("the endpoint has no question to answer"))
     }
 
+    /// The unspecified addresses that endpoints listen on, and whether each means its family only.
+    pub(super) fn wildcards(&self) -> Vec<(IpAddr, bool)> {
+        let listening = self.by_listener.values().filter_map(|id| self.endpoints.get(id));
+        let places = listening.map(|endpoint| (endpoint.local.ip(), endpoint.is_family_only));
+        let mut wildcards = places.filter(|(address, _)| address.is_unspecified()).collect::<Vec<_>>();
+        wildcards.sort_unstable();
+        wildcards.dedup();
+        wildcards
+    }
+
     /// The QP that carries an endpoint's connection, attached or named by the program.
     pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))

@@ -28,6 +28,9 @@ impl Control {
         let (port_space, qp_type) = (endpoint.port_space, endpoint.qp_type);
         let is_claimed = !endpoint.claims.is_empty();
         self.qps.addresses().open_for_listener(shards, local.ip(), only)?;
+        if local.ip().is_unspecified() && self.qps.addresses().follows_host() {
+            self.following.begin();
+        }
         let listen = Listen {
             address: local.ip(),
             is_family_only: only,

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `endpoint`, `connections` | endpoints of connections, and the machine that connects them |
 //! | `addresses` | the GID table, which address an endpoint gets, claims on services |
+//! | `following` | when the host's addresses are read again |
 //! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | what programs ask of endpoints |
 //! | `service` | the same in port space UDP |
 //! | `cm_events` | what the machine reports, and management datagrams |
@@ -25,6 +26,7 @@ mod connect;
 mod connections;
 mod disconnect;
 mod endpoint;
+mod following;
 mod listen;
 mod qps;
 mod removal;
@@ -44,6 +46,7 @@ use super::shard::Found;
 use super::sharing::Sharing;
 use crate::host::{AwayFiles, Host, MemberMessage, Members, Targets};
 use addresses::Addresses;
+use following::Following;
 use removal::Removal;
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Time};
@@ -75,6 +78,7 @@ pub(super) struct Control {
     /// Messages from the other members of the host.
     members: Option<Arc<Members>>,
     removal: Removal,
+    following: Following,
     events: Arc<AsyncEvents>,
 }
 
@@ -88,6 +92,7 @@ impl Control {
             qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing),
             members,
             removal: Removal::new(away),
+            following: Following::default(),
             events,
         }
     }
@@ -121,6 +126,7 @@ impl Control {
         self.serve_members(shards, now);
         self.serve_cm(shards, now);
         self.qps.work(shards, now);
+        self.follow_addresses(shards, now);
         if self.removal.is_due(now) {
             self.remove(shards, now);
         }
@@ -129,10 +135,8 @@ impl Control {
 
     /// When [`Control::work`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        [self.connections.next_timeout(), self.qps.next_timeout(), self.removal.next_look()]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = [self.removal.next_look(), self.following.next_look()];
+        [self.connections.next_timeout(), self.qps.next_timeout()].into_iter().chain(own).flatten().min()
     }
 
     /// Takes what the shards have found.

@@ -114,7 +114,7 @@ impl FaultyLink {
         let reordered = self.random.happens(self.plan.reorder);
         let detail = self.random.next();
         self.given += 1;
-        if lost {
+        if lost || self.plan.is_too_long(datagram.bytes) {
             self.counts.dropped += 1;
             return;
         }

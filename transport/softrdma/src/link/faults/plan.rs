@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The probability of each fault. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
-/// delay=200us,seed=7`, in any order; faults that are not listed do not happen.
+/// delay=200us,longest=1400,seed=7`, in any order; faults that are not listed do not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
     /// Probabilities are kept in parts of 2^32.
@@ -14,6 +14,8 @@ pub struct FaultPlan {
     pub(super) duplicate: u64,
     pub(super) corrupt: u64,
     pub(super) delay: Duration,
+    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 is no limit.
+    pub(super) longest: u64,
     pub(super) seed: u64,
 }
 
@@ -28,7 +30,7 @@ pub enum FaultPlanError {
         part: String,
     },
     /// A key does not exist.
-    #[error("there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, seed")]
+    #[error("there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, longest, seed")]
     Key {
         /// The text as it was written.
         key: String,
@@ -43,6 +45,13 @@ pub enum FaultPlanError {
         /// The values that the key accepts.
         wanted: &'static str,
     },
+}
+
+impl FaultPlan {
+    /// Whether a datagram is longer than what the network carries.
+    pub(super) fn is_too_long(&self, datagram: &[u8]) -> bool {
+        self.longest != 0 && u64::try_from(datagram.len()).is_ok_and(|length| length > self.longest)
+    }
 }
 
 impl FromStr for FaultPlan {
@@ -60,6 +69,10 @@ impl FromStr for FaultPlan {
                 "duplicate" => plan.duplicate = probability("duplicate", value)?,
                 "corrupt" => plan.corrupt = probability("corrupt", value)?,
                 "delay" => plan.delay = duration("delay", value)?,
+                "longest" => {
+                    let wanted = "a number of bytes, such as 1400";
+                    plan.longest = value.parse().map_err(|_| wrong("longest", value, wanted))?;
+                }
                 "seed" => {
                     plan.seed = value.parse().map_err(|_| wrong("seed", value, "a whole number"))?;
                 }
@@ -108,7 +121,7 @@ mod tests {
     #[test]
     fn a_plan_is_parsed() {
         let plan: FaultPlan =
-            "drop=0.5, reorder=1,duplicate=0,corrupt=0.25,delay=200us,seed=7".parse().unwrap();
+            "drop=0.5, reorder=1,duplicate=0,corrupt=0.25,delay=200us,longest=1400,seed=7".parse().unwrap();
         let half = 1 << 31;
         let expected = FaultPlan {
             drop: half,
@@ -116,6 +129,7 @@ mod tests {
             duplicate: 0,
             corrupt: half / 2,
             delay: Duration::from_micros(200),
+            longest: 1400,
             seed: 7,
         };
         assert_eq!(plan, expected);
@@ -134,6 +148,7 @@ mod tests {
             ("delay=5", "delay, which takes a time"),
             ("delay=ms", "delay, which takes a time"),
             ("delay=11s", "delay, which takes a time"),
+            ("longest=1k", "longest, which takes a number of bytes"),
             ("seed=x", "seed, which takes a whole number"),
         ] {
             let error = text.parse::<FaultPlan>().unwrap_err().to_string();

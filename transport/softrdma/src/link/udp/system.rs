@@ -10,8 +10,9 @@ use crate::link::sockets::{DatagramSocket, Received, Sockets};
 use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
 /// Requested size of the send buffer in bytes; the kernel may silently grant less.
@@ -41,6 +42,7 @@ impl SystemSockets {
 
 impl Sockets for SystemSockets {
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
         let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
         let is_v4 = address.is_ipv4();
         let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
@@ -54,8 +56,7 @@ impl Sockets for SystemSockets {
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
         // With a smaller buffer a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
-        let asked = with_interface(address, port)?;
-        socket.bind(&asked.into()).map_err(|source| match source.kind() {
+        socket.bind(&SocketAddr::new(address, port).into()).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => LinkError::AddressInUse { address },
             ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { address },
             _ => LinkError::Os { doing: "bind a UDP port", address, source },
@@ -68,16 +69,6 @@ impl Sockets for SystemSockets {
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         Interface::of(address)?.mtu(address)
     }
-}
-
-/// A link-local address is ambiguous without its interface.
-fn with_interface(address: IpAddr, port: u16) -> Result<SocketAddr, LinkError> {
-    Ok(match address {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            SocketAddrV6::new(v6, port, 0, Interface::of(address)?.index).into()
-        }
-        _ => SocketAddr::new(address, port),
-    })
 }
 
 #[derive(Debug)]

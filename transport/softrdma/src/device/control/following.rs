@@ -1,0 +1,113 @@
+//! Wildcard listeners follow the addresses of the host: those that a DHCP client or a failover adds later.
+//!
+//! Owns when the host's addresses are read again, and which of them could not be opened. While a wildcard listener
+//! exists, a look every second asks the kernel whether addresses or interfaces have changed, and only then reads
+//! them. Sockets at an address that has gone stay open: they work again when it comes back.
+
+use super::Control;
+use crate::device::reach::Reach;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+use trunkline_verbs::Time;
+use trunkline_verbs::descriptors::above_stdio;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Notifications read at once; more of them are one change as well.
+const READS: usize = 1024;
+/// Changes of interfaces, IPv4 and IPv6 addresses.
+const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+
+/// The kernel's notifications of changed addresses.
+#[derive(Debug)]
+struct Notifications(OwnedFd);
+
+impl Notifications {
+    fn open() -> Result<Self, Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let make = || Ok(socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?);
+        let socket = above_stdio(make).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS.cast_unsigned()))?;
+        Ok(Self(socket))
+    }
+
+    /// Whether anything has changed since the last call; a change that cannot be read counts.
+    fn take(&self) -> bool {
+        let mut bytes = [0; 4096];
+        for read in 0..READS {
+            match recv(self.0.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+                Ok(_) => {}
+                Err(Errno::EAGAIN) => return read > 0,
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Following {
+    /// The next look, while a wildcard listener exists.
+    next: Option<Time>,
+    /// `None` where the kernel does not notify: then each look reads the addresses.
+    notifications: Option<Notifications>,
+    /// The addresses were not read since the listener began.
+    is_new: bool,
+    /// Some could not be opened, and are tried again.
+    is_behind: bool,
+}
+
+impl Following {
+    /// A wildcard listener exists from now on.
+    pub(super) fn begin(&mut self) {
+        if self.next.is_none() {
+            let opened = Notifications::open();
+            *self = Self { next: Some(Time(0)), notifications: opened.ok(), is_new: true, is_behind: false };
+        }
+    }
+
+    /// When [`Control::follow_addresses`] wants to be called.
+    pub(super) fn next_look(&self) -> Option<Time> {
+        self.next
+    }
+
+    /// Whether the addresses of the host may have changed.
+    fn has_changed(&mut self) -> bool {
+        let is_first = std::mem::take(&mut self.is_new);
+        self.notifications.as_ref().is_none_or(Notifications::take) || is_first
+    }
+}
+
+impl Control {
+    /// Opens the addresses that wildcard listeners have gained, if it is time to look for some.
+    pub(super) fn follow_addresses(&mut self, shards: &mut Reach<'_>, now: Time) {
+        if self.following.next.is_none_or(|next| next > now) {
+            return;
+        }
+        let wildcards = self.connections.wildcards();
+        if wildcards.is_empty() {
+            self.following = Following::default();
+            return;
+        }
+        self.following.next = Some(now + LOOK_EVERY);
+        let has_changed = self.following.has_changed();
+        if !has_changed && !self.following.is_behind {
+            return;
+        }
+        let addresses = self.qps.addresses();
+        let mut is_behind = false;
+        if has_changed && let Err(error) = addresses.refresh() {
+            tracing::debug!(%error, "the addresses of the host cannot be read");
+            self.following.is_new = true;
+        }
+        for (address, is_family_only) in wildcards {
+            is_behind |= !addresses.open_covered(shards, address, is_family_only).is_complete;
+        }
+        self.following.is_behind = is_behind;
+    }
+}

@@ -1,0 +1,186 @@
+//! The device on interfaces whose MTUs and addresses differ or change: each test runs in a network namespace of its
+//! own.
+
+use crate::common::node::{BOUND, Node, next_event, post};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
+use trunkline_testkit::{Folder, in_network_namespace, same_test};
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
+    Mtu, PortSpace, QpType, SendOperation,
+};
+
+/// The variable that is set for the process in the namespace.
+const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
+const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 1, 1));
+
+/// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere it runs the test
+/// again in one, or skips it visibly.
+fn is_inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let runtime = Folder::new().unwrap();
+    let again = same_test(module_path!(), test);
+    let made = in_network_namespace("sh")
+        .args(["-c", "ip link add near type veth peer name far && exec \"$0\" \"$@\""])
+        .arg(again.get_program())
+        .args(again.get_args())
+        .env(INSIDE, "1")
+        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
+        .env_remove("TRUNKLINE_ADDRESS")
+        .output();
+    let outcome = made.map(|output| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    });
+    match outcome {
+        Ok((true, out, _)) if out.contains("1 passed") => {}
+        Ok((_, out, err)) if out.contains("running 1 test") => panic!("{out}{err}"),
+        other => eprintln!("skipped: cannot make a network namespace here: {other:?}"),
+    }
+    false
+}
+
+/// Runs `ip` with words separated by spaces.
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {words}: {output:?}");
+}
+
+/// A device at an address, without the paths within the host.
+fn at(address: IpAddr) -> Node {
+    let options = SoftOptions { addresses: vec![address], path: PathChoice::Udp, ..SoftOptions::default() };
+    Node::open(options, 1 << 20)
+}
+
+/// Connects an INI of `near` to a listener of `far`, and sends a large message; returns the path MTUs of both QPs.
+fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
+    let channels = [near, far].map(|node| node.device.connection_manager().create_channel().unwrap());
+    let side = EndpointSide::Passive { local: SocketAddr::new(far.address, 0) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+    let listener = far.device.connection_manager().create_endpoint(&request, &channels[1]).unwrap();
+    listener.listen(8).unwrap();
+
+    let side = EndpointSide::Active { remote: listener.local_address(), source: Some(near.address) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+    let id = near.device.connection_manager().create_endpoint(&request, &channels[0]).unwrap();
+    let ini = near.qp(QpType::XrcIni);
+    id.attach(ini.clone()).unwrap();
+    id.connect(&ConnectParameters::default()).unwrap();
+    let event = next_event(&*channels[1]);
+    let CmEventKind::ConnectRequest { id: asked, .. } = event.kind else { panic!("{event:?}") };
+    let tgt = far.qp(QpType::XrcTgt);
+    asked.attach(tgt.clone()).unwrap();
+    asked.accept(&ConnectParameters::default()).unwrap();
+    let event = next_event(&*channels[0]);
+    assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+
+    far.receive(1, 0, 300_000);
+    post(&*ini, SendOperation::Send, &[near.sge(0, 300_000)], &*far.srq);
+    assert_eq!(near.completion().status, CompletionStatus::Success);
+    assert_eq!(far.completion().status, CompletionStatus::Success);
+    [ini, tgt].map(|qp| qp.query().unwrap().path_mtu)
+}
+
+#[test]
+fn path_mtu_is_the_smaller_of_both_interfaces() {
+    if !is_inside("path_mtu_is_the_smaller_of_both_interfaces") {
+        return;
+    }
+    ip("link set near mtu 9000 up");
+    ip("link set far mtu 1500 up");
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    ip(&format!("addr add {FAR}/24 dev far"));
+    let [near, far] = [NEAR, FAR].map(at);
+    assert_eq!(path_mtus(&near, &far), [Mtu::Mtu1024; 2], "the passive side has the smaller MTU");
+    assert_eq!(path_mtus(&far, &near), [Mtu::Mtu1024; 2], "the active side has it");
+    // Each new connection has the MTUs of its time.
+    ip("link set far mtu 600");
+    assert_eq!(path_mtus(&near, &far), [Mtu::Mtu256; 2]);
+    ip("link set far mtu 9000");
+    assert_eq!(path_mtus(&near, &far), [Mtu::Mtu4096; 2]);
+}
+
+/// A device with the addresses of the namespace, which listens on `0.0.0.0`; returns the port as well.
+fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
+    let options = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
+    let node = Node::with_device(SoftDevice::open(options).unwrap(), NEAR, 4096);
+    let channel = node.device.connection_manager().create_channel().unwrap();
+    let side = EndpointSide::Passive { local: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+    let listener = node.device.connection_manager().create_endpoint(&request, &channel).unwrap();
+    listener.listen(8).unwrap();
+    let port = listener.local_address().port();
+    (node, channel, listener, port)
+}
+
+/// Asks the listener at an address until a request arrives there.
+fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
+    let channel = from.device.connection_manager().create_channel().unwrap();
+    let until = Instant::now() + BOUND;
+    loop {
+        let side = EndpointSide::Active { remote: to, source: Some(from.address) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = from.device.connection_manager().create_endpoint(&request, &channel).unwrap();
+        id.attach(from.qp(QpType::XrcIni)).unwrap();
+        id.connect(&ConnectParameters::default()).unwrap();
+        while Instant::now() < until {
+            if let Some(event) = arrivals.next_event() {
+                let CmEventKind::ConnectRequest { id, .. } = event.kind else { continue };
+                assert_eq!(id.local_address().ip(), to.ip());
+                return;
+            }
+            // Nobody was there yet.
+            if channel.next_event().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(Instant::now() < until, "nobody is reached at {to}");
+    }
+}
+
+/// An address from DHCP, or one that floats between hosts.
+#[test]
+fn wildcard_listener_follows_addresses_that_come_and_go() {
+    if !is_inside("wildcard_listener_follows_addresses_that_come_and_go") {
+        return;
+    }
+    ip("link set near up");
+    ip("link set far up");
+    ip(&format!("addr add {FAR}/24 dev far"));
+    let (node, arrivals, _listener, port) = wildcard();
+    let from = at(FAR);
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&from, SocketAddr::new(NEAR, port), &arrivals);
+    let has = || node.device.gid_table().iter().any(|entry| entry.gid.ip() == NEAR);
+    assert!(has());
+    ip(&format!("addr del {NEAR}/24 dev near"));
+    let until = Instant::now() + BOUND;
+    while has() {
+        assert!(Instant::now() < until, "the GID of an address that has gone stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&from, SocketAddr::new(NEAR, port), &arrivals);
+}
+
+/// Services may start before the network does.
+#[test]
+fn wildcard_listener_starts_without_an_address_of_its_family() {
+    if !is_inside("wildcard_listener_starts_without_an_address_of_its_family") {
+        return;
+    }
+    ip("addr del 127.0.0.1/8 dev lo");
+    let (_node, arrivals, _listener, port) = wildcard();
+    ip("link set near up");
+    ip("link set far up");
+    ip(&format!("addr add {FAR}/24 dev far"));
+    ip(&format!("addr add {NEAR}/24 dev near"));
+    reach(&at(FAR), SocketAddr::new(NEAR, port), &arrivals);
+}
