@@ -2,11 +2,16 @@
 
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
-use super::limits::{DecodeError, Limits};
+use super::guarded::Guarded;
+use super::limits::{Allowance, DecodeError, Limits};
+use super::shapes::{Lists, REMEDY, Shapes};
 use ::bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
+use ::bincode::error::DecodeError as Error;
+use ::bincode::serde::DecodeError as Unsupported;
 use ::bincode::serde::{encode_into_std_write, seed_decode_from_slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::any::type_name;
 
 /// Maximum size that one decoded value may claim, in bytes. A message is far smaller, and its size limits real
 /// values; this bounds what a few hostile bytes can claim.
@@ -16,6 +21,10 @@ const MOST_BYTES: usize = 1 << 30;
 ///
 /// It is small and fast. The bytes hold only values, without names or types, so a type can change little while old
 /// and new programs call each other.
+///
+/// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such
+/// as `skip_serializing_if`, `flatten` and `tag`; `docs/evolution.md` has the list. To find them, the first value of
+/// each struct and variant is decoded where it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;
 
@@ -29,9 +38,60 @@ impl Codec for Bincode {
 }
 
 impl Bincode {
-    /// Appends the encoded value.
+    /// Appends the encoded value, without a look at how its type is decoded.
     pub(crate) fn encode_value<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
-        encode_into_std_write(value, into, configuration()).map(|_| ()).map_err(|error| error.to_string())
+        Self::encode_noting(value, &Shapes::of_type(type_name::<T>()), into)
+    }
+
+    #[inline]
+    fn encode_noting<T: Serialize>(value: &T, shapes: &Shapes, into: &mut Vec<u8>) -> Result<(), String> {
+        let guarded = Guarded::new(value, Some(shapes));
+        encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
+    }
+
+    /// Compares a value with what comes of its bytes. Returns false if the type's own code refuses them, so that
+    /// nothing is known.
+    ///
+    /// # Errors
+    /// Returns why the type cannot be sent by this codec.
+    #[cold]
+    fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<bool, String> {
+        let whole = type_name::<T>();
+        let (sent, again, lists) = (Shapes::recorded(whole), Shapes::recorded(whole), Lists::default());
+        Self::encode_noting(value, &sent, &mut Vec::new())?;
+        let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
+        match Self::decode_or_error::<T>(bytes, &limits) {
+            Ok(value) => {
+                let mut returned = Vec::new();
+                Self::encode_noting(&value, &again, &mut returned)?;
+                let is_whole = returned.len() == bytes.len();
+                sent.difference(Some(&again), &lists, is_whole).map_or(Ok(true), Err)
+            }
+            Err(error) => {
+                if let Some(difference) = sent.difference(None, &lists, false) {
+                    return Err(difference);
+                }
+                let is_of_type =
+                    matches!(error, Undecoded::Decoder(Error::OtherString(_) | Error::LimitExceeded));
+                let is_unsupported = matches!(error, Undecoded::Decoder(Error::Serde(_)));
+                let text = malformed(error, &limits, whole).to_string();
+                match (is_of_type, is_unsupported) {
+                    (true, _) => Ok(false),
+                    (_, true) => Err(text),
+                    _ => Err(format!("`{whole}` is not decoded as it is encoded, {text}: {REMEDY}")),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn decode_or_error<T: DeserializeOwned>(bytes: &[u8], limits: &Limits<'_>) -> Result<T, Undecoded> {
+        let decoded = seed_decode_from_slice(limits.seed::<T>(), bytes, configuration());
+        let (value, used) = decoded.map_err(Undecoded::Decoder)?;
+        match bytes.len() - used {
+            0 => Ok(value),
+            rest => Err(Undecoded::Rest(rest)),
+        }
     }
 
     /// Decodes a value.
@@ -40,29 +100,72 @@ impl Bincode {
         bytes: &[u8],
         limits: &Limits<'_>,
     ) -> Result<T, DecodeError> {
-        let decoded = seed_decode_from_slice(limits.seed::<T>(), bytes, configuration());
-        let (value, used) = decoded.map_err(malformed)?;
-        DecodeError::refuse_rest(bytes.len() - used)?;
-        Ok(value)
+        Self::decode_or_error(bytes, limits).map_err(|error| malformed(error, limits, type_name::<T>()))
+    }
+}
+
+/// Why bytes were not decoded.
+enum Undecoded {
+    Decoder(Error),
+    /// So many bytes are left over.
+    Rest(usize),
+}
+
+/// Grants everything: to decode a value that this side has.
+struct Unlimited;
+
+impl Allowance for Unlimited {
+    fn more(&self, _: usize) -> Result<(), DecodeError> {
+        Ok(())
+    }
+
+    fn less(&self, _: usize) {}
+}
+
+/// Describes why a value cannot be encoded.
+#[cold]
+fn unencodable(error: ::bincode::error::EncodeError) -> String {
+    match error {
+        ::bincode::error::EncodeError::OtherString(text) => text,
+        error => error.to_string(),
     }
 }
 
 /// Describes why bytes are not a value of the requested type.
-fn malformed(error: ::bincode::error::DecodeError) -> DecodeError {
+#[cold]
+fn malformed(error: Undecoded, limits: &Limits<'_>, whole: &str) -> DecodeError {
     DecodeError::Malformed(match error {
-        ::bincode::error::DecodeError::LimitExceeded => {
+        Undecoded::Rest(bytes) => format!("{bytes} bytes are left over"),
+        Undecoded::Decoder(Error::LimitExceeded) => {
             "a length in it exceeds what a message may hold: it was encoded from another type".to_owned()
         }
-        ::bincode::error::DecodeError::UnexpectedEnd { .. } => {
+        Undecoded::Decoder(Error::UnexpectedEnd { .. }) => {
             "it ends too early: it was encoded from another type, or cut".to_owned()
         }
-        error => error.to_string(),
+        Undecoded::Decoder(Error::Serde(Unsupported::AnyNotSupported)) => format!(
+            "`{}` asks what the bytes hold (serde's `untagged` or `tag`), which they do not tell: {REMEDY}",
+            limits.asking().unwrap_or(whole)
+        ),
+        Undecoded::Decoder(Error::Serde(
+            Unsupported::IdentifierNotSupported | Unsupported::IgnoredAnyNotSupported,
+        )) => {
+            format!(
+                "`{whole}` asks for names of fields (as for serde's `flatten`, or `tag` with `content`), which are not sent: {REMEDY}"
+            )
+        }
+        Undecoded::Decoder(error) => error.to_string(),
     })
 }
 
 impl<T: Serialize + DeserializeOwned> CodecFor<T> for Bincode {
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
-        Self::encode_value(value, into)
+        let mut shapes = Shapes::of_type(type_name::<T>());
+        let start = into.len();
+        Self::encode_noting(value, &shapes, into)?;
+        if !shapes.are_checked() && Self::check(value, &into[start..])? {
+            shapes.set_checked();
+        }
+        Ok(())
     }
 
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {

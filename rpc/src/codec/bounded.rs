@@ -53,7 +53,11 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
     fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
         let Self { inner: seed, limits } = self;
         limits.admit_large::<S::Value, _>()?;
-        seed.deserialize(Bounded { inner, limits, slot: Slot::of::<S::Value>() })
+        let decoded = seed.deserialize(Bounded { inner, limits, slot: Slot::of::<S::Value>() });
+        if decoded.is_err() {
+            limits.note_failure::<S::Value>();
+        }
+        decoded
     }
 }
 
@@ -86,11 +90,13 @@ macro_rules! borrow {
 
 /// Values that contain others.
 macro_rules! go_deeper {
-    ($($name:ident($($argument:ident: $type:ty),*) $length:ident $level:ident($parts:expr);)*) => {
+    ($($name:ident($($argument:ident: $type:ty),*) $length:ident $level:ident($parts:expr)
+        $($list:ident($($listed:ident),*))?;)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
                 let Self { inner, limits, slot } = self;
                 slot.fill::<V::Value, _>(false, limits)?;
+                $(limits.list(|lists| lists.$list($($listed),*));)?
                 let visitor = Counted { visitor, limits, length: Length::$length };
                 limits.deeper(Level::$level::<V::Value>($parts), || inner.$name($($argument,)* visitor))
             }
@@ -110,6 +116,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         let Self { inner, limits, slot } = self;
         slot.fill::<V::Value, _>(false, limits)?;
+        limits.note_any();
         inner.deserialize_any(Any::kept(visitor, limits))
     }
 
@@ -131,8 +138,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         deserialize_tuple(len: usize) OfType of_fields(len.min(LONGEST_TUPLE));
         deserialize_tuple_struct(name: &'static str, len: usize) OfType of_fields(len);
         deserialize_map() Claimed of_fields(0);
-        deserialize_struct(name: &'static str, fields: &'static [&'static str]) OfType of_fields(fields.len());
-        deserialize_enum(name: &'static str, variants: &'static [&'static str]) OfType of_variants(variants.len());
+        deserialize_struct(name: &'static str, fields: &'static [&'static str]) OfType of_fields(fields.len()) add_struct(name, fields);
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]) OfType of_variants(variants.len()) add_enum(name, variants);
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -352,6 +359,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
         visitor: V,
     ) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
+        limits.list(|lists| lists.add_variant(fields));
         limits.admit(Level::of_fields::<V::Value>(fields.len()))?;
         inner.struct_variant(fields, Counted { visitor, limits, length: Length::OfType })
     }

@@ -2,8 +2,10 @@
 
 use super::bounded::Seed;
 use super::heap::block;
+use super::shapes::Lists;
 use super::stack::{Level, Stack, TOP};
 use serde::de::{Deserialize, DeserializeSeed as _, Deserializer, Error};
+use std::any::type_name;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::marker::PhantomData;
@@ -40,14 +42,6 @@ impl DecodeError {
     #[must_use]
     pub fn malformed(reason: impl fmt::Display) -> Self {
         Self::Malformed(reason.to_string())
-    }
-
-    /// Refuses bytes that are left over after a value.
-    pub(super) fn refuse_rest(bytes: usize) -> Result<(), Self> {
-        match bytes {
-            0 => Ok(()),
-            _ => Err(Self::Malformed(format!("{bytes} bytes are left over"))),
-        }
     }
 
     /// Prefixes the error with the argument's name.
@@ -89,6 +83,12 @@ pub struct Limits<'m> {
     granted: Cell<usize>,
     allowance: &'m dyn Allowance,
     refusal: OnceCell<DecodeError>,
+    /// Set once a type has asked for whatever the bytes hold.
+    asked_for_any: Cell<bool>,
+    /// Name of the type that failed to decode after that.
+    asking: Cell<Option<&'static str>>,
+    /// Where the types' names of fields and variants go; `None` unless the types are checked.
+    lists: Option<&'m Lists>,
 }
 
 impl Limits<'_> {
@@ -144,7 +144,42 @@ impl<'m> Limits<'m> {
             granted: Cell::new(0),
             allowance,
             refusal: OnceCell::new(),
+            asked_for_any: Cell::new(false),
+            asking: Cell::new(None),
+            lists: None,
         }
+    }
+
+    /// Creates the limits of a message whose types put their names into `lists`.
+    pub(super) fn listing(length: usize, allowance: &'m dyn Allowance, lists: &'m Lists) -> Self {
+        Self { lists: Some(lists), ..Self::of_message(length, allowance) }
+    }
+
+    /// Passes on the lists to fill, if there are any.
+    #[inline]
+    pub(super) fn list(&self, add: impl FnOnce(&Lists)) {
+        if let Some(lists) = self.lists {
+            add(lists);
+        }
+    }
+
+    /// Notes that a type asks for whatever the bytes hold.
+    #[inline]
+    pub(super) fn note_any(&self) {
+        self.asked_for_any.set(true);
+    }
+
+    /// Notes that a value of type `T` was not decoded.
+    #[cold]
+    pub(super) fn note_failure<T>(&self) {
+        if self.asked_for_any.get() && self.asking.get().is_none() {
+            self.asking.set(Some(type_name::<T>()));
+        }
+    }
+
+    /// Returns the name of the innermost type that was not decoded because it asked for whatever the bytes hold.
+    pub(super) fn asking(&self) -> Option<&'static str> {
+        self.asking.get()
     }
 
     /// Counts the elements that a sequence claims.

@@ -2,6 +2,7 @@
 
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
+use super::guarded::Guarded;
 use super::limits::{DEPTH, DecodeError, Limits};
 use rmp_serde::decode::Error;
 use serde::Serialize;
@@ -44,7 +45,7 @@ impl MessagePack {
 impl<T: Serialize + DeserializeOwned> CodecFor<T> for MessagePack {
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         let mut serializer = rmp_serde::Serializer::new(into).with_struct_map();
-        value.serialize(&mut serializer).map_err(|error| error.to_string())
+        Guarded::new(value, None).serialize(&mut serializer).map_err(|error| error.to_string())
     }
 
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {

@@ -4,11 +4,14 @@
 //! ...)]`. Generated code uses it through [`CodecFor`], once per type of an argument or a result.
 //!
 //! Decoding never panics. It takes time at most in proportion to the length of the bytes, no more memory than
-//! [`Limits`] grant, and no more stack than the thread has.
+//! [`Limits`] grant, and no more stack than the thread has. Encoding takes no more stack either, and a codec without
+//! names refuses types whose two sides differ.
 
 mod absent;
 mod any;
 mod arguments;
+#[cfg(test)]
+mod attributes;
 mod bincode;
 mod bounded;
 mod codec_for;
@@ -16,10 +19,12 @@ mod coding;
 #[cfg(test)]
 mod evolution;
 mod growth;
+mod guarded;
 mod heap;
 mod limits;
 #[cfg(feature = "message-pack")]
 mod message_pack;
+mod shapes;
 mod stack;
 mod values;
 

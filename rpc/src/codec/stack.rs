@@ -1,4 +1,4 @@
-//! Keeps decoding within the stack of its thread, however deep a message nests its values.
+//! Keeps decoding and encoding within the stack of their thread, however deep values are nested.
 //!
 //! [`Limits`](super::limits::Limits) asks before each level. A level that might not fit is refused rather than decoded
 //! on a larger stack: the value would have to be dropped on the old one.
@@ -59,6 +59,32 @@ impl Level {
     pub(super) fn is_modest(self) -> bool {
         self.0 <= MODEST
     }
+}
+
+/// Copies of a value that encoding may keep at one level: a type's own conversion makes them.
+const COPIES_TO_ENCODE: usize = 4;
+
+/// Most that encoding keeps of one value, beside [`MARGIN`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Encoded(usize);
+
+impl Encoded {
+    #[inline]
+    pub(super) fn of<T: ?Sized>(value: &T) -> Self {
+        Self(size_of_val(value).saturating_mul(COPIES_TO_ENCODE))
+    }
+}
+
+/// Returns true if there is stack for one more level of a value that is being encoded, below `levels` others.
+#[inline]
+pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
+    (levels < TOP && encoded.0 <= MODEST) || has_room(encoded)
+}
+
+// Out of line, because flat values do not come here.
+#[inline(never)]
+fn has_room(Encoded(bytes): Encoded) -> bool {
+    stacker::remaining_stack().is_none_or(|left| left >= MARGIN + bytes.min(MOST))
 }
 
 /// What the values of one message take of the stack.
@@ -159,8 +185,8 @@ mod tests {
     fn judge<T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
         let encoded = |depth| {
             on_stack(64 << 20, || {
-                let mut bytes = Vec::new();
-                Bincode::encode_value(&make(depth), &mut bytes).map(|()| bytes)
+                // Without the limits of encoding.
+                ::bincode::serde::encode_to_vec(make(depth), ::bincode::config::standard())
             })
         };
         let decoded = |depth, stack| {

@@ -16,6 +16,7 @@ mod compatible;
 mod connect;
 mod context;
 mod drain;
+mod encoding;
 mod errors;
 mod evolution;
 mod failures;

@@ -1,0 +1,353 @@
+//! serde attributes: the rows of `docs/evolution.md`, each by both codecs. What arrives is what was sent, or the value
+//! is refused by name.
+
+#![cfg(feature = "message-pack")]
+#![allow(dead_code, reason = "attributes leave out fields and variants")]
+
+use super::{Bincode, CodecFor, MessagePack, Unlimited};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+
+/// Sends a value and returns what arrives.
+fn sent<C: CodecFor<T>, T>(value: &T) -> Result<T, String> {
+    let mut bytes = Vec::new();
+    C::encode(value, &mut bytes)?;
+    super::decode::<C, T>(&bytes, &Unlimited).map_err(|error| error.to_string())
+}
+
+/// The value arrives by both codecs, now and when its type has been checked.
+fn works<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
+    for _ in 0..2 {
+        assert_eq!(sent::<Bincode, T>(value).as_ref(), Ok(value), "bincode");
+        assert_eq!(sent::<MessagePack, T>(value).as_ref(), Ok(value), "MessagePack");
+    }
+}
+
+/// The default codec refuses the value, each time, with these words and the remedy.
+fn refused<T: Serialize + DeserializeOwned + Debug>(value: &T, words: &[&str]) {
+    for _ in 0..2 {
+        let error = sent::<Bincode, T>(value).unwrap_err();
+        for word in words.iter().chain(&["MessagePack"]) {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+/// The value arrives by MessagePack only.
+fn only_named<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, words: &[&str]) {
+    refused(value, words);
+    assert_eq!(sent::<MessagePack, T>(value).as_ref(), Ok(value), "MessagePack");
+}
+
+fn is_zero(number: &u8) -> bool {
+    *number == 0
+}
+
+#[test]
+fn skip_serializing_if_is_refused_when_it_skips() {
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Order {
+        #[serde(skip_serializing_if = "is_zero")]
+        first: u8,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        second: Option<u8>,
+        last: u8,
+    }
+    works(&Order { first: 1, second: Some(2), last: 3 });
+    only_named(&Order { first: 0, second: Some(2), last: 3 }, &["`first`", "`Order`", "skip_serializing_if"]);
+    only_named(&vec![Order { first: 1, second: None, last: 3 }], &["`second`", "`Order`"]);
+    works(&Order { first: 1, second: Some(2), last: 3 });
+}
+
+#[test]
+fn skip_serializing_if_in_a_variant_is_refused_when_it_skips() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Event {
+        Paid {
+            #[serde(default, skip_serializing_if = "is_zero")]
+            cents: u8,
+            account: u8,
+        },
+    }
+    works(&Event::Paid { cents: 1, account: 2 });
+    only_named(&Event::Paid { cents: 0, account: 2 }, &["`cents`", "`Event::Paid`"]);
+}
+
+#[test]
+fn skip_serializing_is_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Secret {
+        #[serde(default, skip_serializing)]
+        password: u8,
+        user: u8,
+    }
+    let secret = || Secret { password: 0, user: 7 };
+    only_named(&secret(), &["`password`", "`Secret`", "skip_serializing"]);
+    // The bytes of what follows would do for the field.
+    only_named(&(secret(), vec![0_u8]), &["`password`", "`Secret`"]);
+    only_named(&HashMap::from([(1_u8, secret())]), &["`password`", "`Secret`"]);
+}
+
+#[test]
+fn skip_deserializing_of_a_field_is_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Computed {
+        #[serde(skip_deserializing)]
+        sum: u8,
+        part: u8,
+    }
+    refused(&Computed { sum: 0, part: 7 }, &["`sum`", "`Computed`", "skip_deserializing"]);
+    refused(&(Computed { sum: 0, part: 7 }, "text".to_owned()), &["`sum`", "`Computed`"]);
+    assert!(sent::<MessagePack, _>(&Computed { sum: 0, part: 7 }).is_ok());
+}
+
+#[test]
+fn fields_that_each_side_skips_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Crossed {
+        #[serde(default, skip_serializing)]
+        read: u8,
+        #[serde(skip_deserializing)]
+        written: u8,
+        both: u8,
+    }
+    refused(&Crossed { read: 0, written: 0, both: 1 }, &["`written`", "`Crossed`"]);
+}
+
+#[test]
+fn skipped_fields_work() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Cached {
+        #[serde(skip)]
+        cache: u8,
+        key: u8,
+    }
+    works(&Cached { cache: 0, key: 1 });
+}
+
+#[test]
+fn variants_after_one_that_is_not_decoded_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        First,
+        #[serde(skip_deserializing)]
+        Internal,
+        Second,
+        Third(u8),
+    }
+    // The type is known by a variant that works.
+    works(&Kind::First);
+    only_named(&Kind::Second, &["`Kind::Second`", "`Third`", "skip"]);
+    only_named(&vec![Kind::First, Kind::Third(7)], &["`Kind::Third`"]);
+    only_named(&BTreeMap::from([(1, Some(Kind::Second))]), &["`Kind::Second`"]);
+    refused(&Kind::Internal, &["`Kind::Internal`"]);
+    works(&Kind::First);
+}
+
+#[test]
+fn variants_after_a_skipped_one_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        #[serde(skip)]
+        Internal,
+        First,
+        Second,
+    }
+    only_named(&Kind::First, &["`Kind::First`", "`Second`"]);
+    only_named(&Kind::Second, &["`Kind::Second`"]);
+    // The last variants lose nothing.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Last {
+        First,
+        Second {
+            number: u8,
+        },
+        #[serde(skip)]
+        Internal,
+    }
+    works(&vec![Last::First, Last::Second { number: 1 }]);
+}
+
+#[test]
+fn variants_that_are_not_encoded_work_otherwise() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        #[serde(skip_serializing)]
+        Old,
+        New,
+    }
+    works(&Kind::New);
+    assert!(sent::<Bincode, _>(&Kind::Old).is_err());
+}
+
+#[test]
+fn flattened_fields_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Page {
+        size: u8,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Listing {
+        name: String,
+        #[serde(flatten)]
+        page: Page,
+    }
+    let listing = || Listing { name: "a".to_owned(), page: Page { size: 1 } };
+    only_named(&listing(), &["Listing`", "flatten"]);
+    only_named(&Some(vec![listing()]), &["Listing`", "flatten"]);
+}
+
+#[test]
+fn internally_tagged_enums_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "type")]
+    enum Message {
+        Ping,
+        Text { body: String },
+    }
+    only_named(&Message::Ping, &["Message`", "tag"]);
+    only_named(&vec![Message::Text { body: "a".to_owned() }], &["Message`", "tag"]);
+}
+
+#[test]
+fn untagged_enums_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Pair {
+        left: u8,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Filter {
+        Number(u64),
+        Pair(Pair),
+    }
+    // Known to the sender by the struct, and to the receiver in any case.
+    only_named(&Filter::Pair(Pair { left: 1 }), &["Filter`", "untagged"]);
+    only_named(&Filter::Number(7), &["Filter`", "untagged"]);
+    only_named(&vec![(1_u8, Filter::Number(7))], &["Filter`", "untagged"]);
+}
+
+#[test]
+fn adjacently_tagged_enums_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "type", content = "value")]
+    enum Message {
+        Ping,
+        Text(String),
+        Pair { left: u8, right: u8 },
+    }
+    for message in [Message::Ping, Message::Text("a".to_owned()), Message::Pair { left: 1, right: 2 }] {
+        only_named(&message, &["Message`", "`tag`"]);
+    }
+    only_named(&vec![Message::Ping, Message::Ping], &["Message`", "`tag`"]);
+}
+
+#[test]
+fn names_of_one_side_only_are_refused_for_fields() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Renamed {
+        #[serde(rename(serialize = "out", deserialize = "in"))]
+        field: u8,
+    }
+    refused(&Renamed { field: 1 }, &["`out`", "`Renamed`", "rename"]);
+}
+
+#[test]
+fn other_attributes_work() {
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Fields {
+        #[serde(rename = "id")]
+        number: u8,
+        #[serde(alias = "a_name", alias = "z_name")]
+        long_name: String,
+        #[serde(default)]
+        list: Vec<u8>,
+        #[serde(with = "crate::nested_status")]
+        status: Status,
+    }
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Variants {
+        #[serde(alias = "a_first", alias = "z_first")]
+        First,
+        #[serde(alias = "b_second")]
+        TheSecond(u8),
+        Third {
+            #[serde(alias = "y")]
+            x: u8,
+        },
+        #[serde(other)]
+        Other,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Transparent(Vec<Variants>);
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(from = "Vec<Variants>", into = "Vec<Variants>")]
+    struct Converted(Vec<Variants>);
+    impl From<Vec<Variants>> for Converted {
+        fn from(variants: Vec<Variants>) -> Self {
+            Self(variants)
+        }
+    }
+    impl From<Converted> for Vec<Variants> {
+        fn from(converted: Converted) -> Self {
+            converted.0
+        }
+    }
+    use crate::Status;
+    use Variants::{First, Other, TheSecond, Third};
+    let all = vec![First, TheSecond(1), Third { x: 2 }, Other];
+    works(&Fields { number: 1, long_name: "a".to_owned(), list: vec![1], status: Status::aborted("no") });
+    works(&Transparent(all.clone()));
+    works(&Converted(all.clone()));
+    // Its order differs each time.
+    works(&(0..20_u8).map(|key| (key, all.clone())).collect::<HashMap<_, _>>());
+}
+
+#[test]
+fn types_of_the_standard_library_work() {
+    use std::num::NonZeroU8;
+    use std::ops::{Bound, RangeInclusive};
+    use std::time::{Duration, SystemTime};
+    type First = (Duration, SystemTime, RangeInclusive<u8>, Bound<u8>, NonZeroU8);
+    type Second = (std::net::SocketAddr, std::net::IpAddr, Result<u8, String>, std::path::PathBuf, [u8; 32]);
+    let range = 1..=9_u8;
+    let first: First =
+        (Duration::new(1, 2), SystemTime::UNIX_EPOCH, range, Bound::Excluded(1), NonZeroU8::MIN);
+    works(&first);
+    let address = std::net::SocketAddr::from(([1, 2, 3, 4], 5));
+    assert_eq!(
+        sent::<Bincode, Second>(&(address, address.ip(), Err("no".to_owned()), "a/b".into(), [7; 32]))
+            .map(drop),
+        Ok(())
+    );
+}
+
+#[test]
+fn a_type_whose_own_code_refuses_a_value_is_refused_by_the_receiver() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(try_from = "Even")]
+    struct Odd {
+        number: u8,
+    }
+    #[derive(Deserialize)]
+    struct Even {
+        number: u8,
+    }
+    impl TryFrom<Even> for Odd {
+        type Error = &'static str;
+
+        fn try_from(Even { number }: Even) -> Result<Self, &'static str> {
+            if number % 2 == 1 { Ok(Self { number }) } else { Err("it is even") }
+        }
+    }
+    works(&Odd { number: 1 });
+    let mut bytes = Vec::new();
+    assert_eq!(Bincode::encode(&Some(Odd { number: 2 }), &mut bytes), Ok(()));
+    assert!(sent::<Bincode, _>(&Odd { number: 2 }).unwrap_err().contains("it is even"));
+}

@@ -1,0 +1,275 @@
+//! serde's derive makes two halves of a type that may differ: attributes can leave out a field or a variant in one of
+//! them. Names would tell; a positional codec has none, and decodes other values without an error.
+//!
+//! So the first time that a struct or a variant is encoded as part of a type, the bytes are decoded again, and what
+//! comes of them is compared. Later it costs one look-up in a table.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What to do about a type that a positional codec cannot hold.
+pub(super) const REMEDY: &str =
+    "use the codec MessagePack (feature `message-pack`) for this service, or another type";
+
+/// Number of entries of the table.
+const ENTRIES: usize = 1 << 12;
+/// Entries that are tried for one shape. A shape without one is checked each time.
+const TRIES: usize = 8;
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Hashes of the checked shapes; 0 for an unused entry. Every entry stands alone.
+static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+/// Entries where a hash may be.
+fn entries(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
+    let first = (hash >> 52) as usize;
+    (0..TRIES).map(move |next| &CHECKED[(first + next) % ENTRIES])
+}
+
+fn is_checked(hash: u64) -> bool {
+    entries(hash).any(|entry| entry.load(Ordering::Relaxed) == hash)
+}
+
+fn set_checked(hash: u64) {
+    let is_set =
+        |entry: &AtomicU64| match entry.compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(other) => other == hash,
+        };
+    let _ = entries(hash).any(is_set);
+}
+
+/// A struct, or a variant of an enum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shape {
+    Struct(&'static str),
+    Variant { name: &'static str, index: u32, variant: &'static str },
+}
+
+impl Shape {
+    /// Hash of the shape within a type, which the address of its name identifies.
+    #[inline]
+    fn hash(self, whole: &'static str, part: &'static str) -> u64 {
+        let number = match self {
+            Self::Struct(_) => 0,
+            Self::Variant { index, .. } => u64::from(index) + 1,
+        };
+        let address = |name: &str| name.as_ptr().addr() as u64;
+        let mixed =
+            (address(whole).wrapping_mul(ODD) ^ address(part)).wrapping_mul(ODD).rotate_left(32) ^ number;
+        mixed.wrapping_mul(ODD) | 1
+    }
+}
+
+/// The shapes of a value that is being encoded.
+#[derive(Debug)]
+pub(super) struct Shapes {
+    whole: &'static str,
+    /// Hashes of those that have not been checked.
+    unchecked: RefCell<Vec<u64>>,
+    record: Option<RefCell<Record>>,
+}
+
+/// The owner of named fields: a struct, or an enum and its variant.
+pub(super) type FieldsOf = (&'static str, Option<&'static str>);
+
+/// Returns the owner's kind and name, for errors.
+pub(super) fn described((name, variant): FieldsOf) -> String {
+    match variant {
+        Some(variant) => format!("variant `{name}::{variant}`"),
+        None => format!("struct `{name}`"),
+    }
+}
+
+/// Fields in the order in which they are encoded.
+type Written = (FieldsOf, Vec<&'static str>);
+
+/// All shapes of one value.
+#[derive(Debug, Default)]
+struct Record {
+    counts: BTreeMap<Shape, usize>,
+    fields: BTreeSet<Written>,
+    /// Structs and variants that are being encoded, the innermost last.
+    open: Vec<Written>,
+}
+
+impl Shapes {
+    /// Creates the shapes of a value of the type with this name.
+    #[inline]
+    pub(super) fn of_type(whole: &'static str) -> Self {
+        Self { whole, unchecked: RefCell::new(Vec::new()), record: None }
+    }
+
+    /// Creates the shapes of a value of which all are recorded.
+    pub(super) fn recorded(whole: &'static str) -> Self {
+        Self { record: Some(RefCell::default()), ..Self::of_type(whole) }
+    }
+
+    /// Notes a shape that is encoded in a value of the type `part`.
+    #[inline]
+    pub(super) fn note(&self, part: &'static str, shape: Shape) {
+        let hash = shape.hash(self.whole, part);
+        if !is_checked(hash) || self.record.is_some() {
+            self.note_unchecked(hash, shape);
+        }
+    }
+
+    #[cold]
+    fn note_unchecked(&self, hash: u64, shape: Shape) {
+        let mut unchecked = self.unchecked.borrow_mut();
+        match &self.record {
+            Some(record) => *record.borrow_mut().counts.entry(shape).or_default() += 1,
+            None if unchecked.last() == Some(&hash) => {}
+            None => unchecked.push(hash),
+        }
+    }
+
+    /// Records that fields of this owner follow.
+    #[inline]
+    pub(super) fn open(&self, owner: FieldsOf) {
+        if let Some(record) = &self.record {
+            record.borrow_mut().open.push((owner, Vec::new()));
+        }
+    }
+
+    /// Records a field of the innermost owner.
+    #[inline]
+    pub(super) fn field(&self, field: &'static str) {
+        if let Some(record) = &self.record
+            && let Some((_, fields)) = record.borrow_mut().open.last_mut()
+        {
+            fields.push(field);
+        }
+    }
+
+    /// Records that the innermost owner is complete.
+    #[inline]
+    pub(super) fn close(&self) {
+        if let Some(record) = &self.record {
+            let mut record = record.borrow_mut();
+            let complete = record.open.pop();
+            record.fields.extend(complete);
+        }
+    }
+
+    /// Returns true if no shape of the value needs a check.
+    #[inline]
+    pub(super) fn are_checked(&mut self) -> bool {
+        self.unchecked.get_mut().is_empty()
+    }
+
+    /// Remembers that the shapes of the value have been checked.
+    pub(super) fn set_checked(self) {
+        self.unchecked.into_inner().into_iter().for_each(set_checked);
+    }
+
+    /// Returns why the decoder, which knows these `lists`, takes a value for another one. The encoder has recorded
+    /// `self` from the value, and `again` from what came of it; `None` if it was not decoded. `is_whole` tells that
+    /// the value has come back in as many bytes.
+    pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
+        let record = self.record.as_ref()?.borrow();
+        let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
+        let moved = record.counts.iter().find_map(|(&shape, &count)| {
+            let has_come_back = again.as_ref().is_some_and(|again| again.counts.get(&shape) >= Some(&count));
+            if has_come_back { None } else { lists.moved(shape) }
+        });
+        moved.or_else(|| record.fields.iter().find_map(|written| lists.unread(written))).or_else(|| {
+            let unwritten = |written| if is_whole { None } else { lists.unwritten(written) };
+            record.fields.iter().find_map(unwritten)
+        })
+    }
+}
+
+/// The names of fields and variants, as a decoder's types list them. Aliases are among them.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,
+    enums: RefCell<Vec<(&'static str, &'static [&'static str])>>,
+    /// Those of the fields of variants.
+    variants: RefCell<Vec<&'static [&'static str]>>,
+}
+
+impl Lists {
+    /// Adds the fields of a struct.
+    pub(super) fn add_struct(&self, name: &'static str, fields: &'static [&'static str]) {
+        add(&self.structs, (name, fields));
+    }
+
+    /// Adds the variants of an enum.
+    pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
+        add(&self.enums, (name, variants));
+    }
+
+    /// Adds the fields of a variant.
+    pub(super) fn add_variant(&self, fields: &'static [&'static str]) {
+        add(&self.variants, fields);
+    }
+
+    /// Describes a variant whose number means another one, or none, to the decoder.
+    fn moved(&self, shape: Shape) -> Option<String> {
+        let Shape::Variant { name, index, variant } = shape else { return None };
+        let enums = self.enums.borrow();
+        let mut lists =
+            enums.iter().filter(|(listed, _)| *listed == name).map(|(_, variants)| *variants).peekable();
+        let taken = lists.peek()?.get(index as usize);
+        if lists.any(|variants| variants.get(index as usize) == Some(&variant)) {
+            return None;
+        }
+        let taken = taken.map_or("is none".to_owned(), |taken| format!("is `{taken}`"));
+        Some(format!(
+            "variant `{name}::{variant}` is encoded as number {index}, which {taken} for the decoder (serde's `skip` \
+             or `skip_deserializing` on a variant before it, or a `rename` of one side): {REMEDY}"
+        ))
+    }
+
+    /// Describes a field that is encoded, but not decoded.
+    fn unread(&self, (owner, fields): &Written) -> Option<String> {
+        let lists = self.fields_of(*owner);
+        if lists.is_empty() || lists.iter().any(|list| first_missing(fields, list).is_none()) {
+            return None;
+        }
+        let field = lists.iter().find_map(|list| first_missing(fields, list))?;
+        Some(format!(
+            "field `{field}` of {} is encoded, but not decoded at its place (serde's `skip_deserializing`, or a \
+             `rename` of one side): {REMEDY}",
+            described(*owner)
+        ))
+    }
+
+    /// Describes a field that is decoded, but not encoded.
+    fn unwritten(&self, (owner, fields): &Written) -> Option<String> {
+        let lists = self.fields_of(*owner);
+        if lists.iter().any(|list| list.len() <= fields.len()) {
+            return None;
+        }
+        let field = lists.iter().find_map(|list| list.iter().find(|field| !fields.contains(field)))?;
+        Some(format!(
+            "field `{field}` of {} is decoded, but not encoded (serde's `skip_serializing`, or `tag` with `content`): {REMEDY}",
+            described(*owner)
+        ))
+    }
+
+    /// Returns the lists that may be those of the owner.
+    fn fields_of(&self, (name, variant): FieldsOf) -> Vec<&'static [&'static str]> {
+        if variant.is_some() {
+            return self.variants.borrow().clone();
+        }
+        let structs = self.structs.borrow();
+        structs.iter().filter(|(listed, _)| *listed == name).map(|(_, fields)| *fields).collect()
+    }
+}
+
+/// Adds an item that is not there yet.
+fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
+    let mut list = list.borrow_mut();
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
+/// Returns the first of `fields` that does not follow the others in `list`.
+fn first_missing(fields: &[&'static str], list: &[&str]) -> Option<&'static str> {
+    let mut rest = list.iter();
+    fields.iter().find(|field| !rest.any(|listed| listed == *field)).copied()
+}
