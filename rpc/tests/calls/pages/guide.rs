@@ -2,7 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a user's program")]
 
-use crate::common::{LIMIT, Reporter, events, node as udp, until};
+use crate::common::{Guard, LIMIT, Reporter, events, node as udp, until};
 use crate::gate::Gate;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -90,7 +90,7 @@ async fn serve(address: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
         .serve(KvServer::new(Store::default()))
         .start_async()
         .await?;
-    stop.await; // until Ctrl-C, for example
+    stop.await;
     node.shutdown_async().await;
     Ok(())
 }
@@ -316,6 +316,17 @@ fn spawned_work_outlives_its_call() {
     assert_eq!(reported.next(), "a");
 }
 
+#[test]
+fn ordered_calls_run_side_by_side() {
+    let (gate, (reporter, reported)) = (Gate::default(), events());
+    let pair = Pair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
+    let client = pair.client();
+    let calls = std::thread::spawn(move || block_on(in_order(&client, Bytes::new(), Bytes::new())));
+    assert_eq!([reported.next(), reported.next()], ["started", "started"]);
+    gate.open();
+    assert_eq!(calls.join().unwrap(), Ok(()));
+}
+
 /// Returns the number of running handlers of a node.
 fn running(node: &Node) -> u64 {
     node.report().budgets.iter().find(|row| row.name == "running handlers").unwrap().used
@@ -479,6 +490,33 @@ fn node_is_drained_and_shut_down() {
     end(pair.server);
     let status = block_on(client.get("a".into())).unwrap_err();
     assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+}
+
+#[test]
+fn draining_node_refuses_new_peers_by_reason() {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    pair.server.drain();
+    let status = block_on(pair.client().get("a".into())).unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+}
+
+#[test]
+fn shutdown_drops_tasks_and_does_not_wait_for_them() {
+    let (reporter, reported) = events();
+    let network = InProcessNetwork::new();
+    let node = Node::builder().in_process(&network).grace(Duration::from_secs(3600)).start().unwrap();
+    let task = node.run_on(PollerIndex(0), |_| async move {
+        let guard = Guard(reporter);
+        trunkline::spawn(async move {
+            guard.0.tell("started");
+            std::future::pending::<()>().await;
+            drop(guard);
+        });
+    });
+    block_on(task).unwrap();
+    assert_eq!(reported.next(), "started");
+    node.shutdown();
+    assert_eq!(reported.next(), "dropped");
 }
 
 #[test]
