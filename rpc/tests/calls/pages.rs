@@ -1,35 +1,92 @@
-//! The programs on the pages for users of other crates. They compile, and are what the pages show.
+//! The Rust examples of the documents. Each document has a module here that contains its examples word for word, compiles
+//! them, and runs those that can run. Examples of another crate begin with its name in a comment.
 
-/// A page's program, and the text of both.
-macro_rules! page {
-    ($name:ident) => {
-        #[test]
-        fn $name() {
-            let page = include_str!(concat!("../../../docs/coming-from-", stringify!($name), ".md"));
-            assert_eq!(
-                program_of(page),
-                include_str!(concat!("pages/coming-from-", stringify!($name), ".rs"))
-            );
+use std::fs;
+use std::path::Path;
+
+mod budgets;
+#[allow(dead_code, unreachable_pub, reason = "a program that is compiled only")]
+mod coming_from_tarpc;
+#[allow(dead_code, unreachable_pub, reason = "a program that is compiled only")]
+mod coming_from_tonic;
+mod evolution;
+mod guide;
+mod readme;
+
+/// The documents with Rust examples, and the code of their modules.
+const DOCUMENTS: [(&str, &str); 6] = [
+    ("README.md", include_str!("pages/readme.rs")),
+    ("docs/budgets.md", include_str!("pages/budgets.rs")),
+    ("docs/coming-from-tarpc.md", include_str!("pages/coming_from_tarpc.rs")),
+    ("docs/coming-from-tonic.md", include_str!("pages/coming_from_tonic.rs")),
+    ("docs/evolution.md", include_str!("pages/evolution.rs")),
+    ("docs/rpc.md", include_str!("pages/guide.rs")),
+];
+
+#[test]
+fn examples_of_the_documents_are_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let pages = fs::read_dir(root.join("docs")).unwrap().map(|page| page.unwrap().path());
+    let mut checked = Vec::new();
+    for page in pages.chain([root.join("README.md")]).filter(|page| page.extension() == Some("md".as_ref())) {
+        let name = page.strip_prefix(root).unwrap().to_str().unwrap();
+        let program = DOCUMENTS.iter().find(|(document, _)| *document == name);
+        let text = fs::read_to_string(&page).unwrap();
+        for example in examples(&text) {
+            let (_, program) = program.unwrap_or_else(|| panic!("{name} has an example and no module"));
+            assert!(contains(program, &example), "not in the module of {name}:\n{}", example.join("\n"));
+            checked.push(name.to_owned());
         }
-    };
+    }
+    for (document, _) in DOCUMENTS {
+        assert!(checked.iter().any(|name| name == document), "{document} has no example");
+    }
 }
 
-#[allow(dead_code, unreachable_pub, reason = "a program of its own, which is compiled only")]
-mod with_tonic {
-    include!("pages/coming-from-tonic.rs");
+/// Returns the lines of each Rust example of a document.
+fn examples(document: &str) -> Vec<Vec<&str>> {
+    let mut found: Vec<Vec<&str>> = Vec::new();
+    let mut fence: Option<bool> = None;
+    for line in document.lines() {
+        match (line.trim_start().strip_prefix("```"), fence) {
+            (Some(info), None) => {
+                let is_rust = info.trim_start().to_lowercase().starts_with("rust");
+                fence = Some(is_rust);
+                found.extend(is_rust.then(Vec::new));
+            }
+            (Some(_), Some(_)) => fence = None,
+            (None, Some(true)) => found.last_mut().unwrap().push(line),
+            (None, _) => {}
+        }
+    }
+    let of_another_crate = |lines: &[&str]| ["// tonic", "// tarpc"].contains(&lines[0].trim());
+    found.retain(|lines| !of_another_crate(lines));
+    found
 }
 
-#[allow(dead_code, unreachable_pub, reason = "a program of its own, which is compiled only")]
-mod with_tarpc {
-    include!("pages/coming-from-tarpc.rs");
+/// Returns true if the lines follow each other in `program`, whatever their common indentation.
+fn contains(program: &str, lines: &[&str]) -> bool {
+    let program = program.lines().collect::<Vec<_>>();
+    let lines = without_indentation(lines);
+    program.windows(lines.len()).any(|part| without_indentation(part) == lines)
 }
 
-page!(tonic);
-page!(tarpc);
+fn without_indentation<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let text = lines.iter().filter(|line| !line.trim().is_empty());
+    let common = text.map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
+    lines.iter().map(|line| line.get(common..).unwrap_or("")).collect()
+}
 
-/// The parts of a page that are not code of the other crate, which its first line names.
-fn program_of(page: &str) -> String {
-    let parts = page.split("```rust\n").skip(1).filter_map(|part| part.split("```").next());
-    let is_other = |part: &&str| ["// tonic", "// tarpc"].iter().any(|other| part.starts_with(other));
-    parts.filter(|part| !is_other(part)).map(|part| format!("{part}\n")).collect()
+#[test]
+fn a_changed_example_is_found() {
+    let document =
+        "text\n```rust\nlet a = 1;\n\nlet b = 2;\n```\n```sh\nls\n```\n```rust,ignore\n// tonic\nx\n```\n";
+    let examples = examples(document);
+    assert_eq!(examples, [["let a = 1;", "", "let b = 2;"]]);
+    let is_in = |program| contains(program, &examples[0]);
+    assert!(is_in("fn f() {\n    let a = 1;\n\n    let b = 2;\n}"));
+    assert!(!is_in("fn f() {\n    let a = 1;\n\n    let b = 3;\n}"));
+    assert!(!is_in("fn f() {\n    let a = 1;\n\n        let b = 2;\n}"));
+    assert!(!is_in("fn f() {\n    let a = 1;\n    let b = 2;\n}"));
+    assert!(!is_in("let a = 1;"));
 }

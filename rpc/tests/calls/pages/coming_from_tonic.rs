@@ -42,4 +42,3 @@ async fn read(node: &Node) -> Result<Option<Bytes>, Status> {
     let client = KvClient::new(node.channel("127.0.0.1:7000"));
     client.with(&CallOptions::new().timeout(Duration::from_millis(200))).get("a".into()).await
 }
-

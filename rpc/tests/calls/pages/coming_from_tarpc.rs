@@ -36,4 +36,3 @@ async fn read(node: &Node) -> Result<Option<Bytes>, Status> {
     let client = KvClient::new(node.channel("127.0.0.1:7000"));
     client.get("a".into()).await
 }
-

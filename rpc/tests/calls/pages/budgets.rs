@@ -1,0 +1,33 @@
+//! The example of `docs/budgets.md`.
+
+use trunkline::{InProcessNetwork, Node, NodeBuilder};
+
+#[trunkline::service]
+trait Kv {
+    async fn get(&self, key: String) -> u32;
+    async fn scan(&self, from: String) -> u32;
+}
+
+struct Store;
+
+impl Kv for Store {
+    async fn get(&self, _: String) -> u32 {
+        1
+    }
+
+    async fn scan(&self, _: String) -> u32 {
+        2
+    }
+}
+
+#[rustfmt::skip]
+fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
+    builder.serve(KvServer::new(store).limit(1000).limit_scan(8))
+}
+
+#[test]
+fn limits_of_a_service_and_a_method_are_reported() {
+    let node = limited(Node::builder().in_process(&InProcessNetwork::new()), Store).start().unwrap();
+    let limits = node.report().limits.iter().map(|row| row.limit).collect::<Vec<_>>();
+    assert_eq!(limits, [1000, 8]);
+}

@@ -1,0 +1,559 @@
+//! The examples of `docs/rpc.md`, with the code around them.
+
+#![allow(unreachable_pub, reason = "a user's program")]
+
+use crate::common::{Guard, LIMIT, Reporter, events, node as udp, until};
+use crate::gate::Gate;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use trunkline::{
+    CallError, CallOptions, Code, Connect, Context, InProcessNetwork, Node, NodeBuilder, PollerIndex, Reason,
+    Resolve, Resolving, StartError, Target, block_on,
+};
+
+use trunkline::{Bytes, Status};
+
+#[trunkline::service]
+pub trait Kv {
+    async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
+    async fn put(&self, key: String, value: Bytes) -> Result<(), Status>;
+}
+
+/// The handler of the examples.
+#[derive(Default)]
+struct Store(Mutex<HashMap<String, Bytes>>);
+
+impl Kv for Store {
+    async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
+        Ok(self.0.lock()?.get(&key).cloned())
+    }
+
+    async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
+        self.0.lock()?.insert(key, value);
+        Ok(())
+    }
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A network in the process, with a server of `Kv` and a node that calls it.
+struct Pair {
+    network: InProcessNetwork,
+    server: Node,
+    node: Node,
+}
+
+impl Pair {
+    fn start(service: impl Into<trunkline::stub::Service>) -> Self {
+        let network = InProcessNetwork::new();
+        let server = Node::builder().in_process(&network).serve(service).start().unwrap();
+        let node = Node::builder().in_process(&network).start().unwrap();
+        Self { network, server, node }
+    }
+
+    fn builder(&self) -> NodeBuilder {
+        Node::builder().in_process(&self.network)
+    }
+
+    fn client(&self) -> KvClient {
+        KvClient::new(self.node.channel(self.server.local_address()))
+    }
+}
+
+/// Puts a value and reads it again.
+async fn try_out(client: &KvClient) -> Outcome {
+    client.put("a".into(), Bytes::from_static(b"1")).await?;
+    assert_eq!(client.get("a".into()).await?.as_deref(), Some(&b"1"[..]));
+    Ok(())
+}
+
+#[test]
+fn handler_is_shared_or_made_per_poller() {
+    let store = Arc::new(Store::default());
+    let one = KvServer::new(Store::default()); // one handler for all pollers: Send + Sync
+    let shared = KvServer::shared(Arc::clone(&store)); // the same; the program keeps a clone
+    let per_poller = KvServer::per_poller(|_| Ok::<_, Status>(Store::default())); // one per poller; need not be Send
+    for server in [one, shared, per_poller] {
+        block_on(try_out(&Pair::start(server).client())).unwrap();
+    }
+    assert!(store.0.lock().unwrap().contains_key("a"));
+}
+
+async fn serve(address: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+    let node = Node::builder()
+        .listen(address)
+        .tokio(Handle::current())
+        .serve(KvServer::new(Store::default()))
+        .start_async()
+        .await?;
+    stop.await;
+    node.shutdown_async().await;
+    Ok(())
+}
+
+#[test]
+fn node_serves_in_a_tokio_program() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let from = udp().start().unwrap();
+    let address = trunkline_testkit::fresh_address();
+    let stop = Gate::default();
+    let stopped = stop.clone();
+    let served = runtime.spawn(serve(address, async move { stopped.pass().await }));
+    let client = KvClient::new(from.channel(address));
+    let wait = CallOptions::new().timeout(LIMIT).connect(Connect::Wait);
+    assert_eq!(block_on(client.with(&wait).get("a".into())), Ok(None));
+    stop.open();
+    runtime.block_on(served).unwrap().unwrap();
+    assert_eq!(block_on(client.get("a".into())).unwrap_err().code(), Code::Unavailable);
+}
+
+#[trunkline::service]
+trait Images {
+    async fn size(&self, name: String) -> Result<(u32, u32), Status>;
+    #[offload]
+    async fn thumbnail(&self, name: String) -> Result<Bytes, Status>;
+    #[blocking]
+    async fn store(&self, cx: &Context, name: String, image: Bytes) -> Result<(), Status>;
+}
+
+struct Album;
+
+impl Images for Album {
+    async fn size(&self, _: String) -> Result<(u32, u32), Status> {
+        Ok((4, 3))
+    }
+
+    async fn thumbnail(&self, name: String) -> Result<Bytes, Status> {
+        Ok(name.into())
+    }
+
+    async fn store(&self, cx: &Context, _: String, _: Bytes) -> Result<(), Status> {
+        block_on(trunkline::yield_now());
+        assert!(!cx.is_cancelled());
+        Ok(())
+    }
+}
+
+#[test]
+fn methods_run_on_the_poller_and_in_the_pool() {
+    let pair = Pair::start(ImagesServer::new(Album));
+    let client = ImagesClient::new(pair.node.channel(pair.server.local_address()));
+    assert_eq!(block_on(client.size("a".into())), Ok((4, 3)));
+    assert_eq!(block_on(client.thumbnail("a".into())), Ok(Bytes::from_static(b"a")));
+    assert_eq!(block_on(client.store("a".into(), Bytes::new())), Ok(()));
+}
+
+async fn overlap(client: &KvClient) -> Result<(Option<Bytes>, Option<Bytes>), Status> {
+    let (left, right) = (client.get("left".into()), client.get("right".into()));
+    let (left, right) = (left.await?, right.await?);
+    Ok((left, right))
+}
+
+async fn in_time(client: &KvClient) -> Result<(KvClient, Option<Bytes>), Status> {
+    let quick = client.clone().with_timeout(Duration::from_millis(200)); // for all calls of this client
+    let options = CallOptions::new().timeout(Duration::from_secs(30)); // for one call, without allocation
+    let value = client.with(&options).get("a".into()).await?;
+    Ok((quick, value))
+}
+
+async fn patiently(client: &KvClient) -> Result<Option<Bytes>, Status> {
+    let patient = CallOptions::new().timeout(Duration::from_secs(30)).connect(Connect::Wait);
+    let value = client.with(&patient).get("a".into()).await?;
+    Ok(value)
+}
+
+async fn in_order(client: &KvClient, one: Bytes, two: Bytes) -> Result<(), Status> {
+    let client = client.ordered();
+    let first = client.put("a".into(), one);
+    let second = client.put("a".into(), two); // starts after the first, whenever the futures are polled
+    second.await?;
+    first.await
+}
+
+#[test]
+fn calls_overlap_have_options_and_an_order() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    let client = pair.client();
+    assert_eq!(block_on(overlap(&client))?, (None, None));
+    let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"2"));
+    block_on(in_order(&client, one, two.clone()))?;
+    let (_, value) = block_on(in_time(&client))?;
+    assert_eq!(value, Some(two.clone()));
+    assert_eq!(block_on(patiently(&client))?, Some(two));
+    Ok(())
+}
+
+#[test]
+fn time_limit_of_a_client_ends_its_calls() {
+    let (reporter, reported) = events();
+    let pair = Pair::start(KvServer::new(Durable { log: Log(Gate::default(), reporter) }));
+    let (quick, _) = block_on(in_time(&pair.client())).unwrap();
+    let status = block_on(quick.put("a".into(), Bytes::new())).unwrap_err();
+    assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)), "{status}");
+    drop(reported);
+}
+
+#[trunkline::service]
+trait Front {
+    async fn page(&self, path: String) -> Result<Bytes, Status>;
+}
+
+struct Gateway {
+    kv: KvLocal,
+}
+
+impl Front for Gateway {
+    async fn page(&self, path: String) -> Result<Bytes, Status> {
+        self.kv.get(path.clone()).await?.ok_or_else(|| Status::not_found(path))
+    }
+}
+
+#[test]
+fn handler_calls_by_a_local_client() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    block_on(try_out(&pair.client()))?;
+    let (builder, kv) = (pair.builder(), pair.server.local_address());
+    let front = FrontServer::per_poller(move |poller| KvLocal::connect(poller, kv).map(|kv| Gateway { kv }));
+    let node = builder.serve(front).start()?;
+    let client = FrontClient::new(pair.node.channel(node.local_address()));
+    assert_eq!(block_on(client.page("a".into()))?, "1");
+    assert_eq!(block_on(client.page("b".into())).unwrap_err().code(), Code::NotFound);
+    Ok(())
+}
+
+/// Tells how much time its call has left.
+struct Clock(Reporter<Duration>);
+
+impl Kv for Clock {
+    async fn get(&self, _: String) -> Result<Option<Bytes>, Status> {
+        Err(Status::unimplemented("it only tells the time"))
+    }
+
+    async fn put(&self, _: String, _: Bytes) -> Result<(), Status> {
+        self.0.tell(Context::current().and_then(|cx| cx.time_left()).unwrap());
+        Ok(())
+    }
+}
+
+/// Reports to an audit within its call's deadline, and beyond it.
+struct Audited {
+    audit: OnceLock<KvClient>,
+}
+
+impl Front for Audited {
+    async fn page(&self, key: String) -> Result<Bytes, Status> {
+        let (audit, value) = (self.audit.get().unwrap(), Bytes::new());
+        audit.put(key.clone(), value.clone()).await?;
+        record(audit, key, value).await?;
+        Ok(Bytes::new())
+    }
+}
+
+async fn record(audit: &KvClient, key: String, value: Bytes) -> Result<(), Status> {
+    Context::detached().scope(async { audit.put(key, value).await }).await
+}
+
+#[test]
+fn detached_context_lifts_the_deadline() {
+    let (reporter, reported) = events();
+    let pair = Pair::start(KvServer::new(Clock(reporter)));
+    let handler = Arc::new(Audited { audit: OnceLock::new() });
+    let front = pair.builder().serve(FrontServer::shared(Arc::clone(&handler))).start().unwrap();
+    let audit = KvClient::new(front.channel(pair.server.local_address()));
+    handler.audit.set(audit.with_timeout(Duration::from_secs(3600))).unwrap();
+    let client = FrontClient::new(pair.node.channel(front.local_address()));
+    let minute = CallOptions::new().timeout(Duration::from_secs(60));
+    block_on(client.with(&minute).page("a".into())).unwrap();
+    let (inherited, lifted) = (reported.next(), reported.next());
+    assert!(inherited <= Duration::from_secs(60), "{inherited:?}");
+    assert!(lifted > Duration::from_secs(1800), "{lifted:?}");
+}
+
+/// A log whose writes take until the gate is open.
+struct Log(Gate, Reporter<String>);
+
+impl Log {
+    fn append(&self, key: String, _: Bytes) -> impl Future<Output = Result<(), Status>> + use<> {
+        let (gate, reporter) = (self.0.clone(), self.1.clone());
+        async move {
+            reporter.tell("started".to_owned());
+            gate.pass().await;
+            reporter.tell(key);
+            Ok(())
+        }
+    }
+}
+
+struct Durable {
+    log: Log,
+}
+
+impl Kv for Durable {
+    async fn get(&self, _: String) -> Result<Option<Bytes>, Status> {
+        Ok(None)
+    }
+
+    async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
+        let write = self.log.append(key, value); // a future without borrows
+        trunkline::spawn(write).await?
+    }
+}
+
+#[test]
+fn spawned_work_outlives_its_call() {
+    let (gate, (reporter, reported)) = (Gate::default(), events());
+    let pair = Pair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
+    let client = pair.client();
+    let call = client.put("a".into(), Bytes::new());
+    assert_eq!(reported.next(), "started");
+    drop(call);
+    until("the handler is dropped", || (running(&pair.server) == 0).then_some(()));
+    gate.open();
+    assert_eq!(reported.next(), "a");
+}
+
+#[test]
+fn ordered_calls_run_side_by_side() {
+    let (gate, (reporter, reported)) = (Gate::default(), events());
+    let pair = Pair::start(KvServer::new(Durable { log: Log(gate.clone(), reporter) }));
+    let client = pair.client();
+    let calls = std::thread::spawn(move || block_on(in_order(&client, Bytes::new(), Bytes::new())));
+    assert_eq!([reported.next(), reported.next()], ["started", "started"]);
+    gate.open();
+    assert_eq!(calls.join().unwrap(), Ok(()));
+}
+
+/// Returns the number of running handlers of a node.
+fn running(node: &Node) -> u64 {
+    node.report().budgets.iter().find(|row| row.name == "running handlers").unwrap().used
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Receipt(u32);
+
+#[trunkline::service]
+trait Shop {
+    async fn order(&self, item: String) -> Result<Receipt, ShopError>;
+}
+
+#[trunkline::service]
+trait Bank {
+    async fn charge(&self, amount: u32) -> Result<u32, PaymentError>;
+}
+
+#[derive(Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[error("declined")]
+struct PaymentError;
+
+#[rustfmt::skip]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+enum ShopError {
+    #[error("only {0} are left")]
+    OutOfStock(u32),
+    #[error("payment: {0}")]
+    Payment(#[from] CallError<PaymentError>),
+    #[error("the warehouse: {0}")]
+    Warehouse(#[serde(with = "trunkline::nested_status")] #[from] Status),
+}
+
+async fn order(shop: &ShopClient, item: String) {
+    match shop.order(item).await {
+        Ok(receipt) => println!("{receipt:?}"),
+        Err(CallError::Handler(error)) => println!("refused: {error}"), // as the handler returned it
+        Err(CallError::Status(status)) if !status.may_have_run() => println!("not run: {status}"),
+        Err(CallError::Status(status)) => println!("may have run: {status}"),
+    }
+}
+
+struct Till {
+    bank: OnceLock<BankClient>,
+}
+
+impl Shop for Till {
+    async fn order(&self, item: String) -> Result<Receipt, ShopError> {
+        if item == "salt" {
+            return Err(ShopError::OutOfStock(0));
+        }
+        let bank = self.bank.get().ok_or_else(|| Status::unavailable("no bank yet"))?;
+        Ok(Receipt(bank.charge(7).await?))
+    }
+}
+
+struct Strict;
+
+impl Bank for Strict {
+    async fn charge(&self, _: u32) -> Result<u32, PaymentError> {
+        Err(PaymentError)
+    }
+}
+
+fn open_shop(builder: NodeBuilder, bank: SocketAddr) -> Result<(Arc<Till>, Node), StartError> {
+    let till = Arc::new(Till { bank: OnceLock::new() });
+    let node = builder.serve(ShopServer::shared(Arc::clone(&till))).start()?;
+    till.bank.set(BankClient::new(node.channel(bank))).ok();
+    Ok((till, node))
+}
+
+#[test]
+fn errors_of_handlers_arrive_as_they_were_returned() -> Outcome {
+    let pair = Pair::start(BankServer::new(Strict));
+    let (_, shop) = open_shop(pair.builder(), pair.server.local_address())?;
+    let client = ShopClient::new(pair.node.channel(shop.local_address()));
+    let error = block_on(client.order("salt".into())).unwrap_err();
+    assert!(matches!(error, CallError::Handler(ShopError::OutOfStock(0))), "{error}");
+    let error = block_on(client.order("pepper".into())).unwrap_err();
+    let declined = |error: &ShopError| matches!(error, ShopError::Payment(CallError::Handler(PaymentError)));
+    assert!(error.handler().is_some_and(declined), "{error}");
+    let early = pair.builder().serve(ShopServer::new(Till { bank: OnceLock::new() })).start()?;
+    let client = ShopClient::new(pair.node.channel(early.local_address()));
+    let error = block_on(client.order("pepper".into())).unwrap_err();
+    assert_eq!(error.to_string(), "the warehouse: Unavailable: no bank yet");
+    block_on(order(&client, "salt".into()));
+    Ok(())
+}
+
+fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
+    // Concurrent calls of the service, and of one method: limit_<method>.
+    builder.serve(KvServer::new(store).limit(1000).limit_get(800))
+}
+
+#[test]
+fn service_and_method_have_limits() -> Outcome {
+    let node = limited(Node::builder().in_process(&InProcessNetwork::new()), Store::default()).start()?;
+    let limits = node.report().limits.iter().map(|row| row.limit).collect::<Vec<_>>();
+    assert_eq!(limits, [1000, 800]);
+    Ok(())
+}
+
+/// A resolver that knows one server.
+#[derive(Debug)]
+struct Directory(SocketAddr);
+
+impl Resolve for Directory {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok(vec![self.0]) })
+    }
+}
+
+fn targets(node: &Node, [first, second]: [SocketAddr; 2], mine: Directory) -> [KvClient; 3] {
+    let by_name = KvClient::new(node.channel("kv.example:7000")); // a name
+    let by_list = KvClient::new(node.channel([first, second])); // the first address that answers
+    let by_resolver = KvClient::new(node.channel(Target::resolver(mine))); // your own `Resolve`
+    [by_name, by_list, by_resolver]
+}
+
+#[test]
+fn channels_lead_to_lists_and_resolvers() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    let server = pair.server.local_address();
+    let nobody = SocketAddr::new(server.ip(), server.port() ^ 1);
+    let [_, by_list, by_resolver] = targets(&pair.node, [nobody, server], Directory(server));
+    block_on(try_out(&by_list))?;
+    block_on(try_out(&by_resolver))
+}
+
+async fn on_a_poller(node: &Node, server: SocketAddr) -> Result<Option<Bytes>, Status> {
+    let task = node.run_on(PollerIndex(0), move |poller| async move {
+        let kv = KvLocal::connect(&poller, server)?;
+        kv.get("a".into()).await
+    });
+    let value = task.await??;
+    Ok(value)
+}
+
+#[test]
+fn task_runs_on_a_poller() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    block_on(try_out(&pair.client()))?;
+    assert_eq!(block_on(on_a_poller(&pair.node, pair.server.local_address()))?.as_deref(), Some(&b"1"[..]));
+    Ok(())
+}
+
+fn end(node: Node) {
+    node.drain(); // refuses requests as not run, reason Draining; running handlers finish
+    node.shutdown(); // the same, waits for handlers and their calls, then closes the sessions
+    drop(node); // a shutdown with a grace period of at most 200 ms
+}
+
+#[test]
+fn node_is_drained_and_shut_down() {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    let client = pair.client();
+    block_on(try_out(&client)).unwrap();
+    pair.server.drain();
+    let status = block_on(client.get("a".into())).unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+    end(pair.server);
+    let status = block_on(client.get("a".into())).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+}
+
+#[test]
+fn draining_node_refuses_new_peers_by_reason() {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    pair.server.drain();
+    let status = block_on(pair.client().get("a".into())).unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+}
+
+#[test]
+fn shutdown_drops_tasks_and_does_not_wait_for_them() {
+    let (reporter, reported) = events();
+    let network = InProcessNetwork::new();
+    let node = Node::builder().in_process(&network).grace(Duration::from_secs(3600)).start().unwrap();
+    let task = node.run_on(PollerIndex(0), |_| async move {
+        let guard = Guard(reporter);
+        trunkline::spawn(async move {
+            guard.0.tell("started");
+            std::future::pending::<()>().await;
+            drop(guard);
+        });
+    });
+    block_on(task).unwrap();
+    assert_eq!(reported.next(), "started");
+    node.shutdown();
+    assert_eq!(reported.next(), "dropped");
+}
+
+#[test]
+fn stores_a_value() -> Result<(), Box<dyn std::error::Error>> {
+    let network = InProcessNetwork::new();
+    let server = Node::builder().in_process(&network).serve(KvServer::new(Store::default())).start()?;
+    let node = Node::builder().in_process(&network).start()?;
+    let client = KvClient::new(node.channel(server.local_address()));
+    block_on(client.put("a".into(), Bytes::from_static(b"1")))?;
+    assert_eq!(block_on(client.get("a".into()))?.as_deref(), Some(&b"1"[..]));
+    Ok(())
+}
+
+async fn copy(kv: &impl KvCalls, from: &str, to: &str) -> Result<(), Status> {
+    let value = kv.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
+    kv.put(to.to_owned(), value).await
+}
+
+struct Empty;
+
+impl KvCalls for Empty {
+    async fn get(&self, _: String) -> Result<Option<Bytes>, Status> {
+        Ok(None)
+    }
+
+    async fn put(&self, _: String, _: Bytes) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+#[test]
+fn generic_code_calls_clients_and_mocks() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    let client = pair.client();
+    block_on(try_out(&client))?;
+    block_on(copy(&client, "a", "b"))?;
+    assert_eq!(block_on(client.get("b".into()))?.as_deref(), Some(&b"1"[..]));
+    assert_eq!(block_on(copy(&Empty, "a", "b")).unwrap_err().code(), Code::NotFound);
+    Ok(())
+}

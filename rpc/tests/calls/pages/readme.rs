@@ -1,0 +1,31 @@
+//! The example of `README.md`.
+
+#![allow(unreachable_pub, reason = "a user's program")]
+
+use trunkline::{Node, Status};
+
+#[trunkline::service]
+pub trait Greeter {
+    async fn greet(&self, name: String) -> Result<String, Status>;
+}
+
+struct Polite;
+
+impl Greeter for Polite {
+    async fn greet(&self, name: String) -> Result<String, Status> {
+        Ok(format!("Good day, {name}!"))
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = Node::builder().listen("127.0.0.1:0").serve(GreeterServer::new(Polite)).start()?;
+    let node = Node::builder().listen("127.0.0.1:0").start()?;
+    let client = GreeterClient::new(node.channel(server.local_address()));
+    println!("{}", trunkline::block_on(client.greet("trunk".into()))?);
+    Ok(())
+}
+
+#[test]
+fn first_example_runs() {
+    main().unwrap();
+}
