@@ -4,11 +4,12 @@
 //! `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen`
 //! calls [`generate_file`].
 //!
-//! Emitted code names no other crate but `trunkline`.
+//! Emitted code names no other crate but `trunkline`, by the path in the option `crate` if there is one.
 
 #![forbid(unsafe_code)]
 
 mod build;
+mod crate_path;
 mod emit;
 mod errors;
 mod hash;
@@ -36,8 +37,23 @@ use syn::{Item, ItemTrait};
 /// possible.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand_options(Options::parse, arguments, item)
+}
+
+/// As [`expand`], where no external crate is named `trunkline`: the option `crate` has to say where it is.
+#[must_use]
+pub fn expand_renamed(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand_options(Options::parse_renamed, arguments, item)
+}
+
+fn expand_options(
+    parse: fn(TokenStream, &mut Errors) -> Options,
+    arguments: TokenStream,
+    item: TokenStream,
+) -> TokenStream {
     let mut errors = Errors::default();
-    let options = Options::parse(arguments, &mut errors);
+    let options = parse(arguments, &mut errors);
+    let is_known = !options.is_lost();
     let parsed =
         syn::parse2::<ItemTrait>(item.clone()).map_err(|error| match syn::parse2::<Item>(item.clone()) {
             Ok(other) => syn::Error::new_spanned(other, "a service must be a trait"),
@@ -48,6 +64,8 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return quote!(#errors #item);
     };
     let service = parse::service(options, parsed.clone(), &mut errors);
+    // Without the crate there are no stubs.
+    let service = service.filter(|_| is_known);
     match (errors.finish(), service) {
         (Ok(()), Some(service)) => emit::service(&service),
         (checked, service) => {

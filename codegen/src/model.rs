@@ -2,7 +2,7 @@
 
 use crate::hash::{method_hash, service_hash};
 use crate::payload::Payload;
-use syn::{Attribute, Ident, Type, Visibility};
+use syn::{Attribute, Ident, Path, Type, Visibility};
 
 /// A service.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub struct Service {
     pub oldest: u32,
     /// The type of the codec; bincode if `None`.
     pub codec: Option<Type>,
+    /// Path of the crate `trunkline` where the trait is; `::trunkline` if `None`.
+    pub krate: Option<Path>,
     /// Documentation and other attributes of the trait.
     pub attributes: Vec<Attribute>,
     /// Its methods, in the order of the trait.
@@ -106,6 +108,16 @@ pub enum ErrorType {
     Report(Type),
     /// Another one. It is sent as it is, unless it is `Status` by another name.
     Other(Type),
+}
+
+impl ErrorType {
+    /// The type as written.
+    #[must_use]
+    pub const fn ty(&self) -> &Type {
+        match self {
+            Self::Status(ty) | Self::Report(ty) | Self::Other(ty) => ty,
+        }
+    }
 }
 
 impl Service {

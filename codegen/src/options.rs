@@ -1,12 +1,15 @@
-//! Options of the attribute: `name = "..."`, `version = N`, `accepts = M..=N`, `codec = Type`.
+//! Options of the attribute: `name = "..."`, `version = N`, `accepts = M..=N`, `codec = Type`,
+//! `crate = path`.
 
 use crate::errors::Errors;
 use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream, Parser as _};
-use syn::{Attribute, Ident, LitInt, LitStr, Meta, Token, Type};
+use syn::{Attribute, Ident, LitInt, LitStr, Meta, Path, Token, Type};
 
 /// List of the valid options, for error messages.
-const ALL: &str = "expected `name = \"...\"`, `version = N`, `accepts = M..=N` or `codec = Type`";
+const ALL: &str =
+    "expected `name = \"...\"`, `version = N`, `accepts = M..=N`, `codec = Type` or `crate = path`";
 
 /// The parsed arguments of the attribute.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +22,9 @@ pub(crate) struct Options {
     pub(crate) accepts: Option<Accepts>,
     /// Type of the codec; bincode if `None`.
     pub(crate) codec: Option<Type>,
+    /// Path of the crate `trunkline`; `::trunkline` if `None`.
+    pub(crate) krate: Option<Path>,
+    is_lost: bool,
 }
 
 /// A range of versions.
@@ -76,10 +82,29 @@ impl Options {
         errors.take(parsed).unwrap_or_default()
     }
 
+    /// Parses the options where no external crate is named `trunkline`.
+    pub(crate) fn parse_renamed(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let before = errors.len();
+        let mut options = Self::parse(tokens, errors);
+        options.is_lost = options.krate.is_none();
+        if options.is_lost && errors.len() == before {
+            let text = "no crate is named `trunkline` here; if it has another name, or another crate re-exports it, give its path: \
+                        `#[rpc::service(crate = rpc)]`";
+            errors.push(syn::Error::new(Span::call_site(), text));
+        }
+        options
+    }
+
+    /// Returns true if emitted code cannot name the crate `trunkline`.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Parses one option.
     fn one(&mut self, input: ParseStream<'_>, seen: &mut Vec<Ident>) -> syn::Result<()> {
         let key: Ident =
-            input.parse().map_err(|error| syn::Error::new(error.span(), format!("invalid option: {ALL}")))?;
+            // `crate` is a keyword.
+            Ident::parse_any(input).map_err(|error| syn::Error::new(error.span(), format!("invalid option: {ALL}")))?;
         input.parse::<Token![=]>()?;
         match key.to_string().as_str() {
             "name" => self.name = Some(value(input, "a name in quotes: `name = \"...\"`")?),
@@ -88,6 +113,7 @@ impl Options {
             "codec" => {
                 self.codec = Some(value(input, "the type of a codec: `codec = trunkline::codec::Bincode`")?)
             }
+            "crate" => self.krate = Some(path(input)?),
             other => return Err(syn::Error::new(key.span(), format!("unknown option `{other}`: {ALL}"))),
         }
         if seen.contains(&key) {
@@ -102,6 +128,13 @@ impl Options {
 fn value<T: Parse>(input: ParseStream<'_>, what: &str) -> syn::Result<T> {
     let at = input.span();
     input.parse().map_err(|_| syn::Error::new(at, format!("expected {what}")))
+}
+
+/// Parses a path without type arguments, which an import accepts.
+fn path(input: ParseStream<'_>) -> syn::Result<Path> {
+    const WHAT: &str = "the path of the crate `trunkline`, without quotes: `crate = facade::trunkline`";
+    let at = input.span();
+    input.call(Path::parse_mod_style).map_err(|_| syn::Error::new(at, format!("expected {WHAT}")))
 }
 
 fn version(input: ParseStream<'_>) -> syn::Result<u32> {

@@ -1,10 +1,12 @@
 //! Parses a trait into the model, and reports an error at each invalid place.
 
+use crate::crate_path::crate_path;
 use crate::errors::Errors;
 use crate::model::{Argument, ErrorType, Method, Output, Runs, Service};
-use crate::options::Options;
+use crate::options::{self, Options};
 use crate::payload::Payload;
 use crate::types::{bare, generic_arguments, is_bytes, is_named, is_report, is_unit, unsendable};
+use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use std::collections::HashSet;
 use syn::ext::IdentExt as _;
@@ -46,6 +48,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     if let Some(accepts) = &options.accepts {
         accepts.check(version, errors);
     }
+    let krate = |span| crate_path(&item.ident, options.krate.as_ref(), span);
     let (mut idents, mut names) = (HashSet::new(), HashSet::new());
     let mut methods = Vec::new();
     for member in item.items {
@@ -58,7 +61,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
             errors.add(&ident, format!("another method is named `{ident}`"));
             continue;
         }
-        let Some(method) = method(function, errors) else { continue };
+        let Some(method) = method(function, &krate, errors) else { continue };
         if !names.insert(method.name.clone()) {
             let text =
                 format!("another method is named `{}` on the wire; give `{ident}` another name", method.name);
@@ -76,7 +79,8 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
         name,
         version,
         oldest: options.accepts.as_ref().map_or(version, |accepts| accepts.oldest),
-        codec: options.codec,
+        codec: options.codec.clone(),
+        krate: options.krate.clone(),
         attributes: item.attrs,
         methods,
     })
@@ -84,18 +88,30 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
 
 /// Removes and returns the attribute that marks a service.
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribute> {
-    let at = attributes.iter().position(|attribute| {
-        attribute.path().segments.last().is_some_and(|segment| segment.ident == "service")
-            && attribute.path().segments.iter().any(|segment| segment.ident == "trunkline")
-    })?;
+    let at = attributes.iter().position(marks_service)?;
     Some(attributes.remove(at))
 }
 
-/// Names of the generated clients' own functions.
-const TAKEN: [&str; 5] = ["connect", "ordered", "with", "with_timeout", "clone"];
+/// Returns true for `#[trunkline::service]`, and for an attribute whose option `crate` says that it is the same.
+fn marks_service(attribute: &Attribute) -> bool {
+    let written =
+        attribute.path().segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>();
+    let Some((last, prefix)) = written.split_last() else { return false };
+    if last != "service" || prefix.iter().any(|name| name == "trunkline") {
+        return last == "service";
+    }
+    let given = Options::parse(options::of(attribute), &mut Errors::default()).krate;
+    given.is_some_and(|path| {
+        prefix.is_empty()
+            || path.segments.iter().map(|segment| segment.ident.to_string()).eq(prefix.iter().cloned())
+    })
+}
+
+/// Names of the generated clients' own functions. Those that take `self` by value would hide the method.
+const TAKEN: [&str; 7] = ["connect", "ordered", "with", "with_timeout", "clone", "into", "try_into"];
 
 /// Parses a method. Returns `None` if it has an error.
-fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
+fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Errors) -> Option<Method> {
     let TraitItemFn { mut attrs, sig, default, .. } = function;
     let (ident, before) = (sig.ident.clone(), errors.len());
     check_signature(&sig, errors);
@@ -116,7 +132,7 @@ fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
         errors.add(condition, format!("`{ident}` cannot be conditional: both sides must agree on it"));
     }
     let (context, arguments) = arguments(&sig, errors);
-    let output = output(&sig, errors);
+    let output = output(&sig, krate, errors);
     if let Some(output) = &output
         && one_way
         && !(is_unit(&output.ty) && output.error.is_none())
@@ -190,7 +206,8 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     errors.refuse(&sig.variadic, format!("`{ident}` cannot be variadic"));
     let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
         if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
-    if !by_reference {
+    // A lifetime of the receiver's is an error already.
+    if !by_reference && sig.generics.params.is_empty() {
         errors.add(ident, format!("`{ident}` has to take `&self` first"));
     }
 }
@@ -222,8 +239,8 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
             context = Some(Argument { ident, ty, is_named_bytes: false, raw: false });
             continue;
         }
-        if let Some(remedy) = unsendable(&typed.ty) {
-            errors.add(&typed.ty, format!("argument `{ident}` of `{method}` cannot be sent: {remedy}"));
+        if let Some((place, remedy)) = unsendable(&typed.ty) {
+            errors.add(place, format!("argument `{ident}` of `{method}` cannot be sent: {remedy}"));
         }
         if let Some(attribute) = typed.attrs.first() {
             errors.add(attribute, format!("argument `{ident}` of `{method}` cannot have attributes"));
@@ -249,10 +266,16 @@ fn context_type(ty: &Type) -> Option<Type> {
     (is_plain && is_named(&reference.elem, "Context")).then(|| (*reference.elem).clone())
 }
 
-fn output(sig: &Signature, errors: &mut Errors) -> Option<Output> {
+fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Errors) -> Option<Output> {
     let whole: Type = match &sig.output {
         ReturnType::Default => parse_quote!(()),
         ReturnType::Type(_, ty) => bare(ty).clone(),
+    };
+    // The compiler finds the error in an alias.
+    let aliased = |whole: &Type| {
+        let krate = krate(whole.span());
+        let is_result = quote_spanned!(whole.span()=> { #krate::stub::Named::<#whole>::IS_RESULT });
+        Type::Verbatim(quote_spanned!(whole.span()=> <#whole as #krate::stub::Fallible<#is_result>>::Error))
     };
     let (ty, error) = match generic_arguments(&whole, "Result").as_slice() {
         [success, error, ..] if is_named(error, "Status") => {
@@ -261,20 +284,21 @@ fn output(sig: &Signature, errors: &mut Errors) -> Option<Output> {
         [success, error, ..] if is_report(error) => {
             ((*success).clone(), Some(ErrorType::Report((*error).clone())))
         }
-        [success] if is_report(&whole) => {
-            let error = quote_spanned!(whole.span()=> <#whole as ::trunkline::stub::Fallible>::Error);
-            ((*success).clone(), Some(ErrorType::Report(Type::Verbatim(error))))
-        }
+        [success] if is_report(&whole) => ((*success).clone(), Some(ErrorType::Report(aliased(&whole)))),
         [success, error, ..] => ((*success).clone(), Some(ErrorType::Other((*error).clone()))),
-        // An alias; the compiler finds the error in it.
-        [success] => {
-            let error = quote_spanned!(whole.span()=> <#whole as ::trunkline::stub::Fallible>::Error);
-            ((*success).clone(), Some(ErrorType::Other(Type::Verbatim(error))))
-        }
+        [success] => ((*success).clone(), Some(ErrorType::Other(aliased(&whole)))),
         [] => (whole.clone(), None),
     };
-    if let Some(remedy) = unsendable(&ty) {
-        errors.add(&ty, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
+    let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
+    if let Some((place, remedy)) = unsendable(&ty) {
+        // An opaque type is the future of a function that is not `async`, which is an error already.
+        if sig.asyncness.is_some() || !matches!(ty, Type::ImplTrait(_)) {
+            errors.add(place, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
+        }
+        return None;
+    }
+    if let Some((place, remedy)) = failed {
+        errors.add(place, format!("the error of `{}` cannot be sent: {remedy}", sig.ident));
         return None;
     }
     let optional = generic_arguments(&ty, "Option").first().copied().filter(|ty| is_bytes(ty));

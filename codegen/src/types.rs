@@ -11,54 +11,49 @@ pub(crate) fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// Why a type cannot be decoded from received bytes, with the remedy.
-pub(crate) fn unsendable(ty: &Type) -> Option<&'static str> {
-    match bare(ty) {
-        Type::Reference(_) => {
-            Some("it is a reference; take a type that owns its data, such as `String` or `Vec<T>`")
-        }
-        Type::Slice(_) => Some("its size is unknown; take a `Vec<T>`"),
-        Type::ImplTrait(_) => Some("its type must be known on both sides; name it"),
+/// The part of a type that cannot be decoded from received bytes, and why not, with the remedy.
+pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
+    let remedy = match bare(ty) {
+        Type::Reference(reference) => match bare(&reference.elem) {
+            Type::Path(path) if path.path.is_ident("str") => "it is a reference; take a `String`",
+            Type::Slice(_) => "it is a reference; take a `Vec<T>`",
+            _ => "it is a reference; take a type that owns its data, such as `String` or `Vec<T>`",
+        },
+        Type::Slice(_) => "its size is unknown; take a `Vec<T>`",
+        Type::ImplTrait(_) | Type::Infer(_) => "its type must be known on both sides; name it",
         Type::TraitObject(_) => {
-            Some("its type must be known on both sides; take an enum of the types that it may be")
+            "its type must be known on both sides; take an enum of the types that it may be"
         }
-        Type::Ptr(_) | Type::FnPtr(_) => Some("an address means nothing at the other side"),
-        Type::Never(_) => {
-            Some("there is no value of this type; a method that returns nothing has no return type")
+        Type::Ptr(_) | Type::FnPtr(_) => "an address means nothing at the other side",
+        Type::Never(_) => "there is no value of this type; a method that returns nothing has no return type",
+        Type::Tuple(tuple) => return tuple.elems.iter().find_map(unsendable),
+        Type::Array(array) => return unsendable(&array.elem),
+        Type::Path(path) => {
+            return path.path.segments.iter().find_map(|segment| in_arguments(ty, &segment.arguments));
         }
-        Type::Infer(_) => Some("its type must be known on both sides; name it"),
-        other if borrows(other) => Some(
-            "it borrows; take a type that owns its data, with `String` in place of `&str`, `Vec<T>` in place of `&[T]`, and `'static` in \
-             place of another lifetime",
-        ),
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some((ty, remedy))
 }
-
-/// Whether a type is written with a reference, or with a lifetime that is not `'static`.
-fn borrows(ty: &Type) -> bool {
-    match bare(ty) {
-        Type::Reference(_) => true,
-        Type::Tuple(tuple) => tuple.elems.iter().any(borrows),
-        Type::Array(array) => borrows(&array.elem),
-        Type::Path(path) => path.path.segments.iter().any(|segment| {
-            let PathArguments::AngleBracketed(list) = &segment.arguments else { return false };
-            list.args.iter().any(|argument| match argument {
-                GenericArgument::Lifetime(lifetime) => lifetime.ident != "static",
-                GenericArgument::Type(ty) => borrows(ty),
-                _ => false,
-            })
-        }),
-        _ => false,
-    }
-}
-
 pub(crate) fn is_unit(ty: &Type) -> bool {
     matches!(bare(ty), Type::Tuple(tuple) if tuple.elems.is_empty())
 }
 
 pub(crate) fn is_bytes(ty: &Type) -> bool {
     is_named(ty, "Bytes")
+}
+
+/// The same for the arguments of a type with parameters.
+fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a Type, &'static str)> {
+    let PathArguments::AngleBracketed(list) = arguments else { return None };
+    list.args.iter().find_map(|argument| match argument {
+        GenericArgument::Lifetime(lifetime) if lifetime.ident != "static" => {
+            Some((ty, "it borrows; take a type that owns its data, or one with the lifetime `'static`"))
+        }
+        // A box owns what it points to.
+        GenericArgument::Type(ty) if !matches!(bare(ty), Type::Slice(_)) => unsendable(ty),
+        _ => None,
+    })
 }
 
 /// Whether it is a type of this name, without parameters.

@@ -59,6 +59,18 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_the_crate_is_an_option() {
+        let methods = "{ async fn one(&self, a: u8) -> Result<Option<Bytes>, Status>; #[blocking] async fn two(&self) -> Result<u8>; }";
+        for attribute in ["facade::rpc::service(crate = facade::rpc)", "service(crate = facade::rpc)"] {
+            let stubs = generate(&format!("#[{attribute}]\ntrait Kv {methods}")).unwrap();
+            assert!(stubs.contains("use facade::rpc as __KvCrate;"), "{stubs}");
+            assert!(!stubs.contains("::trunkline"), "{stubs}");
+        }
+        let foreign = "#[other::service(crate = facade::rpc)]\ntrait Kv {}\n";
+        assert_eq!(generate(foreign).unwrap(), foreign);
+    }
+
+    #[test]
     fn all_errors_are_reported_at_once() {
         let source = "#[trunkline::service]\ntrait Bad { fn one(&self); async fn two(self); type T; }";
         let errors: Vec<_> =

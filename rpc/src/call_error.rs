@@ -8,6 +8,7 @@ use crate::status::Status;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::marker::PhantomData;
 
 /// The error of a call whose method has its own error type.
 ///
@@ -157,16 +158,77 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     }
 }
 
-/// The return type of a method that can fail. Finds the error type in an alias of `Result`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a `Result`",
-    label = "a type named `Result` has to be one"
-)]
-pub trait Fallible {
+/// A type in the place of a handler's error. An emitted assertion refuses a type that is not a [`HandlerError`]; as for a
+/// codec (`codec/coding.rs`), the functions of [`NotFailing`] let everything else compile.
+#[derive(Debug)]
+pub struct Failing<C, E>(PhantomData<fn() -> (C, E)>);
+
+impl<C, E: HandlerError<C>> Failing<C, E> {
+    /// True if the type can be the error of a method.
+    pub const IS_POSSIBLE: bool = true;
+
+    /// Converts the handler's error to the failure of its call.
+    pub fn into_failure(error: E, replier: &Replier) -> Failure {
+        error.into_failure(replier)
+    }
+
+    /// Returns the response if it is a success.
+    ///
+    /// # Errors
+    /// Returns the handler's error, or a status if that cannot be decoded.
+    pub fn check(response: Response) -> Result<Response, E::Call> {
+        E::check(response)
+    }
+}
+
+/// The fallback of [`Failing`] for types that cannot be sent.
+pub trait NotFailing<E> {
+    /// Always false: the type cannot be sent.
+    const IS_POSSIBLE: bool = false;
+
+    /// Stands for a failure.
+    #[must_use]
+    fn into_failure(_: E, _: &Replier) -> Failure {
+        Failure::Handler(Status::internal("an assertion next to the stubs refuses the error"))
+    }
+
+    /// Stands for a checked response.
+    ///
+    /// # Errors
+    /// None.
+    fn check<F>(response: Response) -> Result<Response, F> {
+        Ok(response)
+    }
+}
+
+impl<C, E> NotFailing<E> for Failing<C, E> {}
+
+/// The error of the client's method for a handler's error. `IS_STATUS` says whether that is [`Status`], so that every type
+/// has one.
+pub trait MethodError<const IS_STATUS: bool> {
+    /// The error of the client's method.
+    type Call: From<Status>;
+}
+
+impl MethodError<true> for Status {
+    type Call = Self;
+}
+
+impl<E> MethodError<false> for E {
+    type Call = CallError<E>;
+}
+
+/// The return type of a method that can fail. Finds the error type in an alias of `Result`. `IS_RESULT` says whether it is
+/// one; of other types, which an emitted assertion refuses, the error is [`Status`].
+pub trait Fallible<const IS_RESULT: bool> {
     /// The error type.
     type Error;
 }
 
-impl<T, E> Fallible for Result<T, E> {
+impl<T, E> Fallible<true> for Result<T, E> {
     type Error = E;
+}
+
+impl<T> Fallible<false> for T {
+    type Error = Status;
 }

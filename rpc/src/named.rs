@@ -1,5 +1,5 @@
-//! The macro sees only the names of types. It sends a type named `Bytes` as raw bytes, and treats an error named
-//! `Status` as one.
+//! The macro sees only the names of types. It sends a type named `Bytes` as raw bytes, treats an error named
+//! `Status` as one, and takes a type named `Result` apart.
 //!
 //! Emitted assertions refuse another type with such a name, and [`Bytes`] under another name, because the raw
 //! arguments are part of a method's identity. As for a codec (`codec/coding.rs`), the functions of the trait let
@@ -49,6 +49,32 @@ impl Named<Context> {
 impl Named<Option<Bytes>> {
     /// True if the type is an optional [`Bytes`].
     pub const IS_OPTIONAL_BYTES: bool = true;
+
+    /// Returns the bytes that are sent for a value.
+    #[inline]
+    #[must_use]
+    pub fn optional_body(value: Option<Bytes>) -> Option<Bytes> {
+        value
+    }
+
+    /// Returns the value of received bytes.
+    #[inline]
+    #[must_use]
+    pub fn optional_value(bytes: Option<Bytes>) -> Option<Bytes> {
+        bytes
+    }
+}
+
+impl<T, E> Named<Result<T, E>> {
+    /// True if the type is a [`Result`].
+    pub const IS_RESULT: bool = true;
+
+    /// Returns the outcome of a handler.
+    #[inline]
+    #[allow(clippy::missing_errors_doc, reason = "it returns its argument")]
+    pub fn result(value: Result<T, E>) -> Result<T, E> {
+        value
+    }
 }
 
 impl Named<Status> {
@@ -73,6 +99,8 @@ pub trait NotNamed<T> {
     /// Always false for another type.
     const IS_OPTIONAL_BYTES: bool = false;
     /// Always false for another type.
+    const IS_RESULT: bool = false;
+    /// Always false for another type.
     const IS_STATUS: bool = false;
 
     /// Stands for the bytes of a value.
@@ -84,6 +112,24 @@ pub trait NotNamed<T> {
     /// Stands for a value.
     #[must_use]
     fn value(_: Bytes) -> T {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Stands for the bytes of an optional value.
+    #[must_use]
+    fn optional_body(_: T) -> Option<Bytes> {
+        None
+    }
+
+    /// Stands for an optional value.
+    #[must_use]
+    fn optional_value(_: Option<Bytes>) -> T {
+        unreachable!("{REFUSED}")
+    }
+
+    /// Stands for an outcome.
+    #[allow(clippy::missing_errors_doc, reason = "it is never called")]
+    fn result<S, E>(_: T) -> Result<S, E> {
         unreachable!("{REFUSED}")
     }
 
@@ -127,6 +173,7 @@ mod tests {
             assert!(Named::<Blob>::IS_BYTES && !Named::<other::Bytes>::IS_BYTES);
             assert!(Named::<Option<Blob>>::IS_OPTIONAL_BYTES && !Named::<Blob>::IS_OPTIONAL_BYTES);
             assert!(!Named::<Option<Blob>>::IS_BYTES && !Named::<Vec<u8>>::IS_BYTES);
+            assert!(Named::<std::io::Result<u8>>::IS_RESULT && !Named::<Option<u8>>::IS_RESULT);
             assert!(Named::<Trouble>::IS_STATUS && !Named::<other::Status>::IS_STATUS);
         }
     }

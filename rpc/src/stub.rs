@@ -1,7 +1,7 @@
 //! The API that generated code uses. Programs need it only for stubs written by hand.
 
 pub use crate::call::{Call, Decoded, Response, Wait};
-pub use crate::call_error::{Fallible, HandlerError};
+pub use crate::call_error::{Failing, Fallible, HandlerError, MethodError, NotFailing};
 pub use crate::client::{LocalWait, SharedWait};
 pub use crate::codec::{
     ArgumentList, Coded, Coding, DecodeArguments, DecodeValue, Decoder, EncodeArguments, EncodeValue,

@@ -44,6 +44,7 @@ use proc_macro::TokenStream;
 /// | `name = "..."` | the name on the wire; the trait's own by default |
 /// | `version = N` | the version of the schema; 1 by default |
 /// | `accepts = M..=N` | versions up to this one that a side can do with: a client and a server need one in common |
+/// | `crate = path` | where the crate `trunkline` is, if it has another name or another crate re-exports it; `::trunkline` by default |
 /// | `codec = Type` | how values become bytes, `trunkline::codec::Bincode` by default; `MessagePack` lets fields and variants be added |
 ///
 /// Methods are `async fn`, take `&self`
@@ -52,8 +53,8 @@ use proc_macro::TokenStream;
 /// `CallError<E>`, which is the handler's error or the `Status` of a call that a node ended. A method marked
 /// `#[oneway]` returns nothing and sends no reply: the client's method returns `Result<(), Status>`, and `Ok` says that the
 /// request is in the server's memory, not that it has run, nor that the server has such a method; a server logs the one-way calls that
-/// it refuses. No method can be named `clone`, `connect`, `ordered`,
-/// `with` or `with_timeout`, which the clients have for themselves; `#[name = "connect"]` at a method gives it that name on the wire. The last argument of type `Bytes`, and results of type
+/// it refuses. No method can be named `clone`, `connect`, `into`, `ordered`,
+/// `try_into`, `with` or `with_timeout`, which the clients have for themselves; `#[name = "connect"]` at a method gives it that name on the wire. The last argument of type `Bytes`, and results of type
 /// `Bytes` and `Option<Bytes>`, are sent as raw bytes; serde encodes everything else.
 ///
 /// Arguments may be added at the end of a method while clients and servers without them are in use: those that a client does
@@ -65,5 +66,46 @@ use proc_macro::TokenStream;
 /// a `Status`.
 #[proc_macro_attribute]
 pub fn service(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    trunkline_codegen::expand(arguments.into(), item.into()).into()
+    let expand = if has_trunkline(std::env::args()) {
+        trunkline_codegen::expand
+    } else {
+        trunkline_codegen::expand_renamed
+    };
+    expand(arguments.into(), item.into()).into()
+}
+
+/// Returns true if the compiler, which runs this macro, was given a crate of the name `trunkline`, or if its command line does
+/// not tell. Without the crate each path in the stubs would be an error.
+fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
+    let words = &command_line.collect::<Vec<_>>();
+    let values = |option: &'static str| {
+        words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(option)? {
+            "" => words.get(at + 1).map(String::as_str),
+            rest => rest.strip_prefix('='),
+        })
+    };
+    let is_itself = values("--crate-name").any(|name| name == "trunkline");
+    // `name`, `name=path` or `options:name=path`
+    let mut names = values("--extern")
+        .map(|value| value.split('=').next().unwrap_or(value))
+        .map(|name| name.rsplit(':').next().unwrap_or(name))
+        .peekable();
+    is_itself || names.peek().is_none() || names.any(|name| name == "trunkline")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_trunkline;
+
+    #[test]
+    fn the_command_line_tells_if_the_crate_has_another_name() {
+        let has = |line: &str| has_trunkline(line.split(' ').map(str::to_owned));
+        assert!(has(
+            "rustc --crate-name shop --extern serde=/lib/libserde.rlib --extern trunkline=/lib/libtrunkline-1.rlib"
+        ));
+        assert!(has("rustc --extern=priv:trunkline=/lib/libtrunkline-1.rlib"));
+        assert!(has("rustc --crate-name trunkline --extern serde=/lib/libserde.rlib"));
+        assert!(has("rustc @arguments"), "it does not tell");
+        assert!(!has("rustc --crate-name shop --extern rpc=/lib/libtrunkline-1.rlib"));
+    }
 }

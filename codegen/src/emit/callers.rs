@@ -4,8 +4,8 @@
 //! thread also implements the trait for a single thread.
 
 use super::client::{Kind, result, span_of};
-use super::{codec_alias, quiet};
-use crate::model::{ErrorType, Method, Service};
+use super::quiet;
+use crate::model::{Method, Service};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
@@ -69,20 +69,11 @@ fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     let Method { ident, arguments, .. } = method;
     let names = arguments.iter().map(|argument| &argument.ident);
     let types = arguments.iter().map(|argument| &argument.ty);
-    let (result, _) = result(service, method);
+    let result = result(service, method);
     let span = span_of(method);
     let bound = kind.bound(span);
     let future = quote_spanned!(span=> impl ::core::future::Future<Output = #result> #bound);
-    // It always holds. Without it the compiler would report the derives that an error lacks one by one, next to the
-    // text that names them.
-    let holds = match &method.output.error {
-        Some(ErrorType::Other(error)) => {
-            let codec = codec_alias(service);
-            quote_spanned!(span=> where #error: ::trunkline::stub::HandlerError<#codec>)
-        }
-        _ => TokenStream::new(),
-    };
-    quote!(fn #ident(&self, #(#names: #types),*) -> #future #holds)
+    quote!(fn #ident(&self, #(#names: #types),*) -> #future)
 }
 
 fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {

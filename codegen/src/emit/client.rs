@@ -1,6 +1,6 @@
 //! Emits the client stubs: one for any thread, one for tasks of a poller.
 
-use super::{codec_alias, constant, quiet};
+use super::{codec_alias, constant, krate, quiet};
 use crate::model::{ErrorType, Method, Service};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
@@ -44,17 +44,18 @@ const METHODS: &str = " Calling a method starts the call: the arguments are enco
 /// Emits the struct of a client stub with its methods, and its variant with options.
 pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
+    let krate = krate(service, Span::call_site());
     let (client, channel, from, summary) = match kind {
         Kind::Shared => (
             format_ident!("{ident}Client"),
-            quote!(::trunkline::Channel),
-            quote!(::trunkline::Node),
+            quote!(#krate::Channel),
+            quote!(#krate::Node),
             format!(" A client of [`{ident}`] for any thread and any executor. Cloning it is cheap."),
         ),
         Kind::Local => (
             format_ident!("{ident}Local"),
-            quote!(::trunkline::LocalChannel),
-            quote!(::trunkline::PollerContext),
+            quote!(#krate::LocalChannel),
+            quote!(#krate::PollerContext),
             format!(" A client of [`{ident}`] for tasks on one poller. Its calls stay on that thread."),
         ),
     };
@@ -78,7 +79,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
         #[doc = ""]
         #[doc = #METHODS]
         #quiet
-        #[derive(Debug, Clone)]
+        #[derive(::core::fmt::Debug, ::core::clone::Clone)]
         #visibility struct #client {
             channel: #channel,
         }
@@ -96,7 +97,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
             #visibility fn connect(
                 from: &#from,
                 server: impl ::std::net::ToSocketAddrs,
-            ) -> ::core::result::Result<Self, ::trunkline::Status> {
+            ) -> ::core::result::Result<Self, #krate::Status> {
                 ::core::result::Result::Ok(Self { channel: <#channel>::connect(from, server)? })
             }
 
@@ -109,7 +110,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
 
             /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
             #[must_use]
-            #visibility fn with<'c, 'o>(&'c self, options: &'o ::trunkline::CallOptions) -> #with<'c, 'o> {
+            #visibility fn with<'c, 'o>(&'c self, options: &'o #krate::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
             }
 
@@ -139,10 +140,10 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
 
         #[doc = #summary_with]
         #quiet
-        #[derive(Debug, Clone, Copy)]
+        #[derive(::core::fmt::Debug, ::core::clone::Clone, ::core::marker::Copy)]
         #visibility struct #with<'c, 'o> {
             channel: &'c #channel,
-            options: &'o ::trunkline::CallOptions,
+            options: &'o #krate::CallOptions,
         }
 
         #quiet
@@ -152,70 +153,86 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     }
 }
 
-/// Returns the type of a client method's outcome, and the conversion of the handler's own error type, if it has one.
-pub(super) fn result(service: &Service, method: &Method) -> (TokenStream, Option<TokenStream>) {
-    let (ty, codec) = (&method.output.ty, codec_alias(service));
+/// Returns the type of a client method's outcome.
+pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
+    let (ty, error) = (&method.output.ty, error(service, method));
+    quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
+}
+
+/// Returns the type of a client method's error. It exists for every type in the place of a handler's error, so that only
+/// an assertion fails if that cannot be sent.
+fn error(service: &Service, method: &Method) -> TokenStream {
+    let span = span_of(method);
+    let krate = krate(service, span);
     match &method.output.error {
         // If another type is named `Status`, that is reported once, where the declaration is checked.
-        None | Some(ErrorType::Status(_) | ErrorType::Report(_)) => {
-            (quote!(::core::result::Result<#ty, ::trunkline::Status>), None)
-        }
-        Some(ErrorType::Other(error)) => {
-            let span = error.span();
-            let error = quote_spanned!(span=> <#error as ::trunkline::stub::HandlerError<#codec>>);
-            (quote_spanned!(span=> ::core::result::Result<#ty, #error::Call>), Some(error))
-        }
+        None | Some(ErrorType::Status(_) | ErrorType::Report(_)) => quote_spanned!(span=> #krate::Status),
+        Some(ErrorType::Other(error)) => quote_spanned! {span=>
+            <#error as #krate::stub::MethodError<{ #krate::stub::Named::<#error>::IS_STATUS }>>::Call
+        },
     }
 }
 
 /// Returns the span of the return type as written, where the compiler reports errors of the method's future.
 pub(super) fn span_of(method: &Method) -> Span {
-    match &method.output.error {
+    let written = match &method.output.error {
         Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),
         None => method.output.whole.span(),
-    }
+    };
+    // Emitted variables are those of the stubs, also if a `macro_rules!` macro was passed the type.
+    written.resolved_at(Span::call_site())
 }
 
 fn function(service: &Service, method: &Method, kind: Kind, through: Through) -> TokenStream {
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
+    let krate = krate(service, Span::call_site());
     let (constant, codec) = (constant(service, method), codec_alias(service));
     let argument_names = arguments.iter().map(|argument| &argument.ident);
     let argument_types = arguments.iter().map(|argument| &argument.ty);
     let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| {
         let (name, ty) = (&argument.ident, &argument.ty);
-        quote!(::trunkline::stub::Coding::<#codec, #ty>::of(&#name))
+        quote!(#krate::stub::Coding::<#codec, #ty>::of(&#name))
     });
     let raw = arguments.iter().find(|argument| argument.raw).map_or_else(
-        || quote!(::trunkline::Bytes::new()),
+        || quote!(#krate::Bytes::new()),
         |argument| {
             let (name, ty) = (&argument.ident, &argument.ty);
-            quote!(::trunkline::stub::Named::<#ty>::body(#name))
+            quote!(#krate::stub::Named::<#ty>::body(#name))
         },
     );
     let ty = &output.ty;
     let span = span_of(method);
-    let (result, error) = result(service, method);
-    let check = error.map(|error| quote_spanned!(span=> #error::check(__response)?));
+    let result = result(service, method);
+    let check = match &output.error {
+        Some(ErrorType::Other(own)) => {
+            let (error, krate) = (error(service, method), super::krate(service, span));
+            Some(quote_spanned! {span=>
+                let __response: ::core::result::Result<#krate::stub::Response, #error> =
+                    #krate::stub::Failing::<#codec, #own>::check(__response);
+            })
+        }
+        _ => None,
+    };
     let raw_type = &output.raw;
     let take = match output.payload {
-        Payload::Coded => quote!(value(::trunkline::stub::Coding::<#codec, #ty>::decoder())),
-        Payload::Bytes => quote!(bytes().map(::trunkline::stub::Named::<#raw_type>::value)),
+        Payload::Coded => quote!(value(#krate::stub::Coding::<#codec, #ty>::decoder())),
+        Payload::Bytes => quote!(bytes().map(#krate::stub::Named::<#raw_type>::value)),
         Payload::OptionalBytes => {
-            quote!(optional_bytes().map(|__bytes| __bytes.map(::trunkline::stub::Named::<#raw_type>::value)))
+            quote!(optional_bytes().map(#krate::stub::Named::<#ty>::optional_value))
         }
     };
     let (call, decode) = match (one_way, check) {
         (true, _) => (quote!(send), quote!(|_| ::core::result::Result::Ok(()))),
         (false, None) => (quote!(call), quote!(|__response| __response.#take)),
         // `?` converts a status to the error of the method.
-        (false, Some(checked)) => {
-            let steps = quote!(let __value = #checked.#take?; ::core::result::Result::Ok(__value));
-            (quote!(call), quote!(|__response| { #steps }))
+        (false, Some(check)) => {
+            let steps = quote!(let __value = __response?.#take?; ::core::result::Result::Ok(__value));
+            (quote!(call), quote!(|__response| { #check #steps }))
         }
     };
     let (receiver, lifetime, options) = match through {
-        Through::Client => (quote!(&self), quote!('_), quote!(&::trunkline::CallOptions::new())),
+        Through::Client => (quote!(&self), quote!('_), quote!(&#krate::CallOptions::new())),
         Through::With => (quote!(self), quote!('c), quote!(self.options)),
     };
     // What the compiler finds wrong with the future it reports at the type that the author wrote.

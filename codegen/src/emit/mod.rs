@@ -12,8 +12,9 @@ mod server;
 
 pub(crate) use fallback::fallback;
 
+use crate::crate_path::crate_path;
 use crate::model::{Argument, Method, Runs, Service};
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Ident;
 use syn::ext::IdentExt as _;
@@ -70,6 +71,7 @@ fn declaration(service: &Service) -> TokenStream {
 /// that a service may be declared in a function.
 fn names(service: &Service) -> TokenStream {
     let (service_name, codec) = (service_name(service), codec_alias(service));
+    let krate = krate(service, Span::call_site());
     let Service { name, version, oldest, .. } = service;
     let (hash, codec_type) = (service.hash(), codec_type(service));
     let methods = service.methods.iter().map(|method| {
@@ -77,42 +79,62 @@ fn names(service: &Service) -> TokenStream {
         let (text, hash, one_way) = (&method.name, service.method_hash(method), method.one_way);
         quote! {
             #[allow(dead_code, non_upper_case_globals)]
-            static #constant: ::trunkline::stub::MethodName =
-                ::trunkline::stub::MethodName { service: &#service_name, name: #text, hash: #hash, one_way: #one_way };
+            static #constant: #krate::stub::MethodName =
+                #krate::stub::MethodName { service: &#service_name, name: #text, hash: #hash, one_way: #one_way };
         }
     });
+    // A path that does not exist is one error at this import: the compiler reports none where the alias is used.
+    let import = service.krate.as_ref().map(|path| {
+        let alias = crate_path(&service.ident, Some(path), Span::call_site());
+        quote!(#[allow(unused_imports)] use #path as #alias;)
+    });
     quote! {
+        #import
+
         #[allow(dead_code)]
         type #codec = #codec_type;
 
         #[allow(dead_code, non_upper_case_globals)]
-        static #service_name: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+        static #service_name: #krate::stub::ServiceName = #krate::stub::ServiceName {
             name: #name,
             version: #version,
             oldest: #oldest,
-            codec: <#codec as ::trunkline::codec::Codec>::ID,
-            codec_name: <#codec as ::trunkline::codec::Codec>::NAME,
+            codec: <#codec as #krate::codec::Codec>::ID,
+            codec_name: <#codec as #krate::codec::Codec>::NAME,
             hash: #hash,
         };
 
         #(#methods)*
 
         #[allow(unused_imports)]
-        use ::trunkline::stub::{NoCoding as _, NotNamed as _};
+        use #krate::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
     }
 }
 
 fn codec_type(service: &Service) -> TokenStream {
-    service.codec.as_ref().map_or_else(|| quote!(::trunkline::codec::Bincode), |codec| quote!(#codec))
+    service.codec.as_ref().map_or_else(
+        || {
+            let krate = krate(service, Span::call_site());
+            quote!(#krate::codec::Bincode)
+        },
+        |codec| quote!(#codec),
+    )
 }
 
+/// Returns the name of the service's static. Statics of methods have an underscore after the trait's name, so that no method
+/// has this one.
 fn service_name(service: &Service) -> Ident {
-    format_ident!("__{}_SERVICE", service.ident.unraw())
+    format_ident!("__{}Service", service.ident.unraw())
 }
 
 /// Returns the name of the codec alias that the stubs use.
 fn codec_alias(service: &Service) -> Ident {
     format_ident!("__{}Codec", service.ident.unraw())
+}
+
+/// Returns the path of the crate `trunkline` in emitted code, for errors at `span`.
+fn krate(service: &Service, span: Span) -> TokenStream {
+    crate_path(&service.ident, service.krate.as_ref(), span)
 }
 
 fn constant(service: &Service, method: &Method) -> Ident {

@@ -3,10 +3,11 @@
 //! Each assertion names its method and argument, and fails at the type as written. No other part of the stubs fails to
 //! compile for the same reason.
 
-use super::codec_alias;
+use super::{codec_alias, krate};
 use crate::model::{ErrorType, Method, Service};
+use crate::payload::Payload;
 use crate::types::is_bytes;
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Type;
 use syn::ext::IdentExt as _;
@@ -18,11 +19,13 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 }
 
 fn of_method(service: &Service, method: &Method) -> TokenStream {
-    let codec = codec_alias(service);
+    let (codec, paths) = (codec_alias(service), |ty: &Type| krate(service, ty.span()));
+    let krate = krate(service, Span::call_site());
     let name = method.ident.unraw();
     let mut all = TokenStream::new();
     let mut holds = |ty: &Type, what: TokenStream, text: String| {
-        all.extend(quote_spanned!(ty.span()=> const _: () = ::trunkline::stub::require(#what, #text);));
+        let krate = paths(ty);
+        all.extend(quote_spanned!(ty.span()=> const _: () = #krate::stub::require(#what, #text);));
     };
     let bytes = |what: &str| {
         format!(
@@ -45,20 +48,43 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         let ty = &argument.ty;
         let what = format!("argument `{}` of `{name}`", argument.ident.unraw());
         if argument.raw {
-            holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_BYTES), bytes(&what));
+            holds(ty, quote!(#krate::stub::Named::<#ty>::IS_BYTES), bytes(&what));
             continue;
         }
-        holds(ty, quote!(::trunkline::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+        let named = quote!(#krate::stub::Named::<#ty>);
+        let text = format!(
+            "{what} is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`"
+        );
+        holds(ty, quote!(!#named::IS_CONTEXT), text);
+        holds(
+            ty,
+            quote!(#named::IS_CONTEXT || #krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE),
+            coded(&what),
+        );
         if !is_bytes(ty) {
-            holds(ty, quote!(!::trunkline::stub::Named::<#ty>::IS_BYTES), hidden(&what));
+            holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
     }
     let (ty, what) = (&method.output.ty, format!("the result of `{name}`"));
     match &method.output.raw {
-        Some(raw) => holds(raw, quote!(::trunkline::stub::Named::<#raw>::IS_BYTES), bytes(&what)),
+        Some(raw) => {
+            let is_bytes = quote!(#krate::stub::Named::<#raw>::IS_BYTES);
+            holds(raw, is_bytes.clone(), bytes(&what));
+            if method.output.payload == Payload::OptionalBytes {
+                let text = format!("{what}: {}", standard("Option"));
+                holds(ty, quote!(!#is_bytes || #krate::stub::Named::<#ty>::IS_OPTIONAL_BYTES), text);
+            }
+        }
         None => {
-            holds(ty, quote!(::trunkline::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
-            let named = quote!(::trunkline::stub::Named::<#ty>);
+            let named = quote!(#krate::stub::Named::<#ty>);
+            let is_result =
+                if method.output.error.is_none() { quote!(#named::IS_RESULT) } else { quote!(false) };
+            let text = format!(
+                "{what} is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the \
+                 name `Result`"
+            );
+            holds(ty, quote!(!#is_result), text);
+            holds(ty, quote!(#is_result || #krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
             holds(ty, quote!(!(#named::IS_BYTES || #named::IS_OPTIONAL_BYTES)), hidden(&what));
         }
     }
@@ -67,14 +93,34 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         let text = format!(
             "the context of `{name}` must be `&trunkline::Context`; all other arguments are sent, and must own their data"
         );
-        holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_CONTEXT), text);
+        holds(ty, quote!(#krate::stub::Named::<#ty>::IS_CONTEXT), text);
     }
     if let Some(ErrorType::Status(ty)) = &method.output.error {
         let text = format!(
             "the error of `{name}`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own \
              type, for example by `use ... as Refusal`"
         );
-        holds(ty, quote!(::trunkline::stub::Named::<#ty>::IS_STATUS), text);
+        holds(ty, quote!(#krate::stub::Named::<#ty>::IS_STATUS), text);
+    }
+    if let Some(ErrorType::Other(ty)) = &method.output.error {
+        let text = format!(
+            "the error of `{name}` cannot be sent: add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of \
+             its fields, or return `trunkline::Status`; for an error of anyhow or eyre write `anyhow::Result<T>` or \
+             `eyre::Result<T>`, and use the feature of that name"
+        );
+        holds(ty, quote!(#krate::stub::Failing::<#codec, #ty>::IS_POSSIBLE), text);
+    }
+    if method.output.error.is_some() {
+        let whole = &method.output.whole;
+        let text = format!("{what}: {}", standard("Result"));
+        holds(whole, quote!(#krate::stub::Named::<#whole>::IS_RESULT), text);
     }
     all
+}
+
+/// Returns the remedy for a type that has the name of one of the standard library's.
+fn standard(name: &str) -> String {
+    format!(
+        "a type named `{name}` must be the standard library's; rename your own type, for example by `use ... as Own{name}`"
+    )
 }

@@ -1,9 +1,9 @@
 //! Emits the server stub.
 
-use super::{codec_alias, constant, quiet, service_name};
+use super::{codec_alias, constant, krate, quiet, service_name};
 use crate::model::{Argument, ErrorType, Method, Runs, Service};
 use crate::payload::Payload;
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
@@ -12,6 +12,7 @@ use syn::spanned::Spanned as _;
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let server = format_ident!("{ident}Server");
+    let krate = krate(service, Span::call_site());
     let names = service_name(service);
     let limits = methods.iter().map(|method| limit(service, method));
     let entries = methods.iter().map(|method| entry(service, method));
@@ -26,8 +27,8 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 
         #[doc = #summary]
         #quiet
-        #[derive(Debug)]
-        #visibility struct #server(::trunkline::stub::Service);
+        #[derive(::core::fmt::Debug)]
+        #visibility struct #server(#krate::stub::Service);
 
         #quiet
         impl #server {
@@ -42,7 +43,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             #visibility fn shared<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::sync::Arc<__Handler>,
             ) -> Self {
-                Self(::trunkline::stub::Service::new(&#names, move |_, methods| {
+                Self(#krate::stub::Service::new(&#names, move |_, methods| {
                     Self::__register(::std::rc::Rc::new(::std::sync::Arc::clone(&handler)), methods);
                     ::core::result::Result::Ok(())
                 }) #pooled)
@@ -64,14 +65,14 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             ///
             /// A limit of 0 is refused when the node starts.
             #[must_use]
-            #visibility fn limit(self, most: u32) -> Self {
+            #visibility fn limit(self, most: ::core::primitive::u32) -> Self {
                 Self(self.0.limit(most))
             }
 
             #(#limits)*
         }
 
-        impl ::core::convert::From<#server> for ::trunkline::stub::Service {
+        impl ::core::convert::From<#server> for #krate::stub::Service {
             fn from(server: #server) -> Self {
                 server.0
             }
@@ -84,13 +85,16 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
     let refuses = format_ident!("__{}PerPoller", ident.unraw());
+    let krate = krate(service, Span::call_site());
     let (bound, make) = if is_pooled {
         (
             quote!(#ident + #refuses),
             quote!({
                 // No handler has the bound.
                 let _ = make;
-                ::core::result::Result::Err("methods of the service run in the worker pool".into())
+                ::core::result::Result::Err(::core::convert::Into::into(
+                    "methods of the service run in the worker pool",
+                ))
             }),
         )
     } else {
@@ -112,15 +116,15 @@ fn per_poller(service: &Service, is_pooled: bool) -> (TokenStream, TokenStream) 
         /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
         #[must_use]
         #visibility fn per_poller<__Handler: #bound, __Failure>(
-            make: impl Fn(&::trunkline::PollerContext) -> ::core::result::Result<__Handler, __Failure>
+            make: impl ::core::ops::Fn(&#krate::PollerContext) -> ::core::result::Result<__Handler, __Failure>
                 + ::core::marker::Send
                 + ::core::marker::Sync
                 + 'static,
         ) -> Self
         where
-            __Failure: ::core::convert::Into<::trunkline::stub::Cause>,
+            __Failure: ::core::convert::Into<#krate::stub::Cause>,
         {
-            Self(::trunkline::stub::Service::new(&#names, move |#context, #methods| #make))
+            Self(#krate::stub::Service::new(&#names, move |#context, #methods| #make))
         }
     };
     let refusal = service.pooled().next().map_or_else(TokenStream::new, |_| refusal(service, &refuses));
@@ -156,17 +160,17 @@ fn refusal(service: &Service, refuses: &syn::Ident) -> TokenStream {
 
 /// Emits the signature of the function that registers the methods.
 fn register(service: &Service, is_pooled: bool) -> TokenStream {
-    let ident = &service.ident;
+    let (ident, krate) = (&service.ident, krate(service, Span::call_site()));
     if is_pooled {
         quote! {
             fn __register<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
-                methods: &mut ::trunkline::stub::Methods,
+                methods: &mut #krate::stub::Methods,
             )
         }
     } else {
         quote! {
-            fn __register<__Shared>(handler: ::std::rc::Rc<__Shared>, methods: &mut ::trunkline::stub::Methods)
+            fn __register<__Shared>(handler: ::std::rc::Rc<__Shared>, methods: &mut #krate::stub::Methods)
             where
                 __Shared: ::core::ops::Deref + 'static,
                 __Shared::Target: #ident + ::core::marker::Sized,
@@ -183,7 +187,7 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
     quote! {
         #[doc = #summary]
         #[must_use]
-        #visibility fn #name(self, most: u32) -> Self {
+        #visibility fn #name(self, most: ::core::primitive::u32) -> Self {
             Self(self.0.limit_method(&#constant, most))
         }
     }
@@ -192,49 +196,58 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
 /// Emits the registration of one method: decode the arguments, call the handler, encode the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
+    let krate = krate(service, Span::call_site());
     let (constant, codec) = (constant(service, method), codec_alias(service));
     let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
     let coded_names = coded.iter().map(|argument| &argument.ident);
     let decoders = coded.iter().map(|argument| {
         let ty = &argument.ty;
-        quote!(::trunkline::stub::Coding::<#codec, #ty>::decoder())
+        quote!(#krate::stub::Coding::<#codec, #ty>::decoder())
     });
     let texts = coded.iter().map(|argument| argument.ident.unraw().to_string());
     let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
         let (name, ty) = (&argument.ident, &argument.ty);
-        quote! { let #name = ::trunkline::stub::Named::<#ty>::value(__request.into_body()); }
+        quote! { let #name = #krate::stub::Named::<#ty>::value(__request.into_body()); }
     });
     let all = method.arguments.iter().map(|argument| &argument.ident).collect::<Vec<_>>();
     let (take_context, context) = match &method.context {
         Some(Argument { ty, .. }) => {
-            let context = quote!(::trunkline::stub::Named::<#ty>::context(__request.context()));
+            let context = quote!(#krate::stub::Named::<#ty>::context(__request.context()));
             (quote!(let __context = #context;), quote!(&__context,))
         }
         None if method.runs != Runs::Poller => (quote!(let __context = __request.context();), quote!()),
         None => (quote!(), quote!()),
     };
-    let question = method.output.error.as_ref().map(|error| match error {
-        ErrorType::Status(ty) => {
-            quote_spanned!(ty.span()=> .map_err(::trunkline::stub::Named::<#ty>::failure)?)
-        }
-        ErrorType::Report(ty) => quote_spanned! {ty.span()=>
-            .map_err(|__error| ::trunkline::stub::Failure::Handler(::trunkline::Status::from(__error)))?
-        },
-        ErrorType::Other(ty) => quote_spanned! {ty.span()=>
-            .map_err(|__error| ::trunkline::stub::HandlerError::<#codec>::into_failure(__error, &__replier))?
-        },
-    });
     let (ty, raw_type) = (&method.output.ty, &method.output.raw);
+    let unwrapped = method.output.error.as_ref().map(|error| {
+        let (whole, failed) = (&method.output.whole, error.ty());
+        let at = super::client::span_of(method);
+        let krate = super::krate(service, at);
+        let convert = match error {
+            ErrorType::Status(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::failure),
+            ErrorType::Report(ty) => quote_spanned! {at=>
+                |__error| #krate::stub::Failure::Handler(#krate::Status::from(__error))
+            },
+            ErrorType::Other(ty) => quote_spanned! {at=>
+                |__error| #krate::stub::Failing::<#codec, #ty>::into_failure(__error, &__replier)
+            },
+        };
+        let named = quote_spanned!(at=> #krate::stub::Named::<#whole>::result(__value));
+        quote! {
+            let __value: ::core::result::Result<#ty, #failed> = #named;
+            let __value = __value.map_err(#convert)?;
+        }
+    });
     let reply = match method.output.payload {
-        Payload::Coded => quote!(value(&::trunkline::stub::Coding::<#codec, #ty>::of(&__value))),
-        Payload::Bytes => quote!(bytes(::trunkline::stub::Named::<#raw_type>::body(__value))),
+        Payload::Coded => quote!(value(&#krate::stub::Coding::<#codec, #ty>::of(&__value))),
+        Payload::Bytes => quote!(bytes(#krate::stub::Named::<#raw_type>::body(__value))),
         Payload::OptionalBytes => {
-            quote!(optional_bytes(__value.map(::trunkline::stub::Named::<#raw_type>::body)))
+            quote!(optional_bytes(#krate::stub::Named::<#ty>::optional_body(__value)))
         }
     };
     // What the compiler finds wrong with sending a call to another thread it reports at the method.
     let at = ident.span();
-    let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = __context.clone(););
+    let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = ::core::clone::Clone::clone(&__context););
     let called = quote_spanned!(at=> #trait_ident::#ident(&*__handler, #context #(#all),*).await);
     let (take_pool, pool, value) = match method.runs {
         Runs::Poller => {
@@ -242,20 +255,20 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         }
         Runs::Pool => (
             quote!(let pool = methods.pool();),
-            quote!(let __pool = pool.clone();),
-            quote_spanned!(at=> { #own __pool.offload(&#constant, __given, async move { #called }).await.map_err(::trunkline::stub::Failure::Node)? }),
+            quote!(let __pool = ::core::clone::Clone::clone(&pool);),
+            quote_spanned!(at=> { #own __pool.offload(&#constant, __given, async move { #called }).await.map_err(#krate::stub::Failure::Node)? }),
         ),
         Runs::Worker => (
             quote!(let pool = methods.pool();),
-            quote!(let __pool = pool.clone();),
-            quote_spanned!(at=> { #own __pool.block(&#constant, __given, move || async move { #called }).await.map_err(::trunkline::stub::Failure::Node)? }),
+            quote!(let __pool = ::core::clone::Clone::clone(&pool);),
+            quote_spanned!(at=> { #own __pool.block(&#constant, __given, move || async move { #called }).await.map_err(#krate::stub::Failure::Node)? }),
         ),
     };
     quote! {
         methods.add(&#constant, {
             let handler = ::std::rc::Rc::clone(&handler);
             #take_pool
-            move |__request: ::trunkline::stub::Request| {
+            move |__request: #krate::stub::Request| {
                 let __handler = ::std::rc::Rc::clone(&handler);
                 #pool
                 async move {
@@ -263,7 +276,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
                     let __replier = __request.replier();
                     #take_context
                     #raw
-                    let __value = #value #question;
+                    let __value = #value;
+                    #unwrapped
                     __replier.#reply
                 }
             }

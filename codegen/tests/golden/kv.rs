@@ -25,7 +25,7 @@ pub trait Kv: 'static {
 #[allow(dead_code)]
 type __KvCodec = ::trunkline::codec::Bincode;
 #[allow(dead_code, non_upper_case_globals)]
-static __Kv_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+static __KvService: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
     name: "golden.Kv",
     version: 2u32,
     oldest: 2u32,
@@ -35,37 +35,37 @@ static __Kv_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::Service
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Kv_SERVICE,
+    service: &__KvService,
     name: "get",
     hash: 16767883100022309234u64,
     one_way: false,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Kv_SERVICE,
+    service: &__KvService,
     name: "put",
     hash: 71320326203561452u64,
     one_way: false,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Kv_SERVICE,
+    service: &__KvService,
     name: "count",
     hash: 14109536049692703384u64,
     one_way: false,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Kv_SERVICE,
+    service: &__KvService,
     name: "forget",
     hash: 3095591332080242272u64,
     one_way: true,
 };
 #[allow(unused_imports)]
-use ::trunkline::stub::{NoCoding as _, NotNamed as _};
+use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
 /// A server of [`Kv`]. Pass it to `NodeBuilder::serve`.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug)]
+#[derive(::core::fmt::Debug)]
 pub struct KvServer(::trunkline::stub::Service);
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl KvServer {
@@ -83,7 +83,7 @@ impl KvServer {
     ) -> Self {
         Self(
             ::trunkline::stub::Service::new(
-                &__Kv_SERVICE,
+                &__KvService,
                 move |_, methods| {
                     Self::__register(
                         ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
@@ -100,7 +100,7 @@ impl KvServer {
     /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
     #[must_use]
     pub fn per_poller<__Handler: Kv, __Failure>(
-        make: impl Fn(
+        make: impl ::core::ops::Fn(
             &::trunkline::PollerContext,
         ) -> ::core::result::Result<
                 __Handler,
@@ -112,7 +112,7 @@ impl KvServer {
     {
         Self(
             ::trunkline::stub::Service::new(
-                &__Kv_SERVICE,
+                &__KvService,
                 move |context, methods| {
                     let handler = make(context).map_err(::core::convert::Into::into)?;
                     Self::__register(
@@ -146,12 +146,17 @@ impl KvServer {
                                     (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
                                 )?;
                             let __replier = __request.replier();
-                            let __value = Kv::get(&**__handler, key)
-                                .await
+                            let __value = Kv::get(&**__handler, key).await;
+                            let __value: ::core::result::Result<Option<Bytes>, Status> = ::trunkline::stub::Named::<
+                                Result<Option<Bytes>, Status>,
+                            >::result(__value);
+                            let __value = __value
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .optional_bytes(
-                                    __value.map(::trunkline::stub::Named::<Bytes>::body),
+                                    ::trunkline::stub::Named::<
+                                        Option<Bytes>,
+                                    >::optional_body(__value),
                                 )
                         }
                     }
@@ -174,8 +179,11 @@ impl KvServer {
                             let value = ::trunkline::stub::Named::<
                                 Bytes,
                             >::value(__request.into_body());
-                            let __value = Kv::put(&**__handler, key, value)
-                                .await
+                            let __value = Kv::put(&**__handler, key, value).await;
+                            let __value: ::core::result::Result<(), Status> = ::trunkline::stub::Named::<
+                                Result<(), Status>,
+                            >::result(__value);
+                            let __value = __value
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .value(
@@ -239,27 +247,27 @@ impl KvServer {
     ///
     /// A limit of 0 is refused when the node starts.
     #[must_use]
-    pub fn limit(self, most: u32) -> Self {
+    pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
     }
     /// Limits how many `get` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_get(self, most: u32) -> Self {
+    pub fn limit_get(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Kv_get, most))
     }
     /// Limits how many `put` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_put(self, most: u32) -> Self {
+    pub fn limit_put(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Kv_put, most))
     }
     /// Limits how many `count` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_count(self, most: u32) -> Self {
+    pub fn limit_count(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Kv_count, most))
     }
     /// Limits how many `forget` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_forget(self, most: u32) -> Self {
+    pub fn limit_forget(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Kv_forget, most))
     }
 }
@@ -272,7 +280,7 @@ impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
 ///
 /// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone)]
 pub struct KvClient {
     channel: ::trunkline::Channel,
 }
@@ -347,7 +355,7 @@ impl KvClient {
             .decoded(|__response| {
                 __response
                     .optional_bytes()
-                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
     /// Sets a value.
@@ -419,7 +427,7 @@ impl ::core::convert::From<::trunkline::Channel> for KvClient {
 }
 /// A [`KvClient`] with other call options, from [`KvClient::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone, Copy)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone, ::core::marker::Copy)]
 pub struct KvClientWith<'c, 'o> {
     channel: &'c ::trunkline::Channel,
     options: &'o ::trunkline::CallOptions,
@@ -444,7 +452,7 @@ impl<'c> KvClientWith<'c, '_> {
             .decoded(|__response| {
                 __response
                     .optional_bytes()
-                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
     /// Sets a value.
@@ -506,7 +514,7 @@ impl<'c> KvClientWith<'c, '_> {
 ///
 /// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone)]
 pub struct KvLocal {
     channel: ::trunkline::LocalChannel,
 }
@@ -581,7 +589,7 @@ impl KvLocal {
             .decoded(|__response| {
                 __response
                     .optional_bytes()
-                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
     /// Sets a value.
@@ -653,7 +661,7 @@ impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
 }
 /// A [`KvLocal`] with other call options, from [`KvLocal::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone, Copy)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone, ::core::marker::Copy)]
 pub struct KvLocalWith<'c, 'o> {
     channel: &'c ::trunkline::LocalChannel,
     options: &'o ::trunkline::CallOptions,
@@ -678,7 +686,7 @@ impl<'c> KvLocalWith<'c, '_> {
             .decoded(|__response| {
                 __response
                     .optional_bytes()
-                    .map(|__bytes| __bytes.map(::trunkline::stub::Named::<Bytes>::value))
+                    .map(::trunkline::stub::Named::<Option<Bytes>>::optional_value)
             })
     }
     /// Sets a value.
@@ -916,7 +924,12 @@ impl<__Caller: KvCalls> LocalKvCalls for __Caller {
     }
 }
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<String>::IS_CONTEXT,
+    "argument `key` of `get` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<String>::IS_CONTEXT
+        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
     "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -928,11 +941,25 @@ const _: () = ::trunkline::stub::require(
     "the result of `get`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<Bytes>::IS_BYTES
+        || ::trunkline::stub::Named::<Option<Bytes>>::IS_OPTIONAL_BYTES,
+    "the result of `get`: a type named `Option` must be the standard library's; rename your own type, for example by `use ... as OwnOption`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
     "the error of `get`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    ::trunkline::stub::Named::<Result<Option<Bytes>, Status>>::IS_RESULT,
+    "the result of `get`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_CONTEXT,
+    "argument `key` of `put` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<String>::IS_CONTEXT
+        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
     "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -944,7 +971,11 @@ const _: () = ::trunkline::stub::require(
     "argument `value` of `put`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    !false,
+    "the result of `put` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
     "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -957,7 +988,16 @@ const _: () = ::trunkline::stub::require(
     "the error of `put`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
+    ::trunkline::stub::Named::<Result<(), Status>>::IS_RESULT,
+    "the result of `put`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<u64>::IS_RESULT,
+    "the result of `count` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u64>::IS_RESULT
+        || ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
     "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -966,7 +1006,12 @@ const _: () = ::trunkline::stub::require(
     "the result of `count` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<u8>::IS_CONTEXT,
+    "argument `type` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u8>::IS_CONTEXT
+        || ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
     "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -974,7 +1019,12 @@ const _: () = ::trunkline::stub::require(
     "argument `type` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<String>::IS_CONTEXT,
+    "argument `key` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<String>::IS_CONTEXT
+        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
     "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -982,7 +1032,12 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `forget` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<()>::IS_RESULT,
+    "the result of `forget` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<()>::IS_RESULT
+        || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
     "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(

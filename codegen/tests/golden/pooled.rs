@@ -20,7 +20,7 @@ pub trait Images: 'static {
 #[allow(dead_code)]
 type __ImagesCodec = ::trunkline::codec::Bincode;
 #[allow(dead_code, non_upper_case_globals)]
-static __Images_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
+static __ImagesService: ::trunkline::stub::ServiceName = ::trunkline::stub::ServiceName {
     name: "golden.Images",
     version: 1u32,
     oldest: 1u32,
@@ -30,20 +30,20 @@ static __Images_SERVICE: ::trunkline::stub::ServiceName = ::trunkline::stub::Ser
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Images_thumbnail: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Images_SERVICE,
+    service: &__ImagesService,
     name: "thumbnail",
     hash: 10958008436114454223u64,
     one_way: false,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Images_store: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
-    service: &__Images_SERVICE,
+    service: &__ImagesService,
     name: "store",
     hash: 2274808639245157077u64,
     one_way: false,
 };
 #[allow(unused_imports)]
-use ::trunkline::stub::{NoCoding as _, NotNamed as _};
+use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
 #[doc(hidden)]
 #[allow(dead_code)]
 #[diagnostic::on_unimplemented(
@@ -54,7 +54,7 @@ use ::trunkline::stub::{NoCoding as _, NotNamed as _};
 pub trait __ImagesPerPoller {}
 /// A server of [`Images`]. Pass it to `NodeBuilder::serve`.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug)]
+#[derive(::core::fmt::Debug)]
 pub struct ImagesServer(::trunkline::stub::Service);
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 impl ImagesServer {
@@ -72,7 +72,7 @@ impl ImagesServer {
     ) -> Self {
         Self(
             ::trunkline::stub::Service::new(
-                    &__Images_SERVICE,
+                    &__ImagesService,
                     move |_, methods| {
                         Self::__register(
                             ::std::rc::Rc::new(::std::sync::Arc::clone(&handler)),
@@ -90,7 +90,7 @@ impl ImagesServer {
     /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
     #[must_use]
     pub fn per_poller<__Handler: Images + __ImagesPerPoller, __Failure>(
-        make: impl Fn(
+        make: impl ::core::ops::Fn(
             &::trunkline::PollerContext,
         ) -> ::core::result::Result<
                 __Handler,
@@ -102,11 +102,13 @@ impl ImagesServer {
     {
         Self(
             ::trunkline::stub::Service::new(
-                &__Images_SERVICE,
+                &__ImagesService,
                 move |_, _| {
                     let _ = make;
                     ::core::result::Result::Err(
-                        "methods of the service run in the worker pool".into(),
+                        ::core::convert::Into::into(
+                            "methods of the service run in the worker pool",
+                        ),
                     )
                 },
             ),
@@ -124,7 +126,7 @@ impl ImagesServer {
                     let pool = methods.pool();
                     move |__request: ::trunkline::stub::Request| {
                         let __handler = ::std::rc::Rc::clone(&handler);
-                        let __pool = pool.clone();
+                        let __pool = ::core::clone::Clone::clone(&pool);
                         async move {
                             let () = __request.arguments(&[], ())?;
                             let __replier = __request.replier();
@@ -136,7 +138,7 @@ impl ImagesServer {
                             >::value(__request.into_body());
                             let __value = {
                                 let __handler = ::std::sync::Arc::clone(&*__handler);
-                                let __given = __context.clone();
+                                let __given = ::core::clone::Clone::clone(&__context);
                                 __pool
                                     .offload(
                                         &__Images_thumbnail,
@@ -147,7 +149,11 @@ impl ImagesServer {
                                     )
                                     .await
                                     .map_err(::trunkline::stub::Failure::Node)?
-                            }
+                            };
+                            let __value: ::core::result::Result<Bytes, Status> = ::trunkline::stub::Named::<
+                                Result<Bytes, Status>,
+                            >::result(__value);
+                            let __value = __value
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .bytes(::trunkline::stub::Named::<Bytes>::body(__value))
@@ -163,7 +169,7 @@ impl ImagesServer {
                     let pool = methods.pool();
                     move |__request: ::trunkline::stub::Request| {
                         let __handler = ::std::rc::Rc::clone(&handler);
-                        let __pool = pool.clone();
+                        let __pool = ::core::clone::Clone::clone(&pool);
                         async move {
                             let (name,) = __request
                                 .arguments(
@@ -182,7 +188,7 @@ impl ImagesServer {
                             >::value(__request.into_body());
                             let __value = {
                                 let __handler = ::std::sync::Arc::clone(&*__handler);
-                                let __given = __context.clone();
+                                let __given = ::core::clone::Clone::clone(&__context);
                                 __pool
                                     .block(
                                         &__Images_store,
@@ -193,7 +199,11 @@ impl ImagesServer {
                                     )
                                     .await
                                     .map_err(::trunkline::stub::Failure::Node)?
-                            }
+                            };
+                            let __value: ::core::result::Result<u64, Status> = ::trunkline::stub::Named::<
+                                Result<u64, Status>,
+                            >::result(__value);
+                            let __value = __value
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .value(
@@ -215,17 +225,17 @@ impl ImagesServer {
     ///
     /// A limit of 0 is refused when the node starts.
     #[must_use]
-    pub fn limit(self, most: u32) -> Self {
+    pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
     }
     /// Limits how many `thumbnail` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_thumbnail(self, most: u32) -> Self {
+    pub fn limit_thumbnail(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Images_thumbnail, most))
     }
     /// Limits how many `store` calls run concurrently. See [`Self::limit`].
     #[must_use]
-    pub fn limit_store(self, most: u32) -> Self {
+    pub fn limit_store(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit_method(&__Images_store, most))
     }
 }
@@ -238,7 +248,7 @@ impl ::core::convert::From<ImagesServer> for ::trunkline::stub::Service {
 ///
 /// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone)]
 pub struct ImagesClient {
     channel: ::trunkline::Channel,
 }
@@ -345,7 +355,7 @@ impl ::core::convert::From<::trunkline::Channel> for ImagesClient {
 }
 /// A [`ImagesClient`] with other call options, from [`ImagesClient::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone, Copy)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone, ::core::marker::Copy)]
 pub struct ImagesClientWith<'c, 'o> {
     channel: &'c ::trunkline::Channel,
     options: &'o ::trunkline::CallOptions,
@@ -397,7 +407,7 @@ impl<'c> ImagesClientWith<'c, '_> {
 ///
 /// Calling a method starts the call: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future resolves to the outcome, even if the call could not be made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been polled. The handler may have run by then.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone)]
 pub struct ImagesLocal {
     channel: ::trunkline::LocalChannel,
 }
@@ -504,7 +514,7 @@ impl ::core::convert::From<::trunkline::LocalChannel> for ImagesLocal {
 }
 /// A [`ImagesLocal`] with other call options, from [`ImagesLocal::with`].
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
-#[derive(Debug, Clone, Copy)]
+#[derive(::core::fmt::Debug, ::core::clone::Clone, ::core::marker::Copy)]
 pub struct ImagesLocalWith<'c, 'o> {
     channel: &'c ::trunkline::LocalChannel,
     options: &'o ::trunkline::CallOptions,
@@ -672,7 +682,16 @@ const _: () = ::trunkline::stub::require(
     "the error of `thumbnail`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
+    ::trunkline::stub::Named::<Result<Bytes, Status>>::IS_RESULT,
+    "the result of `thumbnail`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
+);
+const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_CONTEXT,
+    "argument `name` of `store` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<String>::IS_CONTEXT
+        || ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
     "argument `name` of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -684,7 +703,11 @@ const _: () = ::trunkline::stub::require(
     "argument `image` of `store`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
+    !false,
+    "the result of `store` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
     "the result of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -695,4 +718,8 @@ const _: () = ::trunkline::stub::require(
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<Status>::IS_STATUS,
     "the error of `store`: a type named `Status` is sent as one and must be `trunkline::Status`; rename your own type, for example by `use ... as Refusal`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<Result<u64, Status>>::IS_RESULT,
+    "the result of `store`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
 );

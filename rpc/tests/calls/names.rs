@@ -88,6 +88,158 @@ fn a_method_may_have_another_name_on_the_wire() {
     assert_eq!(status.reason(), Some(trunkline::Reason::NoMethod), "{status}");
 }
 
+/// Methods with the names of what the stubs emit, and of functions that types often have.
+#[allow(non_snake_case, reason = "some have the names of constants and types")]
+#[trunkline::service]
+trait Items {
+    async fn SERVICE(&self) -> u8;
+    async fn Service(&self) -> u8;
+    async fn new(&self) -> u8;
+    async fn from(&self) -> Result<u8, String>;
+    async fn r#type(&self, r#fn: u8, pool: u8) -> u8;
+    async fn default(&self) -> u8;
+    async fn fmt(&self) -> u8;
+    async fn drop(&self) -> u8;
+    async fn shared(&self) -> u8;
+    async fn __register(&self) -> u8;
+    async fn channel(&self, methods: u8, handler: u8) -> u8;
+    #[offload]
+    async fn pool(&self, handler: u8, context: u8) -> u8;
+}
+
+#[allow(non_snake_case, reason = "as in the trait")]
+impl Items for Handler {
+    async fn SERVICE(&self) -> u8 {
+        10
+    }
+    async fn Service(&self) -> u8 {
+        11
+    }
+    async fn new(&self) -> u8 {
+        12
+    }
+    async fn from(&self) -> Result<u8, String> {
+        Ok(13)
+    }
+    async fn r#type(&self, r#fn: u8, pool: u8) -> u8 {
+        r#fn + pool
+    }
+    async fn default(&self) -> u8 {
+        14
+    }
+    async fn fmt(&self) -> u8 {
+        15
+    }
+    async fn drop(&self) -> u8 {
+        16
+    }
+    async fn shared(&self) -> u8 {
+        17
+    }
+    async fn __register(&self) -> u8 {
+        18
+    }
+    async fn channel(&self, methods: u8, handler: u8) -> u8 {
+        methods + handler
+    }
+    async fn pool(&self, handler: u8, context: u8) -> u8 {
+        handler + context
+    }
+}
+
+#[test]
+fn a_method_may_have_the_name_of_an_emitted_item() {
+    let (server, node) = pair(ItemsServer::new(Handler));
+    let client = <ItemsClient as From<trunkline::Channel>>::from(node.channel(server.local_address()));
+    assert_eq!((block_on(client.SERVICE()), block_on(client.Service())), (Ok(10), Ok(11)));
+    assert_eq!((block_on(client.new()), block_on(client.from())), (Ok(12), Ok(13)));
+    assert_eq!((block_on(client.r#type(1, 2)), block_on(client.default())), (Ok(3), Ok(14)));
+    assert_eq!((block_on(client.fmt()), block_on(client.drop())), (Ok(15), Ok(16)));
+    assert_eq!((block_on(client.shared()), block_on(client.__register())), (Ok(17), Ok(18)));
+    assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
+}
+
+/// Types, traits, modules and macros with the names of the prelude's, and the library by another path.
+mod shadowed {
+    use super::facade;
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    pub(super) struct String(pub(super) ::core::primitive::u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Vec(pub(super) ::core::primitive::u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Box(pub(super) ::core::primitive::u8);
+    #[allow(dead_code, non_camel_case_types)]
+    type u32 = String;
+    pub(super) mod own {
+        //! Names that derives of the standard library need.
+        #[allow(dead_code)]
+        pub(in super::super) trait Send {}
+        #[allow(dead_code)]
+        pub(in super::super) trait Sync {}
+        #[allow(dead_code)]
+        pub(in super::super) trait Fn {}
+        #[allow(dead_code)]
+        pub(in super::super) trait Into {}
+        #[allow(dead_code)]
+        pub(in super::super) trait Future {}
+        #[allow(dead_code)]
+        pub(in super::super) struct Arc;
+        #[allow(dead_code)]
+        pub(in super::super) enum Outcome {
+            Ok,
+            Err,
+            Some,
+            None,
+        }
+    }
+    #[allow(unused_imports)]
+    use own::Outcome::{Err, None, Ok, Some};
+    #[allow(unused_imports)]
+    use own::{Arc, Fn, Future, Into, Send, Sync};
+    mod std {}
+    mod core {}
+    mod alloc {}
+    mod trunkline {}
+
+    #[facade::rpc::service(crate = facade::rpc, name = "tests.Shadowed")]
+    pub(super) trait Shadowed {
+        async fn join(&self, first: String, second: Vec) -> Box;
+        async fn fail(&self, why: u32) -> ::core::result::Result<Box, String>;
+        #[blocking]
+        async fn refuse(&self, cx: &facade::rpc::Context)
+        -> ::core::result::Result<Vec, facade::rpc::Status>;
+    }
+}
+
+/// As a crate that re-exports the library.
+mod facade {
+    pub(super) use trunkline as rpc;
+}
+
+impl shadowed::Shadowed for Handler {
+    async fn join(&self, first: shadowed::String, second: shadowed::Vec) -> shadowed::Box {
+        shadowed::Box(first.0 + second.0)
+    }
+    async fn fail(&self, why: shadowed::String) -> Result<shadowed::Box, shadowed::String> {
+        Err(why)
+    }
+    async fn refuse(&self, _: &trunkline::Context) -> Result<shadowed::Vec, Status> {
+        Ok(shadowed::Vec(9))
+    }
+}
+
+#[test]
+fn names_of_the_prelude_may_mean_something_else_where_a_service_is() {
+    use shadowed::{Box, ShadowedClient, ShadowedServer, String, Vec};
+    let (server, node) = pair(ShadowedServer::new(Handler).limit_join(3));
+    let client = ShadowedClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(client.join(String(1), Vec(2))), Ok(Box(3)));
+    assert_eq!(block_on(client.fail(String(4))), Err(trunkline::CallError::Handler(String(4))));
+    assert_eq!(block_on(client.refuse()), Ok(Vec(9)));
+}
+
 /// The stubs warn of nothing, whatever the author deprecates, does not use, or makes by a macro.
 mod quiet {
     #![deny(warnings)]
@@ -130,6 +282,7 @@ mod quiet {
     services! {
         Unused nothing(number: u8) -> u8;
         Made back(bytes: Bytes) -> Result<Bytes, Status>;
+        Failing fail(number: u8) -> Result<u8, String>;
     }
 
     /// Written without a macro.

@@ -165,6 +165,8 @@ trait Taken {
     async fn with(&self);
     async fn with_timeout(&self);
     async fn clone(&self);
+    async fn into(&self);
+    async fn try_into(&self);
 }
 
 #[trunkline::service]

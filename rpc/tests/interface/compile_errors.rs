@@ -11,9 +11,15 @@ use std::time::SystemTime;
 #[test]
 fn errors_point_at_their_cause() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
-    for name in ["pool", "traits", "types"] {
+    for (name, library) in [
+        ("aliases", "trunkline"),
+        ("pool", "trunkline"),
+        ("renamed", "rpc"),
+        ("traits", "trunkline"),
+        ("types", "trunkline"),
+    ] {
         let expected = folder.join(name).with_extension("txt");
-        let errors = errors_of(&folder.join(name).with_extension("rs"));
+        let errors = errors_of(&folder.join(name).with_extension("rs"), library);
         if std::env::var_os("TRUNKLINE_BLESS").is_some() {
             std::fs::write(&expected, &errors).unwrap();
         }
@@ -25,8 +31,9 @@ fn errors_point_at_their_cause() {
     }
 }
 
-/// A line for each error: its place, its text, the label at its place, and the remedies.
-fn errors_of(program: &Path) -> String {
+/// A line for each error: its place, its text, the label at its place, and the remedies. The program knows the library by the
+/// name `library`.
+fn errors_of(program: &Path, library: &str) -> String {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--edition", "2024", "--emit", "metadata", "--error-format", "json", "-o"])
@@ -34,7 +41,7 @@ fn errors_of(program: &Path) -> String {
         .arg("-L")
         .arg(format!("dependency={}", libraries.display()))
         .arg("--extern")
-        .arg(format!("trunkline={}", newest_library(&libraries).display()))
+        .arg(format!("{library}={}", newest_library(&libraries).display()))
         .arg(program)
         .output()
         .unwrap();

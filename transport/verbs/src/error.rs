@@ -37,7 +37,7 @@ pub enum VerbsError {
     /// `EADDRNOTAVAIL`: no port of the device has this address (no such GID).
     #[error("address not available: {0}")]
     AddressNotAvailable(&'static str),
-    /// `EADDRINUSE`: the address or port is in use.
+    /// `EADDRINUSE`: the address or port is in use. `EADDRNOTAVAIL` for [`WILDCARD_TAKEN`].
     #[error("address in use: {0}")]
     AddressInUse(&'static str),
     /// `EIO`: the device was removed, or the object was destroyed.
@@ -47,6 +47,11 @@ pub enum VerbsError {
     #[error("operating system error {0}: {what}", what = io::Error::from_raw_os_error(*.0))]
     Os(i32),
 }
+
+/// Content of [`VerbsError::AddressInUse`] for a port that another endpoint has, where one of both is bound to all addresses.
+/// Linux returns `EADDRNOTAVAIL` for it, and `EADDRINUSE` only if both name the same address (`cma_check_port` in
+/// drivers/infiniband/core/cma.c).
+pub const WILDCARD_TAKEN: &str = "another endpoint has this port, at all addresses or at one of them; take another port, or port 0 for a free one";
 
 impl VerbsError {
     /// Refuses a link-local IPv6 address. It names a host only together with an interface, and neither GIDs nor the
@@ -76,7 +81,7 @@ impl VerbsError {
             Self::BadFile => 9,
             Self::NoDevice | Self::Missing(_) => 19,
             Self::Denied(_) => 13,
-            Self::AddressNotAvailable(_) => 99,
+            Self::AddressNotAvailable(_) | Self::AddressInUse(WILDCARD_TAKEN) => 99,
             Self::AddressInUse(_) => 98,
             Self::Gone => 5,
             Self::Os(errno) => errno,

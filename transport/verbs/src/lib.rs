@@ -59,7 +59,7 @@ pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionSt
 pub use counters::Counter;
 pub use cq::{CompletionQueue, CqInit, Notify};
 pub use device::{Device, DeviceAttributes, DeviceCapabilities, PortAttributes, PortState};
-pub use error::{PostError, VerbsError};
+pub use error::{PostError, VerbsError, WILDCARD_TAKEN};
 pub use gid::{Gid, GidEntry, GidKind};
 pub use io_address::IoAddress;
 pub use memory::{Memory, MemoryError};

@@ -44,17 +44,30 @@ impl Id<'_> {
             reversible: 1,
             numb_path: 1,
             pkey: PKEY_DEFAULT.to_be(),
-            // "Exactly" 1,024 bytes, in the codes of the subnet administrator.
+            // "Exactly", in the codes of the subnet administrator. Values as in `cma_resolve_iboe_route` of Linux.
             mtu_selector: 2,
-            mtu: 3,
+            mtu: active_mtu(),
             rate_selector: 2,
+            rate: RATE,
             packet_life_time_selector: 2,
+            packet_life_time: PACKET_LIFE_TIME,
             ..ibv_sa_path_rec::default()
         };
         let mut facts = lock(&self.facts);
         self.set(PATH, facts.path.insert(Box::new(UnsafeCell::new(path))).get());
         self.set(PATH_COUNT, 1);
     }
+}
+
+/// `IBV_RATE_100_GBPS`, the rate of the port's width and speed.
+const RATE: u8 = 16;
+/// `CMA_IBOE_PACKET_LIFETIME` of Linux: 4.096 µs times 2 to the power of 16.
+const PACKET_LIFE_TIME: u8 = 16;
+
+/// Returns the code of the port's MTU; of 1,024 bytes if there is no port any more.
+fn active_mtu() -> u8 {
+    let port = host().device().and_then(|device| Ok(device.port(1)?));
+    port.map_or(3, |port| port.active_mtu.code())
 }
 
 /// Whether an id that is bound to this address has no device. A kernel assigns none to ids at loopback

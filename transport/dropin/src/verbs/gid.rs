@@ -3,7 +3,10 @@
 
 use crate::abi::*;
 use crate::border::{Errno, Handle, Out, OutBytes, guarded, status, value};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::if_nametoindex;
 use std::ffi::{c_int, c_uint};
+use std::net::IpAddr;
 use trunkline_verbs::{Device, GidEntry, GidKind};
 
 /// The entry at an index; `ENODATA` for an empty slot.
@@ -16,7 +19,28 @@ fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidE
     device.gid_table().into_iter().find(|entry| u32::from(entry.index) == index).ok_or(Errno::ENODATA)
 }
 
-fn converted(from: &GidEntry, port: u32) -> ibv_gid_entry {
+/// Returns the index of the network interface with an address, or 0 if there is none any more. All of 127.0.0.0/8 belongs to
+/// the loopback.
+fn interface_index(interfaces: &[InterfaceAddress], ip: IpAddr) -> u32 {
+    let has_address = |interface: &&InterfaceAddress| {
+        let address = interface.address.as_ref();
+        let own = address.and_then(|address| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => Some(IpAddr::from(v4.ip())),
+            (None, v6) => v6.map(|v6| v6.ip().into()),
+        });
+        own.is_some_and(|own| {
+            own == ip || own.is_ipv4() && own.is_loopback() && ip.is_ipv4() && ip.is_loopback()
+        })
+    };
+    let found = interfaces.iter().find(has_address);
+    found.map_or(0, |found| if_nametoindex(found.interface_name.as_str()).unwrap_or(0))
+}
+
+fn interfaces() -> Vec<InterfaceAddress> {
+    getifaddrs().map(Iterator::collect).unwrap_or_default()
+}
+
+fn converted(from: &GidEntry, port: u32, interfaces: &[InterfaceAddress]) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: from.gid.0 },
         gid_index: u32::from(from.index),
@@ -25,7 +49,7 @@ fn converted(from: &GidEntry, port: u32) -> ibv_gid_entry {
             GidKind::RoceV1 => IBV_GID_TYPE_ROCE_V1,
             GidKind::RoceV2 => IBV_GID_TYPE_ROCE_V2,
         },
-        ndev_ifindex: 0,
+        ndev_ifindex: from.gid.ip().map_or(0, |ip| interface_index(interfaces, ip)),
     }
 }
 
@@ -69,7 +93,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         // SAFETY: the manual: the program passes a context that it has not closed, and memory of
         // `entry_size` bytes for the entry.
         let (context, out) = unsafe { (Handle::new(context)?, OutBytes::new(entry_out, entry_size)?) };
-        out.write(&converted(&entry(context, port, index)?, port));
+        out.write(&converted(&entry(context, port, index)?, port, &interfaces()));
         Ok(())
     })
 }
@@ -97,8 +121,9 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         // SAFETY: the manual: the program passes an array of `max_entries` elements, each of
         // `entry_size` bytes, and the table has no more.
         let Ok(out) = (unsafe { OutBytes::new(entries, size) }) else { return -(libc::EINVAL as isize) };
+        let interfaces = interfaces();
         for (at, from) in table.iter().enumerate() {
-            out.write_at(at * entry_size, entry_size, &converted(from, 1));
+            out.write_at(at * entry_size, entry_size, &converted(from, 1, &interfaces));
         }
         isize::try_from(table.len()).unwrap_or(isize::MAX)
     })

@@ -3,7 +3,7 @@
 
 use super::lab::*;
 use std::ffi::c_int;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr::null_mut;
 use std::time::Duration;
 use trunkline_dropin::abi::*;
@@ -30,6 +30,59 @@ fn an_address_of_another_family_is_invalid() {
             assert_eq!(call(|| rdma_resolve_addr(id, bad, good, 2000)), Err(libc::EINVAL));
         }
     }
+    destroy(id);
+}
+
+/// As `cma_check_port` of Linux decides.
+#[test]
+fn a_taken_port_is_not_available_if_one_of_both_ids_is_at_every_address() {
+    let channel = Channel::new();
+    let ip = address();
+    let bind = |id, ip, port| {
+        let mut at = c_address(ip, port);
+        // SAFETY: the id is not destroyed yet, and the address is local.
+        call(|| unsafe { rdma_bind_addr(id, (&raw mut at).cast()) })
+    };
+    // SAFETY: the id is not destroyed yet.
+    let port_of = |id| unsafe { u16::from_be(rdma_get_src_port(id)) };
+    let everywhere = Ipv4Addr::UNSPECIFIED;
+    for (first_ip, second_ip, errno) in [
+        (everywhere, everywhere, libc::EADDRNOTAVAIL),
+        (everywhere, ip, libc::EADDRNOTAVAIL),
+        (ip, everywhere, libc::EADDRNOTAVAIL),
+        (ip, ip, libc::EADDRINUSE),
+    ] {
+        let (first, second) = (channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_TCP));
+        bind(first, first_ip, 0).unwrap();
+        let port = port_of(first);
+        assert_ne!(port, 0);
+        assert_eq!(bind(second, second_ip, port), Err(errno), "{first_ip} and {second_ip}");
+        assert_eq!(bind(first, ip, 0), Err(libc::EINVAL), "it is bound already");
+        // SAFETY: the id is not destroyed yet.
+        let listen = || call(|| unsafe { rdma_listen(first, 1) });
+        listen().unwrap();
+        assert_eq!(listen(), Err(libc::EINVAL), "it listens already");
+        bind(second, second_ip, 0).unwrap();
+        assert_ne!(port_of(second), port);
+        destroy_all(&[first, second]);
+    }
+}
+
+#[test]
+fn a_route_names_a_path_as_the_kernel_does() {
+    let channel = Channel::new();
+    let id = channel.resolved(address(), SocketAddrV4::new(address(), 7), RDMA_PS_TCP);
+    // SAFETY: the id is not destroyed yet, and its fields are read only.
+    let (path, port) = unsafe {
+        let mut port: ibv_port_attr = std::mem::zeroed();
+        assert_eq!(ibv_query_port((*id).verbs, 1, &raw mut port), 0);
+        assert_eq!(((*id).route.num_paths, (*id).port_num), (1, 1));
+        (*(*id).route.path_rec, port)
+    };
+    assert_eq!(u32::from(path.mtu), port.active_mtu);
+    assert_eq!((path.rate, path.packet_life_time), (16, 16), "100 Gb/s, as the port reports, and 268 ms");
+    assert_eq!((path.mtu_selector, path.rate_selector, path.packet_life_time_selector), (2, 2, 2));
+    assert_eq!((path.hop_limit, path.reversible, path.numb_path), (64, 1, 1));
     destroy(id);
 }
 

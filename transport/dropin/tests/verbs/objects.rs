@@ -29,6 +29,39 @@ fn the_device_has_xrc_and_no_paging() {
     lab.close();
 }
 
+/// Fields that Linux fills and that programs divide by, print or use as an index.
+#[test]
+fn attributes_have_no_zero_that_a_kernel_would_fill() {
+    let lab = Lab::open();
+    // SAFETY: zeros are valid for attributes, the results are local, and devices are never freed.
+    unsafe {
+        let device = &*(*lab.context).device;
+        for text in [
+            device.name.as_ptr(),
+            device.dev_name.as_ptr(),
+            device.dev_path.as_ptr(),
+            device.ibdev_path.as_ptr(),
+        ] {
+            assert!(!std::ffi::CStr::from_ptr(text).is_empty());
+        }
+        let mut attr: ibv_device_attr = std::mem::zeroed();
+        assert_eq!(ibv_query_device(lab.context, &raw mut attr), 0);
+        assert_eq!(attr.node_guid, ibv_get_device_guid((*lab.context).device));
+        assert!(
+            attr.node_guid != 0 && attr.sys_image_guid != 0 && attr.vendor_id != 0 && attr.fw_ver[0] != 0
+        );
+        assert!(attr.page_size_cap != 0 && attr.max_mr_size != 0 && attr.local_ca_ack_delay != 0);
+        assert_eq!((attr.max_pkeys, attr.phys_port_cnt), (1, 1));
+        assert!(attr.max_pd > 0 && attr.max_ah > 0 && attr.max_qp_rd_atom > 0 && attr.max_res_rd_atom > 0);
+        let mut port: ibv_port_attr = std::mem::zeroed();
+        assert_eq!(ibv_query_port(lab.context, 1, &raw mut port), 0);
+        assert!(port.max_mtu >= port.active_mtu && port.active_mtu > 0 && port.max_msg_sz > 0);
+        assert!(port.active_width > 0 && port.active_speed > 0 && port.gid_tbl_len > 0);
+        assert_eq!((port.pkey_tbl_len, port.max_vl_num, port.phys_state), (1, 1, 5));
+    }
+    lab.close();
+}
+
 #[test]
 fn gid_queries_return_by_their_conventions() {
     let lab = Lab::open();
@@ -39,6 +72,8 @@ fn gid_queries_return_by_their_conventions() {
         assert_eq!(_ibv_query_gid_ex(lab.context, 1, 0, &raw mut entry, 0, size), 0);
         assert_eq!(entry.gid_type, IBV_GID_TYPE_ROCE_V2);
         assert_eq!(entry.gid, lab.own_gid());
+        assert_eq!(entry.ndev_ifindex, libc::if_nametoindex(c"lo".as_ptr()), "the interface of the address");
+        assert_eq!((entry.gid_index, entry.port_num), (0, 1));
         assert_eq!(_ibv_query_gid_ex(lab.context, 1, 255, &raw mut entry, 0, size), libc::ENODATA);
         assert_eq!(_ibv_query_gid_ex(lab.context, 1, 256, &raw mut entry, 0, size), libc::EINVAL);
         assert_eq!(_ibv_query_gid_table(lab.context, &raw mut entry, 0, 0, size), -(libc::EINVAL as isize));

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
-use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
+use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError, WILDCARD_TAKEN};
 
 /// Loopback addresses tried for a client whose natural one is served by another process.
 const OTHER_LOOPBACKS: usize = 16;
@@ -100,7 +100,12 @@ impl Addresses {
         };
         let claims =
             addresses.into_iter().map(|address| host.claim_service(service.0, address, is_family_only));
-        claims.collect::<Result<_, _>>().map_err(VerbsError::from)
+        claims.collect::<Result<_, _>>().map_err(|error| match error.into() {
+            VerbsError::AddressInUse(_) if at.ip().is_unspecified() => {
+                VerbsError::AddressInUse(WILDCARD_TAKEN)
+            }
+            other => other,
+        })
     }
 
     /// Opens the address, or all of a wildcard's that are free.

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, CommIds, ConnectionId, ListenerId};
-use trunkline_verbs::{CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError};
+use trunkline_verbs::{
+    CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError, WILDCARD_TAKEN,
+};
 
 /// Ports tried for an endpoint that is bound to any.
 pub(super) const PORTS_TRIED: usize = 64;
@@ -293,16 +295,21 @@ impl Connections {
     ) -> Result<u16, VerbsError> {
         for _ in 0..PORTS_TRIED {
             let port = u16::try_from(0x8000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0x8000);
-            if self.is_port_free(port_space, SocketAddr::new(address, port), false) {
+            if self.check_port(port_space, SocketAddr::new(address, port), false).is_ok() {
                 return Ok(port);
             }
         }
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Whether an endpoint that shares its address if `reuse` is set could be bound.
-    pub(super) fn is_port_free(&self, port_space: PortSpace, at: SocketAddr, reuse: bool) -> bool {
-        let taken = |other: &Endpoint| {
+    /// Checks that an endpoint that shares its address if `reuse` is set can be bound.
+    pub(super) fn check_port(
+        &self,
+        port_space: PortSpace,
+        at: SocketAddr,
+        reuse: bool,
+    ) -> Result<(), VerbsError> {
+        let taken = |other: &&Endpoint| {
             let meets =
                 other.local.ip() == at.ip() || other.local.ip().is_unspecified() || at.ip().is_unspecified();
             let shares = reuse && other.reuses_address && other.listener.is_none();
@@ -313,6 +320,11 @@ impl Connections {
                 && other.local.is_ipv4() == at.is_ipv4()
                 && !shares
         };
-        !self.endpoints.values().any(taken)
+        let Some(other) = self.endpoints.values().find(taken) else { return Ok(()) };
+        Err(VerbsError::AddressInUse(if at.ip().is_unspecified() || other.local.ip().is_unspecified() {
+            WILDCARD_TAKEN
+        } else {
+            "another endpoint is bound to this address and port"
+        }))
     }
 }

@@ -6,8 +6,8 @@ use super::endpoint::{Role, refusal, transport};
 use crate::device::reach::Reach;
 use crate::host::ServiceClaim;
 use std::net::SocketAddr;
-use trunkline_roce::cm::{Listen, ListenerId};
-use trunkline_verbs::{CmIdNumber, QpType, VerbsError};
+use trunkline_roce::cm::{CmError, Listen, ListenerId};
+use trunkline_verbs::{CmIdNumber, QpType, VerbsError, WILDCARD_TAKEN};
 
 impl Control {
     /// Starts to listen.
@@ -58,7 +58,13 @@ impl Control {
         is_family_only: bool,
     ) -> Result<(ListenerId, u16, Vec<ServiceClaim>), VerbsError> {
         for _ in 0..PORTS_TRIED {
-            let (listener, port) = self.connections.machine().listen(listen).map_err(refusal)?;
+            let (listener, port) =
+                self.connections.machine().listen(listen).map_err(|error| match error {
+                    CmError::AddressInUse if listen.address.is_unspecified() => {
+                        VerbsError::AddressInUse(WILDCARD_TAKEN)
+                    }
+                    other => refusal(other),
+                })?;
             if is_claimed {
                 return Ok((listener, port, Vec::new()));
             }
@@ -76,6 +82,6 @@ impl Control {
                 }
             }
         }
-        Err(VerbsError::AddressInUse("no port is free"))
+        Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 }

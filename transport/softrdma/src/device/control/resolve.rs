@@ -91,10 +91,11 @@ impl Control {
         }
         let port = match local.port() {
             0 => self.connections.some_free_port(port_space, local.ip())?,
-            port if self.connections.is_port_free(port_space, SocketAddr::new(local.ip(), port), reuse) => {
+            // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE; this device needs no privileges.
+            port => {
+                self.connections.check_port(port_space, local, reuse)?;
                 port
             }
-            _ => return Err(VerbsError::AddressInUse("another endpoint is bound to this address and port")),
         };
         Ok(SocketAddr::new(local.ip(), port))
     }

@@ -1,0 +1,131 @@
+//! Types by another name, and types with the name of another: each trait is wrong for one reason.
+
+use trunkline::{Context as Call, Status};
+
+type ShopResult<T> = Result<T, Status>;
+type Checked = Result<u8, String>;
+type Text = &'static str;
+type Texts = Vec<&'static str>;
+
+#[trunkline::service]
+trait AliasOfAResult {
+    async fn order(&self, item: String) -> ShopResult<u64>;
+}
+
+#[trunkline::service]
+trait AliasWithoutParameters {
+    async fn order(&self) -> Checked;
+}
+
+#[trunkline::service]
+trait BorrowedResult {
+    async fn names(&self) -> Vec<&'static str>;
+}
+
+#[trunkline::service]
+trait BorrowedError {
+    async fn names(&self) -> Result<u8, &'static str>;
+}
+
+#[trunkline::service]
+trait BorrowedWithinAnError {
+    async fn names(&self) -> Result<u8, Option<Vec<&'static str>>>;
+}
+
+#[trunkline::service]
+trait BoxedError {
+    async fn order(&self) -> Result<u8, Box<dyn std::error::Error>>;
+}
+
+#[trunkline::service]
+trait ForeignError {
+    async fn order(&self) -> std::io::Result<u8>;
+}
+
+#[trunkline::service]
+trait StatusAsAnArgument {
+    async fn order(&self, status: Status) -> u8;
+}
+
+#[trunkline::service]
+trait ContextByValue {
+    async fn order(&self, cx: trunkline::Context) -> u8;
+}
+
+#[trunkline::service]
+trait ContextByAnotherName {
+    async fn order(&self, cx: &Call) -> u8;
+}
+
+#[trunkline::service]
+trait MutableContext {
+    async fn order(&self, cx: &mut trunkline::Context) -> u8;
+}
+
+#[trunkline::service]
+trait LifetimeOfAMethod {
+    async fn order<'a>(&'a self) -> u8;
+}
+
+#[trunkline::service]
+trait LifetimeOfATrait<'a> {
+    async fn order(&self, item: std::borrow::Cow<'a, str>) -> u8;
+}
+
+#[trunkline::service]
+trait Future {
+    fn order(&self) -> impl core::future::Future<Output = u8>;
+}
+
+#[trunkline::service]
+trait Closure {
+    async fn order(&self, done: Box<dyn Fn(u8)>) -> u8;
+}
+
+#[trunkline::service]
+trait AliasOfAReference {
+    async fn order(&self, item: Text) -> u8;
+}
+
+#[trunkline::service]
+trait AliasOfReferences {
+    async fn order(&self) -> Texts;
+}
+
+mod own {
+    use trunkline::{Bytes, Status};
+
+    pub struct Result<T, E = Status>(T, E);
+    pub struct Option<T>(T);
+
+    #[trunkline::service]
+    trait OwnResult {
+        async fn order(&self) -> Result<u8, Status>;
+    }
+
+    #[trunkline::service]
+    trait OwnResultWithAnotherError {
+        async fn order(&self) -> Result<u8, String>;
+    }
+
+    #[trunkline::service]
+    trait OwnResultWithADefault {
+        async fn order(&self) -> Result<u8>;
+    }
+
+    #[trunkline::service]
+    trait OwnOption {
+        async fn get(&self) -> Option<Bytes>;
+    }
+}
+
+mod swapped {
+    type Result<E> = core::result::Result<u8, E>;
+
+    #[trunkline::service]
+    trait AliasOfTheSuccess {
+        async fn order(&self) -> Result<String>;
+    }
+}
+
+fn main() {}
