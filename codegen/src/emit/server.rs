@@ -6,7 +6,6 @@ use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::spanned::Spanned as _;
 
 /// Emits `KvServer`, with one handler for all pollers or one per poller.
 pub(super) fn emit(service: &Service) -> TokenStream {
@@ -225,7 +224,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let krate = super::krate(service, at);
         let convert = match error {
             ErrorType::Status(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::failure),
-            ErrorType::Report(ty) => quote_spanned! {at=>
+            ErrorType::Report(_) => quote_spanned! {at=>
                 |__error| #krate::stub::Failure::Handler(#krate::Status::from(__error))
             },
             ErrorType::Other(ty) => quote_spanned! {at=>

@@ -89,7 +89,6 @@ fn a_method_may_have_another_name_on_the_wire() {
 }
 
 /// Methods with the names of what the stubs emit, and of functions that types often have.
-#[allow(non_snake_case, reason = "some have the names of constants and types")]
 #[trunkline::service]
 trait Items {
     async fn SERVICE(&self) -> u8;

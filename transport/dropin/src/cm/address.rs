@@ -9,7 +9,7 @@ use crate::verbs::events::lock;
 use libc::sockaddr_storage;
 use std::cell::UnsafeCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use trunkline_verbs::{Gid, PKEY_DEFAULT};
+use trunkline_verbs::{Device, Gid, PKEY_DEFAULT};
 
 impl Id<'_> {
     /// Shows the endpoint's addresses, and the device as soon as an address determines it. A listener at

@@ -49,7 +49,7 @@ fn converted(from: &GidEntry, port: u32, interfaces: &[InterfaceAddress]) -> ibv
             GidKind::RoceV1 => IBV_GID_TYPE_ROCE_V1,
             GidKind::RoceV2 => IBV_GID_TYPE_ROCE_V2,
         },
-        ndev_ifindex: from.gid.ip().map_or(0, |ip| interface_index(interfaces, ip)),
+        ndev_ifindex: interface_index(interfaces, from.gid.ip()),
     }
 }
 

@@ -251,7 +251,7 @@ fn a_listener_and_its_connections_use_the_pd_that_it_was_made_with() {
         call(|| rdma_listen(listener, 1)).unwrap();
         let near_channel = Channel::new();
         let port = u16::from_be(rdma_get_src_port(listener));
-        let ip = std::net::Ipv4Addr::from(at.sin_addr.s_addr.to_ne_bytes());
+        let ip = Ipv4Addr::from(at.sin_addr.s_addr.to_ne_bytes());
         let near = near_channel.resolved(address(), SocketAddrV4::new(ip, port), RDMA_PS_TCP);
         create_qp(near);
         connect(near, &mut with(b"")).unwrap();

@@ -30,7 +30,8 @@ impl Notifications {
     fn open() -> Result<Self, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let make = || Ok(socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?);
-        let socket = above_stdio(make).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
+        let socket = above_stdio(make)
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS.cast_unsigned()))?;
         Ok(Self(socket))
     }
