@@ -557,3 +557,16 @@ fn generic_code_calls_clients_and_mocks() -> Outcome {
     assert_eq!(block_on(copy(&Empty, "a", "b")).unwrap_err().code(), Code::NotFound);
     Ok(())
 }
+
+mod facade {
+    pub(crate) use trunkline as rpc;
+}
+
+mod renamed {
+    use super::facade;
+
+    #[facade::rpc::service(crate = facade::rpc)]
+    pub trait Greeter {
+        async fn greet(&self, name: String) -> Result<String, facade::rpc::Status>;
+    }
+}
