@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time that a child may take. Only one that waits for ever does.
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for it.
 ///
