@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline_testkit::output;
 
 mod members;
@@ -117,6 +117,8 @@ struct Results {
 /// # Errors
 /// Why it cannot be measured, or the file not be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
+    whole_file::check(&mixed.json)?;
+    let began = Instant::now();
     let mixed = &Mixed { link: Session::link(mixed.link, &mixed.nodes)?, ..mixed.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(mixed.pin)?);
     let session = Session::start(mixed.link, &mixed.nodes, mixed.client, cores)?;
@@ -135,7 +137,9 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     bar.finish_and_clear();
     let error = measured.as_ref().err().map(ToString::to_string);
     let written = report(mixed, machine, (&together, &alone), error);
-    measured.and(written)
+    measured.and(written)?;
+    let what = format!("mixed: {} members, {} repetitions", members.len(), mixed.repetitions);
+    progress::end(mixed.quiet, &what, began, &mixed.json)
 }
 
 /// One repetition: the mix, and each member alone.

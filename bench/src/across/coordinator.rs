@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::{CallOptions, Code, Node, Status, block_on};
 use trunkline_testkit::output;
 
@@ -93,6 +93,8 @@ struct Coordinator<'a> {
 /// Why nothing can be measured, or what is missing.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
+    whole_file::check(orders.json.iter().chain(&orders.html))?;
+    let began = Instant::now();
     let targets = orders.pattern.targets(orders.nodes.len())?;
     let addresses = orders.nodes.iter().map(|name| address(name)).collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = (1..addresses.len()).find(|at| addresses[..*at].contains(&addresses[*at])) {
@@ -121,7 +123,9 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     coordinator.bar.finish_and_clear();
     let reported = coordinator.report();
     node.shutdown();
-    measured.and(reported)
+    measured.and(reported)?;
+    let what = format!("run: {} nodes, {} repetitions", orders.nodes.len(), orders.repetitions);
+    progress::end(orders.quiet, &what, began, orders.json.iter().chain(&orders.html))
 }
 
 /// Asks all nodes who they are.
