@@ -34,7 +34,7 @@ use std::process::ExitCode;
 /// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a right ICRC on other
 /// ports: a Trunkline device replies to the port that its peer sent from.
 ///
-/// Exit status: 0 without faults, 1 if a packet or a file has a fault.
+/// Exit status: 0 without faults, 1 if a packet or a file has a fault, 2 if a file cannot be read.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub struct CheckArguments {
@@ -81,8 +81,9 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
     match check_all(arguments, &mut output, &progress) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Faults) => ExitCode::FAILURE,
+        Ok(Verdict::Unread) => ExitCode::from(2),
         // The reader has closed the pipe, for example `head`, so nothing can be printed.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
@@ -92,22 +93,47 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// Whether there was no fault. Errors are those of the output.
+/// The result for all files.
+enum Verdict {
+    Good,
+    Faults,
+    /// At least one file cannot be read.
+    Unread,
+}
+
+/// Checks file by file. Errors are those of the output.
 fn check_all<W: io::Write>(
     arguments: &CheckArguments,
     output: &mut Output<W>,
     progress: &Progress,
-) -> io::Result<bool> {
+) -> io::Result<Verdict> {
+    let (mut read, mut is_unread) = (0, false);
     let mut total = FileSummary::new("all files".to_owned());
     for path in &arguments.files {
-        let summary = file::check(path, output, progress)?;
-        output.file(&summary)?;
-        total.add(&summary);
+        match file::check(path, output, progress)? {
+            Ok(summary) => {
+                output.file(&summary)?;
+                total.add(&summary);
+                read += 1;
+            }
+            // The only line about this file.
+            Err(error) => {
+                eprintln!("trunkctl: cannot read {}: {error}", path.display());
+                is_unread = true;
+            }
+        }
     }
     progress.finish();
+    if read == 0 {
+        return Ok(Verdict::Unread);
+    }
     if total.packets < arguments.at_least {
         total.error = Some(format!("{} RoCE packets, at least {} wanted", total.packets, arguments.at_least));
     }
-    output.summary(&total, arguments.files.len())?;
-    Ok(total.is_good())
+    output.summary(&total, read)?;
+    Ok(match total.is_good() {
+        _ if is_unread => Verdict::Unread,
+        true => Verdict::Good,
+        false => Verdict::Faults,
+    })
 }
