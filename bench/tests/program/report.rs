@@ -40,7 +40,8 @@ fn a_file_that_cannot_be_written_ends_a_run_before_it_measures() {
     std::fs::write(&old, "before").expect("a file");
     let both = [("--json", "--html"), ("--html", "--json")];
     let lines = both.map(|(one, other)| format!("latency {one} {} {other} {}", old.display(), bad.display()));
-    let others = ["fair", "burst", "mixed --mix 8:1", "scale", "run --nodes 127.0.0.2,127.0.0.3"];
+    let others =
+        ["fair", "burst", "mixed --mix 8:1", "scale", "run --nodes 127.0.0.2,127.0.0.3 --pattern ring"];
     let others = others.map(|of| format!("{of} --json {}", bad.display()));
     for line in lines.into_iter().chain(others) {
         let output = run(&line);
