@@ -36,7 +36,7 @@ pub(crate) struct Burst {
     /// Time limit of each.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// What carries the packets; with `process` the memory is that of client and server.
+    /// Path of the packets; with `process` the memory is that of client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Process)]
     link: LinkFlag,
     /// Also write the results to this file.

@@ -33,7 +33,7 @@ pub(crate) struct Load {
     /// Bytes of each, the same in both directions.
     #[arg(long, value_name = "N", default_value_t = 60 << 20)]
     bytes: usize,
-    /// How long small calls are measured.
+    /// Measured time of the small calls.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
     /// Also write the results to this file.

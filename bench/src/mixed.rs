@@ -43,16 +43,16 @@ pub(crate) struct Mixed {
     /// Calls under way at a time, in all.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// How long each measurement takes, in each repetition.
+    /// Time of each measurement, in each repetition.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: f64,
-    /// How often everything is measured, in turn.
+    /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// What carries the packets.
+    /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
-    /// Who makes the calls.
+    /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = Kind::Poller)]
     client: Kind,
     /// Cores of client and server, like `0,1`, or `off`.

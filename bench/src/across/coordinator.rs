@@ -34,10 +34,10 @@ const CONNECTING: Duration = Duration::from_secs(20);
 /// Which nodes, and what they do.
 #[derive(Debug, Args)]
 pub(crate) struct Orders {
-    /// Where `trunkline-bench node` runs: hosts, with or without a port.
+    /// Hosts where `trunkline-bench node` runs, with or without a port.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
-    /// Who calls whom.
+    /// Pattern of callers and targets.
     #[arg(long, value_enum)]
     pattern: Pattern,
     /// Bytes of a payload, there and back: 0 to 64M.
@@ -46,16 +46,16 @@ pub(crate) struct Orders {
     /// Calls under way from each caller to each of its targets.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
-    /// How long calls are measured in each repetition. Some more, a quarter of it as a rule, are made before and after.
+    /// Measured time of each repetition. Calls before and after it, as a rule for a quarter of it, keep the load up.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = crate::quantities::seconds)]
     seconds: f64,
-    /// How often everything is measured.
+    /// Number of repetitions of all measurements.
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
-    /// The coordinator's own address; by default that on the way to the first node.
+    /// The coordinator's own address [default: the one on the route to the first node].
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     /// Use an address other than loopback although peers are not authenticated.

@@ -56,13 +56,13 @@ pub(crate) struct Scale {
     /// Calls under way at a time, in all.
     #[arg(long, value_name = "CALLS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// How long calls are measured in each repetition.
+    /// Measured time of each repetition.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: f64,
-    /// How often everything is measured, in turn.
+    /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// What carries the packets.
+    /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
     /// Cores of client and server, like `0,1`, or `off`.
