@@ -86,7 +86,7 @@ pub(crate) enum Command {
     Scale(Scale),
     /// Calls of several sizes and kinds in a mix, next to each alone.
     Mixed(Mixed),
-    /// On each host: a node that `run` on one of them measures with.
+    /// Starts a node on this host; `run` on one of the hosts measures with it.
     Node(Host),
     /// Measures between the nodes of several hosts.
     Run(Orders),
