@@ -7,6 +7,7 @@ use crate::client::Kind;
 use crate::failure::Failure;
 use crate::machine::memory;
 use crate::nodes::{LinkFlag, Nodes};
+use crate::progress;
 use crate::session::Session;
 use crate::whole_file;
 use clap::{Args, ValueEnum};
@@ -35,7 +36,7 @@ pub(crate) struct Burst {
     /// Time limit of each.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// What carries the packets; with `process` the memory is that of client and server.
+    /// Path of the packets; with `process` the memory is that of client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Process)]
     link: LinkFlag,
     /// Also write the results to this file.
@@ -106,6 +107,8 @@ fn say(outcome: &Outcome) -> Result<(), Failure> {
 }
 
 fn both(burst: &Burst) -> Result<(), Failure> {
+    whole_file::check(&burst.json)?;
+    let began = Instant::now();
     let bar = bar(burst.quiet);
     bar.set_message("timers");
     let timers = run(burst, Part::Timers)?;
@@ -126,7 +129,9 @@ fn both(burst: &Burst) -> Result<(), Failure> {
         output::out(&table(&results, &calls.failed))?;
     }
     let written = burst.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    written.map_err(Failure::Unwritten)
+    written.map_err(Failure::Unwritten)?;
+    let what = format!("burst: {} of {} calls succeeded", results.succeeded, results.calls);
+    progress::end(burst.quiet, &what, began, &burst.json)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "printed with one digit after the point")]

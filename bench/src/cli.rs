@@ -32,7 +32,7 @@ use std::path::PathBuf;
 ///   trunkline-bench latency --client thread --pause 10
 ///                                                   a thread that calls every 10 ms: both sides sleep between calls
 ///   trunkline-bench latency --arrivals 50000        open loop, see below
-///   trunkline-bench rate --outstanding 1,8,32       calls per second with so many under way
+///   trunkline-bench rate --outstanding 1,8,32       calls per second with 1, 8 and 32 under way
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
 ///   trunkline-bench fair --large 8                  small calls next to large ones
@@ -41,21 +41,22 @@ use std::path::PathBuf;
 ///                                                   calls between these hosts
 ///   trunkline-bench scale                           calls to more peers, over more pollers, to more services; sessions per second
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
-///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
+///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
 ///   trunkline-bench report *.json --html out.html   a page of several such files
 ///
-/// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
-/// stands still for 100 ms delays one call of each, and p99 hides it ("coordinated omission"). With --arrivals calls are due
-/// at a fixed rate whether or not earlier ones have ended, and a call's time counts from when it was due, not from
-/// when it could be made: the 100 ms then appear in each call that was due meanwhile. When
-/// more than --outstanding calls are due, the others wait, and that counts too.
+/// Closed and open loop: by default a call is made when the one before it has ended. A server that stalls for 100 ms then
+/// delays one call of each sequence, and p99 hides the stall ("coordinated omission"). With --arrivals calls are due at a
+/// fixed rate, and a call's time counts from when it was due, so every call that was due during the stall shows it. At
+/// most --outstanding calls are under way; the time that others wait counts too.
 ///
-/// Drift: a host may move virtual processors. A cache line is sampled before and after each measurement, and the
-/// measurement is dropped and repeated, three times at most, when the samples differ by more than 1.4 times.
+/// Drift: a host may move virtual processors. The program samples a cache line before and after each measurement. It drops
+/// and repeats the measurement, at most three times, if the samples differ by a factor of more than 1.4.
 ///
-/// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written; 2 wrong usage, or something cannot be
+/// --json and --html are tried before anything is measured.
+///
+/// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written any more; 2 wrong usage, or something cannot be
 /// measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts
 /// failed, and the others were measured. What was measured before a failure is printed and written.
 #[derive(Debug, Parser)]
@@ -85,7 +86,7 @@ pub(crate) enum Command {
     Scale(Scale),
     /// Calls of several sizes and kinds in a mix, next to each alone.
     Mixed(Mixed),
-    /// On each host: a node that `run` on one of them measures with.
+    /// Starts a node on this host; `run` on one of the hosts measures with it.
     Node(Host),
     /// Measures between the nodes of several hosts.
     Run(Orders),
@@ -98,10 +99,10 @@ pub(crate) enum Command {
     ServeFleet(ServeFleet),
 }
 
-/// How it is measured.
+// How it is measured. A doc comment would replace the description of the program.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
-    /// What carries the packets.
+    /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     pub(crate) link: LinkFlag,
     /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
@@ -110,13 +111,13 @@ pub(crate) struct Settings {
     /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
     #[arg(long, value_name = "CALLS")]
     pub(crate) outstanding: Option<Outstanding>,
-    /// How long calls are measured in each repetition; a quarter of it is added to warm up. A floor has a fifth of it.
+    /// Measured time of each repetition; a quarter of it is added as warm-up, and a floor has a fifth of it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// How often everything is measured, in turn.
+    /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
-    /// Who makes the calls.
+    /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = Kind::Poller)]
     pub(crate) client: Kind,
     /// One-way calls: a call ends when its payload is in the server's memory, and nothing comes back.
@@ -128,7 +129,7 @@ pub(crate) struct Settings {
     /// Pause before each call, so that both sides sleep; floors that sleep have the same pause.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with = "arrivals")]
     pub(crate) pause: Option<u64>,
-    /// Where payloads come from.
+    /// Source of the payloads.
     #[arg(long, value_enum, default_value_t = Buffer::Reused)]
     pub(crate) buffer: Buffer,
     /// Check the contents of each reply; `bandwidth` has the server return a digest. Costs time.
@@ -211,6 +212,22 @@ mod tests {
             _ => cli.settings,
         };
         settings.check().map(|()| settings)
+    }
+
+    #[test]
+    fn every_help_describes_its_own_command() {
+        use clap::CommandFactory as _;
+        let mut command = Cli::command();
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        assert!(about.starts_with("Measures generated calls"), "{about}");
+        for sub in command.get_subcommands_mut().filter(|sub| !sub.is_hide_set()) {
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                !["The two nodes", "How it is measured", ""].contains(&about.as_str()),
+                "{}: {about}",
+                sub.get_name()
+            );
+        }
     }
 
     #[test]

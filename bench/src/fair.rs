@@ -5,6 +5,7 @@ use crate::echo::EchoClient;
 use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::pin::Pin;
+use crate::progress;
 use crate::session::Session;
 use crate::whole_file;
 use clap::Args;
@@ -32,7 +33,7 @@ pub(crate) struct Load {
     /// Bytes of each, the same in both directions.
     #[arg(long, value_name = "N", default_value_t = 60 << 20)]
     bytes: usize,
-    /// How long small calls are measured.
+    /// Measured time of the small calls.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
     /// Also write the results to this file.
@@ -67,6 +68,8 @@ struct Results {
 /// # Errors
 /// Why the nodes do not start, or a small call failed.
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
+    whole_file::check(&load.json)?;
+    let began = Instant::now();
     // Many threads make these calls, so none is pinned.
     let cores = Pin::cores(Some(Pin::Off))?;
     let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, cores)?;
@@ -76,7 +79,9 @@ pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
         output::out(&table(&results))?;
     }
     let written = load.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    written.map_err(Failure::Unwritten)
+    written.map_err(Failure::Unwritten)?;
+    let what = format!("fair: {} small calls next to {} large ones", results.small_calls, results.large);
+    progress::end(load.quiet, &what, began, &load.json)
 }
 
 fn run(load: &Load, client: &EchoClient) -> Result<Results, Box<dyn Error>> {

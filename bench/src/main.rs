@@ -76,6 +76,7 @@ use report::Report;
 use run::Run;
 use session::Session;
 use std::process::ExitCode;
+use std::time::Instant;
 use trunkline_testkit::output;
 
 /// Sizes without a subcommand.
@@ -113,6 +114,8 @@ fn main() -> ExitCode {
 /// Measures, and reports what was measured even if something failed on the way.
 fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usize) -> Result<(), Failure> {
     settings.check()?;
+    whole_file::check(settings.json.iter().chain(&settings.html))?;
+    let began = Instant::now();
     let settings = &Settings { link: Session::link(settings.link, &settings.nodes)?, ..settings.clone() };
     let mut run = Run::new(measure, settings, sizes, outstanding)?;
     // A thread that is pinned sees one core only, so this comes before.
@@ -126,13 +129,15 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     if !settings.quiet && !results.is_empty() {
         output::out(&table::table(measure, &results))?;
     }
+    let summary = table::summary(measure, &results, settings.repetitions);
     let error = measured.as_ref().err().map(ToString::to_string);
     let written = Report::new(measure, settings, (machine, run.cores, others), results, error).save(settings);
     if let (Err(_), Err(why)) = (&measured, &written) {
         output::err(&format!("error: {why}"));
     }
     // Why measuring ended early decides the exit code.
-    measured.and(written.map_err(Failure::Unwritten))
+    measured.and(written.map_err(Failure::Unwritten))?;
+    progress::end(settings.quiet, &summary, began, settings.json.iter().chain(&settings.html))
 }
 
 /// On a terminal, and only if it takes a while.

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline_testkit::output;
 
 mod members;
@@ -43,16 +43,16 @@ pub(crate) struct Mixed {
     /// Calls under way at a time, in all.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// How long each measurement takes, in each repetition.
+    /// Time of each measurement, in each repetition.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: f64,
-    /// How often everything is measured, in turn.
+    /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// What carries the packets.
+    /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
-    /// Who makes the calls.
+    /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = Kind::Poller)]
     client: Kind,
     /// Cores of client and server, like `0,1`, or `off`.
@@ -117,6 +117,8 @@ struct Results {
 /// # Errors
 /// Why it cannot be measured, or the file not be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
+    whole_file::check(&mixed.json)?;
+    let began = Instant::now();
     let mixed = &Mixed { link: Session::link(mixed.link, &mixed.nodes)?, ..mixed.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(mixed.pin)?);
     let session = Session::start(mixed.link, &mixed.nodes, mixed.client, cores)?;
@@ -135,7 +137,9 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     bar.finish_and_clear();
     let error = measured.as_ref().err().map(ToString::to_string);
     let written = report(mixed, machine, (&together, &alone), error);
-    measured.and(written)
+    measured.and(written)?;
+    let what = format!("mixed: {} members, {} repetitions", members.len(), mixed.repetitions);
+    progress::end(mixed.quiet, &what, began, &mixed.json)
 }
 
 /// One repetition: the mix, and each member alone.

@@ -6,7 +6,7 @@ use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_transport::NodeOptions;
 
-/// The two nodes.
+// The two nodes. A doc comment would replace the description of the subcommand.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Nodes {
     /// Pollers of each node.

@@ -30,7 +30,9 @@ impl FromStr for Pin {
         let cores = text.split_once(',').and_then(|(client, server)| {
             Some(Cores { client: client.trim().parse().ok()?, server: server.trim().parse().ok()? })
         });
-        cores.map(Self::To).ok_or_else(|| format!("`{text}` is neither two cores, like 0,1, nor `off`"))
+        cores
+            .map(Self::To)
+            .ok_or_else(|| format!("invalid cores `{text}`: expected two, such as 0,1, or `off`"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::Settings;
 use crate::html;
-use crate::machine::Machine;
+use crate::machine::{Machine, Stamp};
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
 use crate::saved::Saved;
@@ -16,6 +16,8 @@ pub(crate) struct Report {
     command: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(flatten)]
+    stamp: Stamp,
     settings: Described,
     machine: Machine,
     /// How many cores other programs used during the run.
@@ -69,7 +71,16 @@ impl Report {
             arrivals_per_s: settings.arrivals,
             cores: cores.map(|Cores { client, server }| [client, server]),
         };
-        Self { command: measure.name(), error, settings, machine, others_cores, point, points }
+        Self {
+            command: measure.name(),
+            error,
+            stamp: Stamp::now(),
+            settings,
+            machine,
+            others_cores,
+            point,
+            points,
+        }
     }
 
     /// Writes the files that the settings name. One that is there already stays as it is until the new one is complete.

@@ -13,7 +13,8 @@ use std::path::Path;
 /// Longer files are refused.
 const MOST_BYTES: u64 = 256 << 20;
 /// Keys at the top level that describe the run and not a point.
-const OF_THE_RUN: [&str; 6] = ["command", "error", "settings", "machine", "others_cores", "points"];
+const OF_THE_RUN: [&str; 8] =
+    ["command", "error", "version", "date", "settings", "machine", "others_cores", "points"];
 
 /// The results of one run.
 #[derive(Debug, Clone)]
@@ -22,6 +23,9 @@ pub(crate) struct Saved {
     pub(crate) name: String,
     /// The subcommand.
     pub(crate) command: String,
+    /// The version of the program, and the time of the run; older files have neither.
+    pub(crate) version: Option<String>,
+    pub(crate) date: Option<String>,
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
     /// How many cores other programs used meanwhile; 0 if that is not known.
@@ -94,6 +98,7 @@ impl Saved {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;
         let error = text(&top, "error")?;
+        let (version, date) = (text(&top, "version")?, text(&top, "date")?);
         let machine = object(&mut top, "machine")?;
         let mut settings = by_name(&mut top, "settings", Ok)?;
         let others_cores = top.get("others_cores").and_then(number).unwrap_or_default();
@@ -114,7 +119,17 @@ impl Saved {
         let point = |(at, value)| SavedPoint::parse(value).map_err(|why| format!("point {}: {why}", at + 1));
         let points = listed.into_iter().enumerate().map(point).collect::<Result<_, _>>()?;
         let settings = settings.into_iter().collect();
-        Ok(Self { name: name.to_owned(), command, settings, machine, others_cores, error, points })
+        Ok(Self {
+            name: name.to_owned(),
+            command,
+            version,
+            date,
+            settings,
+            machine,
+            others_cores,
+            error,
+            points,
+        })
     }
 }
 

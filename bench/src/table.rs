@@ -58,6 +58,25 @@ pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
     text
 }
 
+/// One line: the first and the last point in short.
+pub(crate) fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
+    let short = |point: &Results| {
+        let headline = |key: &str| point.headline.get(key).copied().unwrap_or_default();
+        let size = written(point.size_bytes);
+        match measure {
+            Measure::Latency => format!("{size} B in {:.2} us", headline("rtt_p50_ns") / 1e3),
+            Measure::Rate => format!("{size} B at {:.0} calls/s", headline("calls_per_s")),
+            Measure::Bandwidth => format!("{size} B at {:.1} MB/s", headline("bytes_per_s") / 1e6),
+        }
+    };
+    let figures = match points {
+        [] => String::new(),
+        [point] => format!(": {}", short(point)),
+        [first, .., last] => format!(": {} .. {}", short(first), short(last)),
+    };
+    format!("{}{figures}; points {}, repetitions {repetitions}", measure.name(), points.len())
+}
+
 fn row(text: &mut String, name: &str, summary: &Summary) {
     let p50 = summary.p50_ns;
     let range = format!("{:.2} .. {:.2}", p50.min / 1e3, p50.max / 1e3);

@@ -1,8 +1,37 @@
 //! Files that are replaced as a whole.
 
+use nix::unistd::AccessFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+
+/// Tries whether [`write()`] can write these files, before what goes into them is measured. Files that exist stay as they are.
+///
+/// # Errors
+/// Why the first of them cannot be written, with its name.
+pub(crate) fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
+    paths.into_iter().try_for_each(|path| tried(path).map_err(|error| named(path, &error)))
+}
+
+fn tried(path: &Path) -> io::Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&target) {
+        Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        // Opening a pipe would wait for its reader.
+        Ok(there) if !there.is_file() => return Ok(nix::unistd::access(&target, AccessFlags::W_OK)?),
+        _ => {}
+    }
+    let partial = partial(&target);
+    File::create(&partial)?;
+    fs::remove_file(&partial)
+}
+
+/// The name of a file until it is complete.
+fn partial(target: &Path) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    PathBuf::from(name)
+}
 
 /// Writes a file. One that is there already stays as it is until the new one is complete. What is there and is no file, such as
 /// a terminal or a pipe, is written to; a symbolic link stays one.
@@ -16,9 +45,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
             OpenOptions::new().write(true).open(&target).and_then(|mut there| there.write_all(contents));
         return written.map_err(|error| named(path, &error));
     }
-    let mut name = target.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let partial = PathBuf::from(name);
+    let partial = partial(&target);
     let written = File::create(&partial)
         .and_then(|mut file| file.write_all(contents).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&partial, &target));
@@ -72,5 +99,26 @@ mod tests {
         assert!(!fs::metadata(&pipe).unwrap().is_file());
         let error = write(&folder.join("none/out.json"), b"").unwrap_err();
         assert!(error.contains("cannot write") && error.contains("none/out.json"), "{error}");
+    }
+
+    #[test]
+    fn a_check_changes_nothing_and_fails_where_a_write_would() {
+        let folder = Folder::new().unwrap();
+        let (old, new) = (folder.join("old.json"), folder.join("new.json"));
+        fs::write(&old, b"before").unwrap();
+        check([&old, &new]).unwrap();
+        assert_eq!(fs::read(&old).unwrap(), b"before");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let pipe = folder.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        check([&pipe]).unwrap();
+        for (path, why) in [
+            (folder.join("none/out.json"), "No such file"),
+            (folder.path().to_owned(), "is a directory"),
+            (folder.join("old.json/out.html"), "Not a directory"),
+        ] {
+            let error = check([&old, &path]).unwrap_err();
+            assert!(error.contains(why) && error.contains(&path.display().to_string()), "{error}");
+        }
     }
 }

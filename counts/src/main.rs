@@ -144,8 +144,7 @@ fn read(path: &Path) -> Result<Record, String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         format!("cannot read the record {}: {error}; `cargo counts --bless` writes it", path.display())
     })?;
-    serde_json::from_str(&text)
-        .map_err(|error| format!("the record {} is no record: {error}", path.display()))
+    serde_json::from_str(&text).map_err(|error| format!("invalid record {}: {error}", path.display()))
 }
 
 fn write(path: &Path, record: &Record) -> Result<(), String> {

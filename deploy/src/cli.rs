@@ -6,7 +6,7 @@ use crate::{device, pcap_check};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets, and removes and restores software devices.
+/// Inspects captures of RoCEv2 packets; lists, removes and restores software devices.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -19,7 +19,7 @@ enum Command {
     /// Work with capture files (pcap and pcapng)
     #[command(subcommand)]
     Pcap(PcapCommand),
-    /// Remove software devices that are in use, and restore them
+    /// List software devices, remove those that are in use, and restore them
     #[command(subcommand)]
     Device(device::DeviceCommand),
 }
@@ -30,8 +30,8 @@ enum PcapCommand {
 }
 
 impl Cli {
-    /// Runs the chosen subcommand. Exit status 0: no fault; 1: a fault, which was printed; 2: the command
-    /// line is not valid (clap ends the process itself then).
+    /// Runs the chosen subcommand. Exit status 0: no fault; 1: a fault, which was printed; 2: a file
+    /// cannot be read, or the command line is not valid (clap ends the process itself then).
     #[must_use]
     pub fn run(self) -> ExitCode {
         match self.command {

@@ -164,11 +164,7 @@ mod tests {
         let cut = scratch("cut.pcap", &whole[..whole.len() - 7]);
         let text = scratch("text.pcap", b"this is not a capture");
         let good = vector("xrc/xsrq_small.pcap");
-        for (path, why) in [
-            (&*cut, "the file ends at byte"),
-            (&*text, "neither pcap nor pcapng"),
-            (Path::new("absent"), "No such file"),
-        ] {
+        for (path, why) in [(&*cut, "the file ends at byte"), (&*text, "neither pcap nor pcapng")] {
             let output = trunkctl(&["--quiet"], &[path, &good]);
             assert_eq!(output.status.code(), Some(1), "{}", path.display());
             assert!(stdout(&output).contains(why), "{}", stdout(&output));
@@ -178,6 +174,26 @@ mod tests {
         assert!(stdout(&few).contains("13 RoCE packets, at least 14 wanted"), "{}", stdout(&few));
         fs::remove_file(cut).expect("ours");
         fs::remove_file(text).expect("ours");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_once_and_has_its_own_status() {
+        let good = vector("xrc/xsrq_small.pcap");
+        let folder = std::env::temp_dir();
+        for (path, why) in [(Path::new("absent.pcap"), "No such file"), (&*folder, "Is a directory")] {
+            let name = path.display().to_string();
+            for arguments in [&[][..], &["--quiet"], &["--json"]] {
+                let alone = trunkctl(arguments, &[path]);
+                let error = String::from_utf8_lossy(&alone.stderr).into_owned();
+                assert_eq!((alone.status.code(), stdout(&alone).as_str()), (Some(2), ""), "{error}");
+                assert_eq!((error.lines().count(), error.matches(&name).count()), (1, 1), "{error}");
+                assert!(error.contains(why), "{error}");
+            }
+            let both = trunkctl(&["--quiet"], &[path, &good]);
+            let (error, text) = (String::from_utf8_lossy(&both.stderr).into_owned(), stdout(&both));
+            assert_eq!((both.status.code(), error.matches(&name).count()), (Some(2), 1), "{error}");
+            assert!(text.contains("13 RoCE packets") && !text.contains(&name), "{text}");
+        }
     }
 
     #[test]

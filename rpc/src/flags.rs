@@ -3,8 +3,12 @@
 use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
 
-/// Command-line flags that choose a node's device. Flatten them into a program's arguments and pass them to
-/// [`NodeBuilder::device_flags`].
+// clap takes the doc comment of a flattened struct as the program's description, so only rustdoc sees this one.
+#[cfg_attr(
+    doc,
+    doc = "Command-line flags that choose a node's device. Flatten them into a program's arguments and pass them to [`NodeBuilder::device_flags`]."
+)]
+#[cfg_attr(not(doc), allow(missing_docs))]
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceFlags {
     /// RDMA devices to use: auto (a NIC that has the address, otherwise software), require (a NIC or none), soft
@@ -34,5 +38,31 @@ impl NodeBuilder {
             builder = builder.connections(connections);
         }
         builder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory as _, Parser};
+
+    /// Does what the program does.
+    ///
+    /// In more words.
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        _device: DeviceFlags,
+    }
+
+    #[test]
+    fn flattened_flags_keep_the_programs_description() {
+        let command = Program::command();
+        let text =
+            |about: Option<&clap::builder::StyledStr>| about.map(ToString::to_string).unwrap_or_default();
+        assert_eq!(text(command.get_about()), "Does what the program does");
+        assert!(text(command.get_long_about()).contains("In more words."));
+        let help = Program::command().render_long_help().to_string();
+        assert!(help.contains("--provider <PROVIDER>") && !help.contains("NodeBuilder"), "{help}");
     }
 }

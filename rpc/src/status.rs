@@ -6,6 +6,7 @@ use crate::reason::{Origin, Reason};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 use trunkline_transport::{Body, PeerDown};
 
 /// Maximum length of a message that is sent, in bytes; a longer one is cut.
@@ -190,6 +191,12 @@ impl Status {
             next = error.source();
         }
         self
+    }
+
+    /// Appends the time until the next attempt to connect as a cause. The message leaves it out, so that one cause has
+    /// one text.
+    pub(crate) fn with_next_attempt(self, due_in: Duration) -> Self {
+        self.with_cause(format_args!("the next attempt to connect is due in {due_in:.1?}"))
     }
 
     /// Sets the causes, which must be within the limits.

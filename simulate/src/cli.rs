@@ -12,8 +12,8 @@ use std::time::Duration;
 /// calls over a network that loses, duplicates, reorders and corrupts packets, while machines and
 /// processes stand still, nodes are killed, also between two stores to memory that the processes of a
 /// host share, and restarted, devices are removed, handlers panic and hang, and callers give up. In
-/// half of the runs several nodes are processes of one host and share its address. An oracle knows every call. Then all faults end, and nothing of them
-/// may be left. The same seed gives the same run.
+/// half of the runs several nodes are processes of one host and share its address. An oracle knows every call.
+/// Then all faults end, and no effect of them may remain. The same seed gives the same run.
 ///
 /// Examples:
 ///   cargo simulate                           2,000 runs from a seed that changes with the day
@@ -33,10 +33,10 @@ pub(crate) struct Cli {
     /// First seed. Without --runs and --minutes, the only one.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// How many runs: seeds N to N+M-1. Default: 2000; 1 with --seed; no limit with --minutes.
+    /// Number of runs: seeds N to N+M-1. Default: 2000; 1 with --seed; no limit with --minutes.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
-    /// For how long to begin runs; with --runs, whichever ends first.
+    /// Minutes in which to begin runs; with --runs, the earlier end counts.
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<f64>,
     /// Pollers of the nodes in turn, 1 to 32 each, for example 4/1. Default: each seed draws 1 to 3 a node.
@@ -48,10 +48,10 @@ pub(crate) struct Cli {
     /// Switch on a deliberate fault; `all` tries each, `few` ten of different areas, `list` names them.
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
-    /// Runs at a time, 1 to 1024. Default: as many as there are CPUs.
+    /// Concurrent runs, 1 to 1024. Default: as many as there are CPUs.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Go on after a run that fails, and list all that do.
+    /// Continue after a run that fails, and list all failed runs.
     #[arg(long)]
     pub(crate) keep_going: bool,
     /// Print the result as one JSON document on standard output.

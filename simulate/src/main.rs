@@ -143,7 +143,9 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     if mutants::ALL.iter().any(|mutant| mutant.name == name) {
         return Ok(Some(name));
     }
-    Err(format!("there is no deliberate fault {name:?}; see `cargo simulate --mutant list`"))
+    Err(format!(
+        "unknown deliberate fault {name:?}: expected a name that `cargo simulate --mutant list` prints"
+    ))
 }
 
 /// One run, with its trace if that was asked for.

@@ -30,7 +30,7 @@ impl FromStr for Connections {
             "auto" => Ok(Self::Auto),
             "xrc" => Ok(Self::Xrc),
             "rc" => Ok(Self::Rc),
-            other => Err(format!("{other:?} is none of auto, xrc, rc")),
+            other => Err(format!("invalid kind of connections {other:?}: expected `auto`, `xrc` or `rc`")),
         }
     }
 }

@@ -53,7 +53,7 @@ pub enum StartError {
         remedy: &'static str,
     },
     /// A variable of the environment cannot be understood.
-    #[error("{variable}={value:?} cannot be understood: {remedy}")]
+    #[error("invalid {variable}={value:?}: {remedy}")]
     BadEnvironment {
         /// Which.
         variable: &'static str,
@@ -79,7 +79,7 @@ pub enum StartError {
     #[error(transparent)]
     BadDeviceSetting(DeviceError),
     /// The text of `NodeOptions::faults` cannot be parsed, for this reason.
-    #[error("faults: {0}")]
+    #[error("invalid setting faults: {0}")]
     BadFaults(String),
     /// XRC connections were asked for, and the device has none.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]

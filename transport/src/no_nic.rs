@@ -21,7 +21,7 @@ pub enum NoNic {
     )]
     NoSubsystem,
     /// Permission to open a device file is denied.
-    #[error("{} may not be opened by this user: allow it to read and write there, by group or udev rule", .0.display())]
+    #[error("permission denied opening {}: allow this user to read and write it, by owner, group or udev rule", .0.display())]
     NoPermission(PathBuf),
     /// libibverbs lists no device.
     #[error(

@@ -43,7 +43,7 @@ impl std::str::FromStr for ProviderChoice {
             "auto" => Ok(Self::Auto),
             "require" => Ok(Self::Require),
             "soft" => Ok(Self::Soft),
-            other => Err(format!("{other:?} is none of auto, require, soft")),
+            other => Err(format!("invalid provider {other:?}: expected `auto`, `require` or `soft`")),
         }
     }
 }
@@ -193,23 +193,27 @@ impl NodeOptions {
         };
         let text = |variable| {
             let value = value(variable).filter(|value| !value.is_empty());
-            let not_text = |value: OsString| bad(variable, &value.to_string_lossy(), "give text in UTF-8");
+            let not_text =
+                |value: OsString| bad(variable, &value.to_string_lossy(), "expected text in UTF-8");
             value.map(|value| value.into_string().map_err(not_text)).transpose()
         };
         if let Some(text) = text("TRUNKLINE_PROVIDER")? {
-            let read =
-                text.parse().map_err(|_| bad("TRUNKLINE_PROVIDER", &text, "give auto, require or soft"))?;
+            let read = text
+                .parse()
+                .map_err(|_| bad("TRUNKLINE_PROVIDER", &text, "expected `auto`, `require` or `soft`"))?;
             self.provider = self.provider.or(Some(read));
         }
         let device = text("TRUNKLINE_DEVICE")?;
         self.nic.device = self.nic.device.or(device);
         if let Some(text) = text("TRUNKLINE_GID_INDEX")? {
-            let read = text.parse().map_err(|_| bad("TRUNKLINE_GID_INDEX", &text, "give a number from 0"))?;
+            let read =
+                text.parse().map_err(|_| bad("TRUNKLINE_GID_INDEX", &text, "expected a number from 0"))?;
             self.nic.gid_index = self.nic.gid_index.or(Some(read));
         }
         if let Some(text) = text("TRUNKLINE_CONNECTIONS")? {
-            let read =
-                text.parse().map_err(|_| bad("TRUNKLINE_CONNECTIONS", &text, "give auto, xrc or rc"))?;
+            let read = text
+                .parse()
+                .map_err(|_| bad("TRUNKLINE_CONNECTIONS", &text, "expected `auto`, `xrc` or `rc`"))?;
             self.connections = self.connections.or(Some(read));
         }
         Ok(self)
@@ -441,6 +445,27 @@ mod tests {
         ] {
             let error = read(NodeOptions::new(), &[pair]).unwrap_err().to_string();
             assert!(error.contains(pair.0) && error.contains(pair.1), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_setting_is_named_as_it_was_set() {
+        let of_builder = NodeOptions::new().faults("drop=2").unwrap_err().to_string();
+        assert!(of_builder.contains("setting faults: `2` does not fit drop"), "{of_builder}");
+        assert!(!of_builder.contains("TRUNKLINE_"), "{of_builder}");
+        let texts = [
+            ("fast".parse::<ProviderChoice>().unwrap_err(), "\"fast\": expected `auto`, `require` or `soft`"),
+            ("ud".parse::<Connections>().unwrap_err(), "\"ud\": expected `auto`, `xrc` or `rc`"),
+        ];
+        for (text, expected) in texts {
+            assert!(text.ends_with(expected) && !text.contains("TRUNKLINE_"), "{text}");
+        }
+        for (variable, value, expected) in [
+            ("TRUNKLINE_PROVIDER", "fast", "expected `auto`, `require` or `soft`"),
+            ("TRUNKLINE_CONNECTIONS", "ud", "expected `auto`, `xrc` or `rc`"),
+        ] {
+            let text = read(NodeOptions::new(), &[(variable, value)]).unwrap_err().to_string();
+            assert_eq!(text, format!("invalid {variable}={value:?}: {expected}"));
         }
     }
 

@@ -188,11 +188,11 @@ pub enum SendError {
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
     /// The last attempt to connect has failed, and the next one is not due yet.
-    #[error("{cause}; the next attempt to connect is due in {due_in:.1?}")]
+    #[error("{cause}")]
     BackingOff {
         /// Why the last attempt failed.
         cause: PeerDown,
-        /// When a message begins the next attempt.
+        /// The time until a message begins the next attempt. The text leaves it out, so that one cause has one text.
         due_in: Duration,
     },
     /// It is for a session that is over.

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::{CallOptions, Code, Node, Status, block_on};
 use trunkline_testkit::output;
 
@@ -34,10 +34,10 @@ const CONNECTING: Duration = Duration::from_secs(20);
 /// Which nodes, and what they do.
 #[derive(Debug, Args)]
 pub(crate) struct Orders {
-    /// Where `trunkline-bench node` runs: hosts, with or without a port.
+    /// Hosts where `trunkline-bench node` runs, with or without a port.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
-    /// Who calls whom.
+    /// Pattern of callers and targets.
     #[arg(long, value_enum)]
     pattern: Pattern,
     /// Bytes of a payload, there and back: 0 to 64M.
@@ -46,16 +46,16 @@ pub(crate) struct Orders {
     /// Calls under way from each caller to each of its targets.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
-    /// How long calls are measured in each repetition. Some more, a quarter of it as a rule, are made before and after.
+    /// Measured time of each repetition. Calls before and after it, as a rule for a quarter of it, keep the load up.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = crate::quantities::seconds)]
     seconds: f64,
-    /// How often everything is measured.
+    /// Number of repetitions of all measurements.
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
-    /// The coordinator's own address; by default that on the way to the first node.
+    /// The coordinator's own address [default: the one on the route to the first node].
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     /// Use an address other than loopback although peers are not authenticated.
@@ -93,6 +93,8 @@ struct Coordinator<'a> {
 /// Why nothing can be measured, or what is missing.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
+    whole_file::check(orders.json.iter().chain(&orders.html))?;
+    let began = Instant::now();
     let targets = orders.pattern.targets(orders.nodes.len())?;
     let addresses = orders.nodes.iter().map(|name| address(name)).collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = (1..addresses.len()).find(|at| addresses[..*at].contains(&addresses[*at])) {
@@ -121,7 +123,9 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     coordinator.bar.finish_and_clear();
     let reported = coordinator.report();
     node.shutdown();
-    measured.and(reported)
+    measured.and(reported)?;
+    let what = format!("run: {} nodes, {} repetitions", orders.nodes.len(), orders.repetitions);
+    progress::end(orders.quiet, &what, began, orders.json.iter().chain(&orders.html))
 }
 
 /// Asks all nodes who they are.

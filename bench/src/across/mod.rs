@@ -33,8 +33,11 @@ const PORT: u16 = 7470;
 /// # Errors
 /// That it is none.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let named =
-        |why: &str| format!("`{text}` is no node: {why}; name it like 10.0.0.2, [fd00::2]:7470 or host:7470");
+    let named = |why: &str| {
+        format!(
+            "invalid node `{text}`: {why}; expected a host, such as 10.0.0.2, [fd00::2]:7470 or host:7470"
+        )
+    };
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
     }
@@ -63,7 +66,7 @@ mod tests {
         assert_eq!(address("::1"), Ok("[::1]:7470".parse().unwrap()));
         assert_eq!(address("[::1]:80"), Ok("[::1]:80".parse().unwrap()));
         for text in ["", "127.0.0.2:port", "no such host"] {
-            assert!(address(text).unwrap_err().contains("is no node"), "{text}");
+            assert!(address(text).unwrap_err().contains("invalid node"), "{text}");
         }
         assert_eq!(own_address("127.0.0.1:9".parse().unwrap()).unwrap(), IpAddr::from([127, 0, 0, 1]));
     }

@@ -160,8 +160,9 @@ impl Control for Handler {
         load.check()?;
         let parsed = load.targets.iter().map(|target| target.parse().map_err(|_| target));
         let targets = parsed.collect::<Result<Vec<SocketAddr>, _>>();
-        let targets =
-            targets.map_err(|target| Status::invalid_argument(format!("`{target}` is no address")))?;
+        let targets = targets.map_err(|target| {
+            Status::invalid_argument(format!("invalid address `{target}`: expected IP:PORT"))
+        })?;
         let node = self.node()?;
         {
             let mut known = self.0.run();

@@ -2,7 +2,7 @@
 
 use super::service::Measured;
 use crate::distribution::Distribution;
-use crate::machine::Machine;
+use crate::machine::{Machine, Stamp};
 use crate::recorder::histogram;
 use crate::spread::Spread;
 use hdrhistogram::Histogram;
@@ -103,6 +103,8 @@ struct OfPair<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     command: &'static str,
+    #[serde(flatten)]
+    stamp: Stamp,
     settings: Settings,
     /// The coordinator's.
     machine: &'a Machine,
@@ -282,6 +284,7 @@ impl Outcome {
         let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
         Json {
             command: "run",
+            stamp: Stamp::now(),
             settings,
             machine,
             error: self.missing(),

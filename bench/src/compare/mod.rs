@@ -7,6 +7,7 @@ mod noise;
 mod rows;
 
 use crate::failure::Failure;
+use crate::progress;
 use crate::saved::{Saved, SavedPoint};
 use crate::whole_file;
 use clap::Args;
@@ -15,6 +16,7 @@ use rows::{Row, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 use trunkline_testkit::output;
 
 /// When other programs used more cores than this during a run, a change may be theirs.
@@ -86,18 +88,23 @@ struct Outcome {
 /// # Errors
 /// That a file is not one of ours, that something became worse, or that the outcome cannot be written.
 pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
+    let began = Instant::now();
     let (before, after) = (Saved::read(&files.before)?, Saved::read(&files.after)?);
     let outcome = Outcome::between(&before, &after, files.bound, files.absolute)?;
     if !files.quiet {
         output::out(&outcome.table())?;
     }
     let written = files.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &outcome));
+    let what = format!("compare: {} values, none worse", outcome.rows.len());
     match (outcome.verdict(), written) {
         (Err(failure), Err(why)) => {
             output::err(&format!("error: {why}"));
             Err(failure)
         }
-        (verdict, written) => verdict.and(written.map_err(Failure::Unwritten)),
+        (verdict, written) => {
+            verdict.and(written.map_err(Failure::Unwritten))?;
+            progress::end(files.quiet, &what, began, &files.json)
+        }
     }
 }
 

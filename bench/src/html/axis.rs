@@ -6,8 +6,6 @@ use std::ops::Range;
 /// How values are placed on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// From 0 on.
-    Linear,
     /// Equal ratios are equally far apart; labels at 1, 2 and 5 times the powers of ten.
     Log,
     /// The same, with labels at powers of two and units of 2^10 and 2^20, for sizes and calls under way.
@@ -39,7 +37,6 @@ impl Axis {
             (from, to) = (0.0, 1.0);
         }
         match scale {
-            Scale::Linear => (from, to) = (0.0, if to > 0.0 { to * 1.05 } else { 1.0 }),
             // One value alone is in the middle of a decade.
             Scale::Log | Scale::Doubling if to - from < 0.3 => (from, to) = (from - 0.2, to + 0.2),
             Scale::Log | Scale::Doubling => (from, to) = (from - (to - from) * 0.04, to + (to - from) * 0.04),
@@ -88,7 +85,6 @@ impl ValueFormatter<f64> for Axis {
 
 fn place(scale: Scale, value: f64) -> f64 {
     match scale {
-        Scale::Linear => value,
         Scale::Log => value.log10(),
         // An empty payload is left of one byte.
         Scale::Doubling => value.max(0.5).log10(),
@@ -98,10 +94,6 @@ fn place(scale: Scale, value: f64) -> f64 {
 
 fn labels(scale: Scale, from: f64, to: f64) -> Vec<(f64, String)> {
     let all: Vec<(f64, String)> = match scale {
-        Scale::Linear => {
-            let step = step((to - from) / 5.0);
-            (0..100).map(|times| f64::from(times) * step).map(|value| (value, number(value))).collect()
-        }
         Scale::Log => {
             let factors: &[f64] = match to - from {
                 span if span < 0.8 => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
@@ -135,16 +127,6 @@ fn labels(scale: Scale, from: f64, to: f64) -> Vec<(f64, String)> {
     all.into_iter().filter(|(place, _)| (from - 1e-9..=to + 1e-9).contains(place)).collect()
 }
 
-/// 1, 2 or 5 times a power of ten, at least so large.
-fn step(least: f64) -> f64 {
-    let power = 10_f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0]
-        .into_iter()
-        .map(|factor| factor * power)
-        .find(|step| *step >= least)
-        .unwrap_or(10.0 * power)
-}
-
 /// A number as short as possible: `0.05`, `20`, `50k`, `2M`.
 pub(crate) fn number(value: f64) -> String {
     let (value, unit) = match value.abs() {
@@ -175,7 +157,6 @@ mod tests {
 
     #[test]
     fn each_scale_has_several_labels() {
-        assert_eq!(texts(Scale::Linear, &[3.0, 9.0]), ["0", "2", "4", "6", "8"]);
         assert_eq!(texts(Scale::Log, &[0.9, 25.0]), ["1", "2", "5", "10", "20"]);
         assert_eq!(texts(Scale::Log, &[9.0, 2e6]), ["10", "100", "1000", "10k", "100k", "1M"]);
         assert_eq!(texts(Scale::Doubling, &[0.0, 8.0]), ["0", "1", "2", "4", "8"]);
@@ -184,7 +165,7 @@ mod tests {
 
     #[test]
     fn any_values_have_an_axis_with_labels() {
-        for scale in [Scale::Linear, Scale::Log, Scale::Doubling] {
+        for scale in [Scale::Log, Scale::Doubling] {
             for values in [&[][..], &[5.0], &[1e-3, 1e12], &[7.0, 7.1], &[f64::NAN], &[350.0]] {
                 let axis = Axis::over("a title", scale, values.iter().copied());
                 assert!(axis.from < axis.to, "{scale:?} {values:?}");

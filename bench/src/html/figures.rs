@@ -29,7 +29,7 @@ pub(crate) fn of_file(saved: &Saved) -> Vec<Plot> {
             ("calls_per_s", "floor_calls_per_s", "calls per second"),
             ("bytes_per_s", "floor_bytes_per_s", "bytes per second"),
         ] {
-            let axes = (Scale::Doubling, "calls under way", Scale::Linear, unit);
+            let axes = (Scale::Doubling, "calls under way", Scale::Log, unit);
             plots.extend(throughput(&title, axes, &points, [key, floor]));
         }
     }
@@ -66,7 +66,7 @@ pub(crate) fn of_open_loops(files: &[Saved]) -> Vec<Plot> {
             series(name, Line::Calls, &values)
         };
         let lines = vec![of("calls, p50", |calls| calls.p50_ns), of("calls, p99", |calls| calls.p99_ns)];
-        let axes = (Scale::Linear, "calls due per second", Scale::Log, "time since a call was due, µs");
+        let axes = (Scale::Log, "calls due per second", Scale::Log, "time since a call was due, µs");
         several.then(|| plot(titled("Time by rate, open loop", &group), axes, lines)).flatten()
     };
     groups.into_iter().filter_map(plot).collect()
@@ -135,7 +135,7 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
 fn of_scale(varied: &str, points: &[(f64, &SavedPoint)]) -> Vec<Plot> {
     let count = varied.strip_prefix("dimension ").unwrap_or(varied);
     let rate = |key: &str, unit: &str| {
-        let axes = (Scale::Doubling, count, Scale::Linear, unit);
+        let axes = (Scale::Doubling, count, Scale::Log, unit);
         throughput(&format!("{}, {count}", capital(unit)), axes, points, [key, &format!("floor_{key}")])
     };
     let of = |name: &str, key: &str| {
@@ -187,7 +187,7 @@ fn rate_against_time(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> 
     let measured = points.iter().filter(|(_, point)| point.calls.is_some());
     median.notes = measured.map(|(under_way, _)| under_way.to_string()).collect();
     let lines = vec![median, of("calls, p99", |calls| calls.p99_ns)];
-    let axes = (Scale::Linear, "calls per second", Scale::Log, CALL_US);
+    let axes = (Scale::Log, "calls per second", Scale::Log, CALL_US);
     plot(titled("Rate against time", rest), axes, lines)
 }
 

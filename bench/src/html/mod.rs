@@ -9,10 +9,12 @@ mod page;
 mod plot;
 
 use crate::failure::Failure;
+use crate::progress;
 use crate::saved::Saved;
 use crate::whole_file;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// One HTML page from the JSON files of several runs.
 ///
@@ -42,7 +44,9 @@ pub(crate) struct Files {
 /// That one of them is not a result, or that the page cannot be written.
 pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
-    write(&results, &files.html).map_err(Failure::Unwritten)
+    let began = Instant::now();
+    write(&results, &files.html).map_err(Failure::Unwritten)?;
+    progress::end(false, &format!("report: {} files", results.len()), began, [&files.html])
 }
 
 /// Writes a page. One that is there already stays as it is until the new one is complete.

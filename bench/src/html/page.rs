@@ -1,12 +1,16 @@
-//! The page around the plots: what was measured, where and how, and tables of all figures.
+//! The page around the plots: date, machine and one table first, then contents, plots and tables of all figures.
 
 use super::axis::number;
 use super::figures;
 use super::plot::{Plot, colours};
-use crate::saved::{Saved, SavedPeer, Timed};
+use crate::saved::{Saved, SavedPeer, SavedPoint, Timed};
 use crate::spread::Spread;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+/// Most charts of a page.
+const MOST_CHARTS: usize = 8;
 
 /// The whole page.
 ///
@@ -18,26 +22,191 @@ pub(super) fn page(files: &[Saved]) -> Result<String, String> {
     html.push_str("<title>trunkline-bench</title>\n<style>\n");
     html.push_str(include_str!("style.css"));
     html.push_str(&drawn_colours());
-    html.push_str("</style>\n</head>\n<body>\n<h1>Calls, next to what the machine allows</h1>\n");
+    html.push_str("</style>\n</head>\n<body>\n<h1>trunkline-bench</h1>\n");
+    head(&mut html, files);
+    overview(&mut html, files);
     html.push_str(concat!(
-        "<p>Measured by trunkline-bench. A floor is the same exchange without any middleware, measured in the same run; ",
-        "floors are dashed, lines of other systems are thin. Quote times as multiples of a floor, because they depend on the machine and on what else it does. ",
-        "Points are medians over the repetitions, vertical lines their minimum and maximum; ",
-        "distributions are of all repetitions together.</p>\n"
+        "<p>A floor is the same exchange without any middleware, measured in the same run. ",
+        "Quote times as multiples of a floor, because they depend on the machine and on its other load.</p>\n"
     ));
-    for file in files {
-        section(&mut html, file)?;
-    }
-    let open_loops = figures::of_open_loops(files);
-    if !open_loops.is_empty() {
+    let charts = Charts::chosen(files);
+    charts.contents(&mut html);
+    let mut next = 1;
+    if !charts.open_loops.is_empty() {
         html.push_str("<h2>Open loops</h2>\n<p>The time of a call counts from when it was due.</p>\n");
-        plots(&mut html, &open_loops)?;
+        plots(&mut html, &charts.open_loops, &mut next)?;
+    }
+    for (file, charts) in files.iter().zip(&charts.of_files) {
+        section(&mut html, file, charts, &mut next)?;
     }
     html.push_str("</body>\n</html>\n");
     Ok(html)
 }
 
-fn section(html: &mut String, file: &Saved) -> Result<(), String> {
+/// Date, version and machine: one line, or one for each file where they differ.
+fn head(html: &mut String, files: &[Saved]) {
+    let line = |file: &Saved| {
+        let or_unknown = |text: &Option<String>| escaped(text.as_deref().unwrap_or("unknown"));
+        format!(
+            "{}, trunkline-bench {}, on {}",
+            or_unknown(&file.date),
+            or_unknown(&file.version),
+            class(&file.machine)
+        )
+    };
+    let lines: Vec<_> = files.iter().map(|file| (&file.name, line(file))).collect();
+    let is_one = lines.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    // Writing to a string does not fail.
+    for (name, line) in lines.iter().take(if is_one { 1 } else { lines.len() }) {
+        let name = if is_one { String::new() } else { format!("{}: ", escaped(name)) };
+        let _ = writeln!(html, "<p class=\"run\">{name}{line}</p>");
+    }
+}
+
+/// The machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine`.
+fn class(machine: &Map<String, Value>) -> String {
+    let processor = machine.get("processor").and_then(Value::as_str).unwrap_or("an unknown processor");
+    let cores = machine.get("cores").and_then(Value::as_u64).map(|cores| format!(", {cores} cores"));
+    let is_virtual = machine.get("is_virtual").and_then(Value::as_bool);
+    let kind = is_virtual.map_or("", |is| if is { ", virtual machine" } else { ", no virtual machine" });
+    format!("{}{}{kind}", escaped(processor), cores.unwrap_or_default())
+}
+
+/// One row for each point: Trunkline, the link's floor and other systems side by side.
+fn overview(html: &mut String, files: &[Saved]) {
+    if files.iter().flat_map(|file| &file.points).all(|point| point.calls.is_none()) {
+        return;
+    }
+    let peers: BTreeSet<&str> = files
+        .iter()
+        .flat_map(|file| &file.points)
+        .flat_map(|point| point.peers.keys().map(String::as_str))
+        .collect();
+    html.push_str("<div class=\"wide\"><table class=\"overview\">\n");
+    html.push_str("<caption>Round trip in µs (median), and below it calls per second</caption>\n<thead><tr>");
+    let run = (files.len() > 1).then_some("run");
+    let titles = run.into_iter().chain(["size", "Trunkline", "floor"]).chain(peers.iter().copied());
+    for title in titles {
+        let _ = write!(html, "<th>{}</th>", escaped(title));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for file in files {
+        for (point, calls) in file.points.iter().filter_map(|point| Some((point, point.calls.as_ref()?))) {
+            html.push_str("<tr>");
+            if run.is_some() {
+                let _ = write!(html, "<td>{}: {}</td>", escaped(&file.command), escaped(&file.name));
+            }
+            let ours = both(Some(calls.p50_ns), Some(calls.per_s.median), "");
+            let _ = write!(html, "<td>{}</td><td class=\"calls\">{ours}</td>", escaped(&point.label()));
+            let _ = write!(html, "<td>{}</td>", floor(point));
+            for name in &peers {
+                let peer = point.peers.get(*name);
+                let mean = peer
+                    .and_then(|peer| peer.mean_ns)
+                    .filter(|_| peer.is_some_and(|peer| peer.p50_ns.is_none()));
+                let (time, rate) =
+                    (peer.and_then(|peer| peer.p50_ns).or(mean), peer.and_then(|peer| peer.per_s));
+                let note = if mean.is_some() { "mean" } else { "" };
+                let _ = write!(html, "<td>{}</td>", both(time, rate.map(|rate| rate.median), note));
+            }
+            html.push_str("</tr>\n");
+        }
+    }
+    html.push_str("</tbody>\n</table></div>\n");
+}
+
+/// The link's floor: its time, its rate if it was measured or is that of its round trips, and its name.
+fn floor(point: &SavedPoint) -> String {
+    let median = |key: &str| Spread::of(point.each_repetition.get(key)?);
+    let time = median("floor_p50_ns");
+    // Both are medians of the same values.
+    let is_it = |floor: &Timed| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
+    let named = point.floors.iter().find(|(_, floor)| is_it(floor));
+    let rate = median("floor_calls_per_s").map(|rate| rate.median);
+    both(time, rate.or_else(|| Some(named?.1.per_s.median)), named.map_or("", |(name, _)| name))
+}
+
+/// A time, and below it a rate and a note.
+fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let (time, rate) = (time.map(|time| digits(time.median / 1e3)), per_s.map(rate));
+    let note = if note.is_empty() { String::new() } else { format!("<br><small>{}</small>", escaped(note)) };
+    format!("{}<br><small>{}</small>{note}", or_none(time), or_none(rate))
+}
+
+/// Three digits, as far as they are after the point.
+fn digits(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+fn rate(per_s: f64) -> String {
+    match per_s {
+        value if value >= 1e6 => format!("{} M/s", digits(value / 1e6)),
+        value if value >= 1e4 => format!("{} k/s", digits(value / 1e3)),
+        value => format!("{value:.0}/s"),
+    }
+}
+
+/// The charts of a page, of all files together at most [`MOST_CHARTS`].
+struct Charts {
+    open_loops: Vec<Plot>,
+    of_files: Vec<Vec<Plot>>,
+    left_out: usize,
+}
+
+impl Charts {
+    /// Chooses in turn from the open loops and from each file, whose first charts say most.
+    fn chosen(files: &[Saved]) -> Self {
+        let mut lists = vec![figures::of_open_loops(files)];
+        lists.extend(files.iter().map(figures::of_file));
+        let all: usize = lists.iter().map(Vec::len).sum();
+        let mut kept = vec![0; lists.len()];
+        let mut room = all.min(MOST_CHARTS);
+        while room > 0 {
+            for (list, kept) in lists.iter().zip(&mut kept) {
+                if room > 0 && *kept < list.len() {
+                    *kept += 1;
+                    room -= 1;
+                }
+            }
+        }
+        for (list, kept) in lists.iter_mut().zip(kept) {
+            list.truncate(kept);
+        }
+        let open_loops = lists.remove(0);
+        Self { open_loops, of_files: lists, left_out: all.saturating_sub(MOST_CHARTS) }
+    }
+
+    fn contents(&self, html: &mut String) {
+        let plots = || self.open_loops.iter().chain(self.of_files.iter().flatten());
+        if plots().next().is_none() {
+            return;
+        }
+        html.push_str("<nav aria-label=\"Charts\"><h2>Charts</h2>\n<ul>\n");
+        for (at, plot) in plots().enumerate() {
+            let _ = writeln!(html, "<li><a href=\"#chart-{}\">{}</a></li>", at + 1, escaped(&plot.title));
+        }
+        html.push_str("</ul></nav>\n");
+        if self.left_out > 0 {
+            let _ = writeln!(
+                html,
+                "<p class=\"facts\">{} further charts are left out. All figures are in the tables; `report` of fewer files or points \
+                 draws the others.</p>",
+                self.left_out
+            );
+        }
+        html.push_str(concat!(
+            "<p class=\"facts\">Floors are dashed; lines of other systems are thin. Points are medians over the repetitions, ",
+            "vertical lines their minimum and maximum. Distributions are of all repetitions together.</p>\n"
+        ));
+    }
+}
+
+fn section(html: &mut String, file: &Saved, charts: &[Plot], next: &mut usize) -> Result<(), String> {
     // Writing to a string does not fail.
     let _ = writeln!(html, "<h2>{}: {}</h2>", escaped(&file.command), escaped(&file.name));
     if let Some(error) = &file.error {
@@ -50,12 +219,13 @@ fn section(html: &mut String, file: &Saved) -> Result<(), String> {
         _ => String::new(),
     };
     let _ = writeln!(html, "<p class=\"facts\">Machine: {machine}{others}.<br>Settings: {settings}.</p>");
-    plots(html, &figures::of_file(file))?;
+    plots(html, charts, next)?;
     table(html, file);
     Ok(())
 }
 
-fn plots(html: &mut String, plots: &[Plot]) -> Result<(), String> {
+/// Draws the charts, numbered from `next` on as in the list of contents.
+fn plots(html: &mut String, plots: &[Plot], next: &mut usize) -> Result<(), String> {
     if plots.is_empty() {
         return Ok(());
     }
@@ -63,10 +233,11 @@ fn plots(html: &mut String, plots: &[Plot]) -> Result<(), String> {
     for plot in plots {
         let _ = writeln!(
             html,
-            "<figure role=\"img\" aria-label=\"{}\">\n{}</figure>",
+            "<figure id=\"chart-{next}\" role=\"img\" aria-label=\"{}\">\n{}</figure>",
             escaped(&plot.title),
             plot.svg()?
         );
+        *next += 1;
     }
     html.push_str("</div>\n");
     Ok(())

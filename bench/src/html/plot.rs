@@ -1,6 +1,6 @@
 //! One plot, drawn as SVG by `plotters`.
 //!
-//! Owns the layout: the title above, the legend on the right, and the colours. Colours in the SVG are those of the light
+//! Owns the layout: the title above, the legend on the right, colours and shapes. Colours in the SVG are those of the light
 //! page; the page's style sheet replaces each by a variable ([`colours`]), which has another value on a dark page.
 
 use super::axis::Axis;
@@ -20,16 +20,16 @@ const CHARACTER: f64 = 0.45;
 const INK: RGBColor = RGBColor(0x22, 0x26, 0x2b);
 const MUTED: RGBColor = RGBColor(0x6b, 0x72, 0x7b);
 const GRID: RGBColor = RGBColor(0xe1, 0xe4, 0xe8);
-/// Colours of the series, on a light page and on a dark one; told apart also by people who see fewer colours.
+/// Colours of the series, on a light page and on a dark one. They also differ for people who see fewer colours; a test measures that.
 const SERIES: [(RGBColor, &str); 8] = [
-    (RGBColor(0x00, 0x5e, 0xa8), "#5db2ff"),
-    (RGBColor(0xc2, 0x4e, 0x00), "#ff9d57"),
-    (RGBColor(0x00, 0x7d, 0x5c), "#3fd0a4"),
-    (RGBColor(0xa8, 0x2f, 0x78), "#f08cc6"),
-    (RGBColor(0x5f, 0x6b, 0x76), "#b4bec9"),
-    (RGBColor(0x7a, 0x62, 0x00), "#e0c64a"),
-    (RGBColor(0xa0, 0x1c, 0x2b), "#ff6b74"),
-    (RGBColor(0x4f, 0x4f, 0xb8), "#a9a9ff"),
+    (RGBColor(0x00, 0x55, 0xaa), "#66bbff"),
+    (RGBColor(0xdd, 0x66, 0x11), "#ffdd33"),
+    (RGBColor(0x66, 0x11, 0x11), "#ff77aa"),
+    (RGBColor(0x44, 0x99, 0xdd), "#1166ee"),
+    (RGBColor(0xaa, 0x33, 0x00), "#886600"),
+    (RGBColor(0x00, 0x33, 0x66), "#22ffee"),
+    (RGBColor(0xaa, 0x00, 0xff), "#cc1188"),
+    (RGBColor(0x88, 0x88, 0x88), "#88aa00"),
 ];
 /// Ink, muted text and grid on a dark page.
 const DARK: [(RGBColor, &str); 3] = [(INK, "#e8eaed"), (MUTED, "#a3abb5"), (GRID, "#363c44")];
@@ -63,6 +63,34 @@ pub(crate) struct Plot {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) series: Vec<Series>,
+}
+
+/// Colour and shape of a series. The shape tells those apart that share a colour.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    shape: usize,
+}
+
+impl Look {
+    /// Different for each of the first 32 series of a plot.
+    const fn of(at: usize) -> Self {
+        Self { colour: SERIES[at % SERIES.len()].0, shape: (at + at / SERIES.len()) % 4 }
+    }
+
+    /// The mark of a point, around this place.
+    fn mark(self, (x, y): (i32, i32)) -> Polygon<(i32, i32)> {
+        let around: &[(i32, i32)] = match self.shape {
+            0 => &[(-8, -3), (-3, -8), (3, -8), (8, -3), (8, 3), (3, 8), (-3, 8), (-8, 3)],
+            1 => &[(0, -11), (11, 8), (-11, 8)],
+            2 => &[(0, -11), (11, 0), (0, 11), (-11, 0)],
+            _ => &[(0, 11), (11, -8), (-11, -8)],
+        };
+        Polygon::new(
+            around.iter().map(|(right, down)| (x + right, y + down)).collect::<Vec<_>>(),
+            self.colour,
+        )
+    }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -99,14 +127,15 @@ impl Plot {
             .y_desc(self.y.title.as_str())
             .draw()?;
         for (at, series) in self.series.iter().enumerate() {
-            self.draw_series(&mut chart, series, SERIES[at % SERIES.len()].0)?;
+            self.draw_series(&mut chart, series, Look::of(at))?;
         }
         self.draw_legend(&right)?;
         root.present()?;
         Ok(())
     }
 
-    fn draw_series(&self, chart: &mut Chart<'_, '_>, series: &Series, colour: RGBColor) -> Drawn {
+    fn draw_series(&self, chart: &mut Chart<'_, '_>, series: &Series, look: Look) -> Drawn {
+        let Look { colour, .. } = look;
         let place = |(x, y): (f64, f64)| (self.x.place(x), self.y.place(y));
         let points: Vec<_> = series.points.iter().copied().map(place).collect();
         let thin = colour.mix(0.55).stroke_width(3);
@@ -120,7 +149,7 @@ impl Plot {
             Line::Floor => chart.draw_series(DashedLineSeries::new(line, 14, 9, colour.stroke_width(3)))?,
         };
         if series.is_marked {
-            chart.draw_series(points.iter().map(|&at| Circle::new(at, 8, colour.filled())))?;
+            chart.draw_series(points.iter().map(|&at| EmptyElement::at(at) + look.mark((0, 0))))?;
         }
         let note = |(at, note): (&(f64, f64), &String)| {
             let style = text(TEXT - 2, INK).pos(Pos::new(HPos::Left, VPos::Top));
@@ -134,7 +163,8 @@ impl Plot {
     fn draw_legend(&self, area: &Area<'_>) -> Drawn {
         let mut y = 40;
         for (at, series) in self.series.iter().enumerate() {
-            let colour = SERIES[at % SERIES.len()].0;
+            let look = Look::of(at);
+            let colour = look.colour;
             match series.line {
                 Line::Calls | Line::Peer => {
                     let width = if series.line == Line::Calls { 5 } else { 2 };
@@ -145,6 +175,9 @@ impl Plot {
                         area.draw(&PathElement::new([(x, y), (x + 12, y)], colour.stroke_width(3)))?;
                     }
                 }
+            }
+            if series.is_marked {
+                area.draw(&look.mark((37, y)))?;
             }
             for line in wrapped(&series.name, f64::from(WIDTH - LEGEND - 80)) {
                 let style = text(TEXT, INK).pos(Pos::new(HPos::Left, VPos::Center));

@@ -191,9 +191,11 @@ fn open_loops_of_several_files_are_one_plot() {
 #[test]
 fn a_page_needs_nothing_else_and_escapes_what_files_contain() {
     let html = page::page(&[run("latency", &[64, 512], &[1], &json!({"link": "<script>"}))]).unwrap();
-    for outside in ["<script", "<link", "@import", "url(", "src=", "href="] {
+    for outside in ["<script", "<link", "@import", "url(", "src="] {
         assert!(!html.contains(outside), "{outside}");
     }
+    // Links stay on the page.
+    assert_eq!(html.matches("href=").count(), html.matches("href=\"#chart-").count());
     assert_eq!(html.matches("http").count(), html.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
     for part in [
         "run &lt;1&gt;.json",
@@ -218,4 +220,128 @@ fn a_run_without_points_has_a_page_with_the_reason() {
     let value = json!({"command": "rate", "error": "it & died", "settings": {}, "machine": {}});
     let html = page::page(&[Saved::parse("none", value).unwrap()]).unwrap();
     assert!(html.contains("it &amp; died") && !html.contains("<svg"));
+}
+
+#[test]
+fn a_page_opens_with_date_version_machine_and_one_table() {
+    let mut value = json!({"command": "latency", "date": "2026-01-31 18:05 UTC", "version": "1.2.3", "settings": {},
+        "machine": {"processor": "Some CPU", "cores": 2, "is_virtual": true}, "points": []});
+    let point = |size: u32, us: f64| {
+        json!({"size_bytes": size, "outstanding": 1, "calls": timed(us),
+            "floors": {"raw UDP, polling": timed(us / 2.0), "TCP, polling": timed(us)},
+            "peers": {"tonic": {"p50_ns": timed(83.0)["p50_ns"], "per_s": timed(83.0)["per_s"]},
+                "fi_pingpong": {"mean_ns": timed(40.0)["p50_ns"]}},
+            "each_repetition": {"floor_p50_ns": vec![us * 500.0; 3]}})
+    };
+    value["points"] = json!([point(64, 35.6), point(4096, 123.4)]);
+    let one = Saved::parse("one.json", value.clone()).unwrap();
+    let html = page::page(&[one.clone()]).unwrap();
+    let top = &html[..html.find("<svg").unwrap()];
+    let place = |text: &str| top.find(text).unwrap_or_else(|| panic!("{text} is missing: {top}"));
+    let facts = "2026-01-31 18:05 UTC, trunkline-bench 1.2.3, on Some CPU, 2 cores, virtual machine";
+    assert!(place(facts) < place("<table") && place("<table") < place("<nav"));
+    let titles = "<th>size</th><th>Trunkline</th><th>floor</th><th>fi_pingpong</th><th>tonic</th>";
+    let ours = "<td>64 B, 1 under way</td><td class=\"calls\">35.6<br><small>28.1 k/s</small></td>";
+    let floor = "<td>17.8<br><small>56.2 k/s</small><br><small>raw UDP, polling</small></td>";
+    let peers =
+        "<td>40.0<br><small>-</small><br><small>mean</small></td><td>83.0<br><small>12.0 k/s</small></td>";
+    place(titles);
+    place(&format!("{ours}{floor}{peers}"));
+    assert_eq!(top.matches("<table").count(), 1, "one table comes first");
+    value["date"] = json!("2026-02-01 00:00 UTC");
+    let html = page::page(&[one, Saved::parse("two.json", value).unwrap()]).unwrap();
+    for line in ["one.json: 2026-01-31", "two.json: 2026-02-01", "<td>latency: two.json</td>"] {
+        assert!(html.contains(line), "{line}");
+    }
+}
+
+#[test]
+fn a_page_has_at_most_eight_charts_and_lists_them() {
+    let many = run("latency", &[0, 64, 512, 4096], &[1, 2, 4, 8], &json!({}));
+    let few = run("rate", &[64], &[1], &json!({}));
+    for (files, charts) in
+        [(vec![many.clone()], 8), (vec![many.clone(), few.clone(), many], 8), (vec![few], 1)]
+    {
+        let html = page::page(&files).unwrap();
+        assert_eq!(html.matches("<svg").count(), charts);
+        for number in 1..=charts {
+            let (link, place) = (format!("href=\"#chart-{number}\""), format!("id=\"chart-{number}\""));
+            assert_eq!((html.matches(&link).count(), html.matches(&place).count()), (1, 1), "{number}");
+        }
+        assert_eq!(html.contains("further charts are left out"), charts == 8);
+    }
+    // Every file has one, and the first of a file is a sweep.
+    let files = [run("latency", &[0, 64], &[1], &json!({})), run("rate", &[64], &[1, 8], &json!({}))];
+    let html = page::page(&files).unwrap();
+    assert!(html.contains("Time by size") && html.contains("Rate against time"));
+}
+
+#[test]
+fn rates_have_a_logarithmic_axis() {
+    let plots = figures::of_file(&run("rate", &[64], &[1, 512], &json!({})));
+    let plot = plots.iter().find(|plot| plot.title.starts_with("Rate by calls under way")).unwrap();
+    // 91 k, 1.9 k and so on: equal ratios are equally far apart.
+    let place = |value: f64| plot.y.place(value);
+    assert!((place(4e3) - place(2e3) - (place(2e4) - place(1e4))).abs() < 1e-9);
+}
+
+/// Colours as people see them: with all cones, and without those for long, medium or short waves (Machado 2009), in OKLab.
+fn seen(hex: &str) -> Vec<[f64; 3]> {
+    let channel = |at: usize| {
+        let value = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+        if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    let linear = [channel(1), channel(3), channel(5)];
+    let times = |matrix: [[f64; 3]; 3], vector: [f64; 3]| {
+        matrix.map(|row| row.iter().zip(vector).map(|(one, other)| one * other).sum::<f64>())
+    };
+    let eyes = [
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+        [
+            [0.152_286, 1.052_583, -0.204_868],
+            [0.114_503, 0.786_281, 0.099_216],
+            [-0.003_882, -0.048_116, 1.051_998],
+        ],
+        [
+            [0.367_322, 0.860_646, -0.227_968],
+            [0.280_085, 0.672_501, 0.047_413],
+            [-0.011_820, 0.042_940, 0.968_881],
+        ],
+        [
+            [1.255_528, -0.076_749, -0.178_779],
+            [-0.078_411, 0.930_809, 0.147_602],
+            [0.004_733, 0.691_367, 0.303_900],
+        ],
+    ];
+    let lms = [
+        [0.412_221_5, 0.536_332_5, 0.051_446],
+        [0.211_903_5, 0.680_699_5, 0.107_397],
+        [0.088_302_5, 0.281_718_8, 0.629_978_7],
+    ];
+    let lab = [
+        [0.210_454_3, 0.793_617_8, -0.004_072],
+        [1.977_998_5, -2.428_592_2, 0.450_593_7],
+        [0.025_904, 0.782_771_8, -0.808_675_8],
+    ];
+    let all = eyes.map(|eye| times(eye, linear).map(|value| value.clamp(0.0, 1.0)));
+    all.map(|light| times(lab, times(lms, light).map(f64::cbrt))).to_vec()
+}
+
+#[test]
+fn colours_differ_for_all_eyes_on_light_and_dark_pages() {
+    // Three colours come first: ink, muted text and the grid.
+    let series: Vec<_> = colours().into_iter().skip(3).collect();
+    let light: Vec<_> = series.iter().map(|(_, written, _)| written.as_str()).collect();
+    let dark: Vec<_> = series.iter().map(|(_, _, dark)| *dark).collect();
+    for (page, colours) in [("#ffffff", light), ("#16191d", dark)] {
+        for (at, one) in colours.iter().enumerate() {
+            for other in colours[at + 1..].iter().chain([&page]) {
+                for (one_seen, other_seen) in seen(one).into_iter().zip(seen(other)) {
+                    let distance: f64 =
+                        one_seen.iter().zip(other_seen).map(|(one, other)| (one - other).powi(2)).sum();
+                    assert!(distance.sqrt() > 0.1, "{one} and {other} on {page}: {}", distance.sqrt());
+                }
+            }
+        }
+    }
 }

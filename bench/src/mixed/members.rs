@@ -39,7 +39,7 @@ impl FromStr for Member {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no member of a mix; one is SIZE:WEIGHT, such as 64:90 or 64K/oneway:9");
+            || format!("invalid member `{text}`: expected SIZE:WEIGHT, such as 64:90 or 64K/oneway:9");
         let (what, weight) = text.split_once(':').ok_or_else(wrong)?;
         let weight = weight.parse().ok().filter(|weight| (1..=MOST_WEIGHT).contains(weight));
         let weight = weight.ok_or_else(|| format!("{}, with a weight of 1 to {MOST_WEIGHT}", wrong()))?;

@@ -9,7 +9,7 @@ mod fleet;
 use crate::drift::steady;
 use crate::failure::Failure;
 use crate::floors;
-use crate::machine::Machine;
+use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::{Cores, Pin};
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline_testkit::output;
 
 /// How long the cache line is sampled before and after a measurement.
@@ -56,13 +56,13 @@ pub(crate) struct Scale {
     /// Calls under way at a time, in all.
     #[arg(long, value_name = "CALLS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// How long calls are measured in each repetition.
+    /// Measured time of each repetition.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: f64,
-    /// How often everything is measured, in turn.
+    /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// What carries the packets.
+    /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
     /// Cores of client and server, like `0,1`, or `off`.
@@ -118,6 +118,8 @@ struct Results {
     link: &'static str,
     outstanding: u16,
     seconds: f64,
+    #[serde(flatten)]
+    stamp: Stamp,
     machine: Machine,
     points: Vec<OfPoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,6 +131,8 @@ struct Results {
 /// # Errors
 /// Why it cannot be measured, or the file not be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
+    whole_file::check(&scale.json)?;
+    let began = Instant::now();
     let one = Nodes { pollers: 1, peer_address: None, address: None };
     let scale = &Scale { link: Session::link(scale.link, &one)?, ..scale.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(scale.pin)?);
@@ -148,6 +152,7 @@ pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
         link: scale.link.name(),
         outstanding: scale.outstanding,
         seconds: scale.seconds,
+        stamp: Stamp::now(),
         machine,
         points: points.iter().filter_map(Point::results).collect(),
         error: measured.as_ref().err().map(|failure: &Failure| failure.to_string()),
@@ -156,7 +161,9 @@ pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
         output::out(&table(&results))?;
     }
     let written = scale.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &results));
-    measured.and(written.map_err(Failure::Unwritten))
+    measured.and(written.map_err(Failure::Unwritten))?;
+    let what = format!("scale: {} points, {} repetitions", results.points.len(), scale.repetitions);
+    progress::end(scale.quiet, &what, began, &scale.json)
 }
 
 impl Scale {

@@ -34,6 +34,44 @@ fn a_run_writes_a_page_and_so_do_files_together() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_ends_a_run_before_it_measures() {
+    let folder = Folder::new().expect("a temporary directory");
+    let (old, bad) = (folder.join("old.json"), folder.join("none/out"));
+    std::fs::write(&old, "before").expect("a file");
+    let both = [("--json", "--html"), ("--html", "--json")];
+    let lines = both.map(|(one, other)| format!("latency {one} {} {other} {}", old.display(), bad.display()));
+    let others =
+        ["fair", "burst", "mixed --mix 8:1", "scale", "run --nodes 127.0.0.2,127.0.0.3 --pattern ring"];
+    let others = others.map(|of| format!("{of} --json {}", bad.display()));
+    for line in lines.into_iter().chain(others) {
+        let output = run(&line);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{line}: {error}");
+        assert!(error.contains(&format!("cannot write {}: No such file", bad.display())), "{line}: {error}");
+    }
+    assert_eq!(page(&old), "before");
+}
+
+#[test]
+fn a_run_ends_with_a_line_that_sums_it_up() {
+    let folder = Folder::new().expect("a temporary directory");
+    let json = folder.join("out.json");
+    let run_of = "latency --size 8,512 --link process --pin off --seconds 0.05 --repetitions 1";
+    let output = run(&format!("{run_of} --json {}", json.display()));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    for part in [
+        "latency: 8 B in ",
+        " us .. 512 B in ",
+        "points 2, repetitions 1; took ",
+        &json.display().to_string(),
+    ] {
+        assert!(last.contains(part), "{part}: {last}");
+    }
+    assert!(run(&format!("{run_of} --quiet")).stdout.is_empty());
+}
+
+#[test]
 fn files_that_are_not_results_leave_the_page_as_it_was() {
     let folder = Folder::new().expect("a temporary directory");
     let (json, html) = (folder.join("bad.json"), folder.join("out.html"));

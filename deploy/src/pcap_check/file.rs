@@ -25,13 +25,13 @@ impl From<PcapError> for Stop {
     }
 }
 
-/// Names and checks each packet. Errors are those of the output; those of the file are in the
-/// summary.
+/// Names and checks each packet. The outer error is the output's; the inner one is the operating system's, if it
+/// cannot read the file. A malformed file is reported in the summary.
 pub(super) fn check<W: Write>(
     path: &Path,
     output: &mut Output<W>,
     progress: &Progress,
-) -> io::Result<FileSummary> {
+) -> io::Result<io::Result<FileSummary>> {
     let name = path.display().to_string();
     let mut summary = FileSummary::new(name.clone());
     let outcome = match open(path) {
@@ -43,10 +43,11 @@ pub(super) fn check<W: Write>(
     };
     match outcome {
         Ok(()) => {}
+        Err(Stop::File(PcapError::Io(error))) => return Ok(Err(error)),
         Err(Stop::File(error)) => summary.error = Some(error.to_string()),
         Err(Stop::Output(error)) => return Err(error),
     }
-    Ok(summary)
+    Ok(Ok(summary))
 }
 
 /// The file and its length, or standard input.

@@ -34,8 +34,8 @@ use std::process::ExitCode;
 /// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a right ICRC on other
 /// ports: a Trunkline device replies to the port that its peer sent from.
 ///
-/// Exit status: 0 without faults, 1 if a packet or a file has a fault. A reader that closes the pipe,
-/// such as `head`, ends the check; the status is then that of the packets before.
+/// Exit status: 0 without faults, 1 if a packet or a file has a fault, 2 if a file cannot be read. A reader that closes
+/// the pipe, such as `head`, ends the check; the status is then that of the packets before.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub struct CheckArguments {
@@ -81,10 +81,10 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
-    let checked = check_all(arguments, &mut output, &progress);
-    match checked {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    match check_all(arguments, &mut output, &progress) {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Faults) => ExitCode::FAILURE,
+        Ok(Verdict::Unread) => ExitCode::from(2),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             if output.has_faults() {
                 ExitCode::FAILURE
@@ -99,22 +99,47 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// Whether there was no fault. Errors are those of the output.
+/// The result for all files.
+enum Verdict {
+    Good,
+    Faults,
+    /// At least one file cannot be read.
+    Unread,
+}
+
+/// Checks file by file. Errors are those of the output.
 fn check_all<W: io::Write>(
     arguments: &CheckArguments,
     output: &mut Output<W>,
     progress: &Progress,
-) -> io::Result<bool> {
+) -> io::Result<Verdict> {
+    let (mut read, mut is_unread) = (0, false);
     let mut total = FileSummary::new("all files".to_owned());
     for path in &arguments.files {
-        let summary = file::check(path, output, progress)?;
-        output.file(&summary)?;
-        total.add(&summary);
+        match file::check(path, output, progress)? {
+            Ok(summary) => {
+                output.file(&summary)?;
+                total.add(&summary);
+                read += 1;
+            }
+            // The only line about this file.
+            Err(error) => {
+                eprintln!("trunkctl: cannot read {}: {error}", path.display());
+                is_unread = true;
+            }
+        }
     }
     progress.finish();
+    if read == 0 {
+        return Ok(Verdict::Unread);
+    }
     if total.packets < arguments.at_least {
         total.error = Some(format!("{} RoCE packets, at least {} wanted", total.packets, arguments.at_least));
     }
-    output.summary(&total, arguments.files.len())?;
-    Ok(total.is_good())
+    output.summary(&total, read)?;
+    Ok(match total.is_good() {
+        _ if is_unread => Verdict::Unread,
+        true => Verdict::Good,
+        false => Verdict::Faults,
+    })
 }

@@ -27,7 +27,7 @@ pub(crate) struct Cli {
     pub(crate) half: Option<Half>,
 }
 
-/// Options of both halves.
+// Options of both halves. A doc comment would replace the description of the program.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Demo {
     /// Directory to serve [default: this checkout, without target and .git].
@@ -135,6 +135,12 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_describes_the_program() {
+        let about = Cli::command().get_about().map(ToString::to_string).unwrap_or_default();
+        assert!(about.starts_with("Trunkline's main job in one command"), "{about}");
     }
 
     #[test]

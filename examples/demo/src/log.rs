@@ -28,9 +28,10 @@ fn filter(value: Option<OsString>) -> Result<Targets, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(Targets::new().with_default(LevelFilter::WARN));
     };
-    let text = value.into_string().map_err(|value| format!("{value:?} is not UTF-8; {REMEDY}"))?;
+    let text =
+        value.into_string().map_err(|value| format!("invalid text {value:?}: expected UTF-8; {REMEDY}"))?;
     text.split(',').map(str::trim).try_fold(Targets::new(), |filter, part| {
-        let bad = || format!("{part:?} cannot be understood; {REMEDY}");
+        let bad = || format!("invalid part {part:?}; {REMEDY}");
         let level_of = |text: &str| match text {
             // The parser of levels takes an empty text for one.
             "" => Err(bad()),

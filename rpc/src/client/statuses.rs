@@ -9,9 +9,9 @@ use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::{Message, PeerDown, SendError};
 
-/// Returns the status of a call whose deadline passed before it was sent.
+/// Returns the status of a call whose deadline had passed when it was made.
 pub(super) fn expired() -> Status {
-    let text = "the deadline passed before the call could leave";
+    let text = "the deadline had passed when the call was made";
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 
@@ -23,7 +23,21 @@ pub(super) fn refused(error: SendError) -> Status {
         SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
         _ => (Code::ResourceExhausted, Reason::Overloaded),
     };
-    Status::not_run(code, error.to_string()).because(reason)
+    let status = Status::not_run(code, error.to_string()).because(reason);
+    match error {
+        SendError::BackingOff { due_in, .. } => status.with_next_attempt(due_in),
+        _ => status,
+    }
+}
+
+/// Describes why a request was not sent until its deadline. `is_up` is true if there is a session, `away` is why the
+/// last attempt to connect failed.
+pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
+    match away {
+        Some(cause) => format!("no connection yet: {cause}"),
+        None if is_up => "the deadline passed before the request was sent".to_owned(),
+        None => "no connection yet: the first attempt to connect was not answered in time".to_owned(),
+    }
 }
 
 /// Decodes the status in a reply.

@@ -5,7 +5,7 @@ use super::flight::{Flight, Progress, number, parts};
 use super::line::Part;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
-use super::statuses::{expired, no_memory, out_of_order, refused, status_of};
+use super::statuses::{expired, no_memory, not_sent, out_of_order, refused, status_of};
 use super::waiting::Waiting;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
@@ -314,16 +314,16 @@ impl Table {
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
                 let peer = flight.peer;
                 let may_have_run = may_have_arrived && !mutant!(failed_requests_count_as_not_run);
-                let last = carrier.away(flight.peer).filter(|_| cause == PeerDown::Deadline);
-                let status = match last {
-                    None if flight.ordered && !may_have_run && cause.ends_a_session() => {
+                let status = match cause {
+                    _ if flight.ordered && !may_have_run && cause.ends_a_session() => {
                         out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
                     }
-                    Some(last) => {
-                        let call = format_args!("{} at {}: {last}", flight.method, flight.peer);
-                        Status::unreachable(call, cause, may_have_run)
+                    PeerDown::Deadline if !may_have_run => {
+                        let why = not_sent(carrier.is_up(peer), carrier.away(peer));
+                        let text = format!("{}: {why}", flight.name());
+                        Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
                     }
-                    None => Status::unreachable(flight.name(), cause, may_have_run),
+                    _ => Status::unreachable(flight.name(), cause, may_have_run),
                 };
                 self.finish(token.0, Err(status));
                 // Its session may be over before this poller has been told.
@@ -470,16 +470,14 @@ impl Table {
             let Some(flight) = self.flight(call) else { continue };
             let name = flight.name();
             let peer = flight.peer;
-            let away = carrier.away(peer);
+            let (is_up, away) = (carrier.is_up(peer), carrier.away(peer));
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = carrier.waiting_bytes(peer, &is_reply);
             self.abandon(carrier, call, &unsent, |has_left| {
-                let late = "the deadline passed before it could leave";
                 let text = match (waiting, away) {
                     (Some(bytes), _) => format!("{name}: {}", no_memory(bytes)),
                     _ if has_left => format!("{name}: no answer in time"),
-                    (None, Some(cause)) => format!("{name}: {late}: {cause}"),
-                    (None, None) => format!("{name}: {late}"),
+                    (None, away) => format!("{name}: {}", not_sent(is_up, away)),
                 };
                 (Code::DeadlineExceeded, Reason::Expired, text)
             });

@@ -67,22 +67,18 @@ impl Failure {
 
     /// Returns the status of a call that has waited for the round.
     pub(super) fn status(&self) -> Status {
-        self.with_text(self.text.clone())
+        let status = Status::not_run(self.code, self.text.clone()).because(self.reason);
+        self.causes.iter().fold(status, Status::with_cause)
     }
 
     /// Returns the status of a call that does not wait for the next round.
     pub(super) fn status_while(&self, due_in: Duration) -> Status {
-        self.with_text(format!("{}; the next attempt to connect is due in {due_in:.1?}", self.text))
+        self.status().with_next_attempt(due_in)
     }
 
     /// Returns the failure as one text.
     pub(super) fn text(&self) -> &str {
         &self.text
-    }
-
-    fn with_text(&self, text: String) -> Status {
-        let status = Status::not_run(self.code, text).because(self.reason);
-        self.causes.iter().fold(status, Status::with_cause)
     }
 }
 
@@ -104,6 +100,16 @@ mod tests {
             assert!(status.message().contains(words), "{status}");
         }
         assert_eq!(status.causes(), ["no such name"]);
+    }
+
+    #[test]
+    fn the_time_until_the_next_attempt_is_no_part_of_the_message() {
+        let at = SocketAddr::from(([10, 0, 0, 1], 1));
+        let failure = Failure::new(&[(at, Unreached::Down(PeerDown::NotListening))], &[], true);
+        let [soon, later] = [40, 1300].map(|ms| failure.status_while(Duration::from_millis(ms)));
+        assert_eq!(soon.message(), later.message());
+        assert_eq!(soon.message(), failure.status().message());
+        assert_eq!(later.causes(), ["the next attempt to connect is due in 1.3s"]);
     }
 
     #[test]

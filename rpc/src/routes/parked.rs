@@ -184,10 +184,9 @@ impl Parked {
                 self.deadlines.remove(&first);
                 continue;
             };
-            let late = "the deadline passed before there was a connection";
             let text = match route.failure() {
-                Some(failure) => format!("{late}: {}", failure.text()),
-                None => late.to_owned(),
+                Some(failure) => format!("no connection yet: {}", failure.text()),
+                None => "no connection yet: the first attempt to connect was not answered in time".to_owned(),
             };
             let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
             end(call, status, &route.target);

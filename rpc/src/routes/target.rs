@@ -149,7 +149,7 @@ impl From<&str> for Target {
         let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(':'));
         match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
             Some((host, port)) => Self::of_name(host, port),
-            None => Self(Source::Nonsense(format!("{text:?} is neither IP:PORT nor HOST:PORT"))),
+            None => Self(Source::Nonsense(format!("invalid target {text:?}: expected IP:PORT or HOST:PORT"))),
         }
     }
 }

@@ -267,23 +267,49 @@ fn a_deadline_ends_a_call_once_and_frees_its_timer() {
 }
 
 #[test]
-fn a_call_that_could_not_leave_in_time_names_the_reason() {
-    let mut rig = Rig::new();
-    rig.carrier.away = Some(PeerDown::NotListening);
-    rig.carrier.holds_messages = true;
-    let mut expired = rig.submit(PORT, HANG, Duration::from_millis(5), false);
-    rig.run();
-    rig.carrier.wait(Duration::from_millis(5));
-    rig.run();
-    let mut given_up = rig.submit(PORT, HANG, LONG, false);
-    rig.run();
-    let token = rig.carrier.given.last().unwrap().token;
-    let outcome = SendFailure { may_have_arrived: false, cause: PeerDown::Deadline };
-    rig.sent(token, SendOutcome::Failed(outcome));
-    for status in [status(&mut expired), status(&mut given_up)] {
-        assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
-        assert!(status.message().contains("nobody listens"), "{status}");
+fn a_call_that_ends_while_connecting_names_why_there_is_no_connection() {
+    let causes = [
+        (Some(PeerDown::NotListening), "no connection yet: nobody listens on that port at the peer"),
+        (None, "no connection yet: the first attempt to connect was not answered in time"),
+    ];
+    for (away, words) in causes {
+        let by_timer = |rig: &mut Rig| {
+            let mut getter = rig.submit(PORT, HANG, Duration::from_millis(5), false);
+            rig.run();
+            rig.carrier.wait(Duration::from_millis(5));
+            rig.run();
+            status(&mut getter)
+        };
+        let by_outcome = |rig: &mut Rig| {
+            let (mut getter, token) = call(rig, ECHO);
+            let outcome = SendFailure { may_have_arrived: false, cause: PeerDown::Deadline };
+            rig.sent(token, SendOutcome::Failed(outcome));
+            status(&mut getter)
+        };
+        for ends in [&by_timer as &dyn Fn(&mut Rig) -> _, &by_outcome] {
+            let mut rig = Rig::new();
+            (rig.carrier.holds_messages, rig.carrier.away) = (true, away);
+            let status = ends(&mut rig);
+            let kind = (status.code(), status.reason(), status.may_have_run());
+            assert_eq!(kind, (Code::DeadlineExceeded, Some(Reason::Expired), false), "{status}");
+            assert!(status.message().ends_with(words), "{status}");
+        }
     }
+}
+
+#[test]
+fn the_time_until_the_next_attempt_is_a_cause_and_not_in_the_message() {
+    let [soon, later] = [40, 1300].map(|ms| {
+        let mut rig = Rig::new();
+        let due_in = Duration::from_millis(ms);
+        rig.carrier.refusal = Some(SendError::BackingOff { cause: PeerDown::NotListening, due_in });
+        let mut getter = rig.submit(PORT, ECHO, LONG, false);
+        rig.run();
+        status(&mut getter)
+    });
+    assert_eq!(soon.message(), later.message());
+    assert_eq!(soon.causes(), ["the next attempt to connect is due in 40.0ms"]);
+    assert_eq!(later.causes(), ["the next attempt to connect is due in 1.3s"]);
 }
 
 #[test]

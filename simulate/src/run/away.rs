@@ -117,5 +117,5 @@ fn is_attempt(status: &Status) -> bool {
 fn is_refusal(status: &Status) -> bool {
     status.code() == Code::Unavailable
         && !status.may_have_run()
-        && status.message().contains("the next attempt to connect is due in")
+        && status.causes().iter().any(|cause| cause.starts_with("the next attempt to connect is due in"))
 }

@@ -67,7 +67,7 @@ mod use_count;
 mod wake_up;
 mod xrcd;
 
-pub use crate::host::{HostError, put_back, take_away};
+pub use crate::host::{DeviceList, HostError, list_devices, put_back, take_away};
 pub use fork::Held;
 pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, PathChoice, SoftOptions};
 pub use provider::SoftProvider;

@@ -142,10 +142,10 @@ pub struct SoftOptions {
 #[non_exhaustive]
 pub enum OpenError {
     /// `TRUNKLINE_ADDRESS` is wrong.
-    #[error("TRUNKLINE_ADDRESS: {0:?} is no IP address; give a list such as 10.0.0.1,fd00::1")]
+    #[error("invalid TRUNKLINE_ADDRESS {0:?}: expected IP addresses, such as 10.0.0.1,fd00::1")]
     BadAddress(String),
     /// A variable of the environment is not text.
-    #[error("{variable}: {value:?} is not UTF-8")]
+    #[error("invalid {variable} {value:?}: expected text in UTF-8")]
     NotText {
         /// The variable.
         variable: &'static str,
@@ -153,25 +153,25 @@ pub enum OpenError {
         value: OsString,
     },
     /// `TRUNKLINE_FAULTS` is wrong.
-    #[error("TRUNKLINE_FAULTS: {0}")]
+    #[error("invalid TRUNKLINE_FAULTS: {0}")]
     BadFaults(#[from] FaultPlanError),
     /// `TRUNKLINE_RECEIVE_BUFFER` is wrong.
-    #[error("TRUNKLINE_RECEIVE_BUFFER: {0:?} is no number of bytes")]
+    #[error("invalid TRUNKLINE_RECEIVE_BUFFER {0:?}: expected a number of bytes")]
     BadReceiveBuffer(String),
     /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
-    #[error("TRUNKLINE_UNKNOWN_SRQ: {0:?} is none of nak64, nak62, drop")]
+    #[error("invalid TRUNKLINE_UNKNOWN_SRQ {0:?}: expected `nak64`, `nak62` or `drop`")]
     BadUnknownSrq(String),
     /// `TRUNKLINE_LINK` is wrong.
-    #[error("TRUNKLINE_LINK: {0:?} is none of auto, udp, shm")]
+    #[error("invalid TRUNKLINE_LINK {0:?}: expected `auto`, `udp` or `shm`")]
     BadLink(String),
     /// `TRUNKLINE_LINK=shm`, with something that is done to packets of the link.
     #[error("TRUNKLINE_LINK=shm: {0}, which keeps packets out of shared memory")]
     OnlyOnLink(&'static str),
     /// `TRUNKLINE_XRC` is wrong.
-    #[error("TRUNKLINE_XRC: {0:?} is neither on nor off")]
+    #[error("invalid TRUNKLINE_XRC {0:?}: expected `on` or `off`")]
     BadXrc(String),
     /// `TRUNKLINE_REMOVABLE` is wrong.
-    #[error("TRUNKLINE_REMOVABLE: {0:?} is none of on, off")]
+    #[error("invalid TRUNKLINE_REMOVABLE {0:?}: expected `on` or `off`")]
     BadRemovable(String),
     /// It was taken out of its slot.
     #[error("the device was taken away; put it back (`trunkctl device restore`)")]
@@ -206,21 +206,27 @@ pub enum OpenError {
 impl From<OpenError> for VerbsError {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::BadAddress(_) => {
-                Self::Invalid("TRUNKLINE_ADDRESS holds something that is no IP address")
+            OpenError::BadAddress(_) => Self::Invalid("invalid TRUNKLINE_ADDRESS: expected IP addresses"),
+            OpenError::NotText { .. } => {
+                Self::Invalid("invalid variable of the environment: expected text in UTF-8")
             }
-            OpenError::NotText { .. } => Self::Invalid("a variable of the environment is not UTF-8"),
-            OpenError::BadFaults(_) => Self::Invalid("TRUNKLINE_FAULTS cannot be read"),
-            OpenError::BadReceiveBuffer(_) => Self::Invalid("TRUNKLINE_RECEIVE_BUFFER is no number of bytes"),
+            OpenError::BadFaults(_) => {
+                Self::Invalid("invalid TRUNKLINE_FAULTS: expected key=value, such as drop=0.01")
+            }
+            OpenError::BadReceiveBuffer(_) => {
+                Self::Invalid("invalid TRUNKLINE_RECEIVE_BUFFER: expected a number of bytes")
+            }
             OpenError::BadUnknownSrq(_) => {
-                Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
+                Self::Invalid("invalid TRUNKLINE_UNKNOWN_SRQ: expected `nak64`, `nak62` or `drop`")
             }
-            OpenError::BadLink(_) => Self::Invalid("TRUNKLINE_LINK is none of auto, udp, shm"),
+            OpenError::BadLink(_) => Self::Invalid("invalid TRUNKLINE_LINK: expected `auto`, `udp` or `shm`"),
             OpenError::OnlyOnLink(_) => Self::Invalid(
                 "TRUNKLINE_LINK=shm does not go with faults, captures or another link around the device's",
             ),
-            OpenError::BadXrc(_) => Self::Invalid("TRUNKLINE_XRC is neither on nor off"),
-            OpenError::BadRemovable(_) => Self::Invalid("TRUNKLINE_REMOVABLE is none of on, off"),
+            OpenError::BadXrc(_) => Self::Invalid("invalid TRUNKLINE_XRC: expected `on` or `off`"),
+            OpenError::BadRemovable(_) => {
+                Self::Invalid("invalid TRUNKLINE_REMOVABLE: expected `on` or `off`")
+            }
             OpenError::Removed => Self::NoDevice,
             OpenError::Link(error) => error.into(),
             OpenError::Host(error) => error.into(),
@@ -356,7 +362,11 @@ mod tests {
             let error = read(&[("TRUNKLINE_RECEIVE_BUFFER", bytes)]).unwrap_err();
             assert!(matches!(error, OpenError::BadReceiveBuffer(_)), "{error}");
         }
-        assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
+        let faults = read(&[("TRUNKLINE_FAULTS", "drop=2")]).unwrap_err();
+        assert!(
+            faults.to_string().starts_with("invalid TRUNKLINE_FAULTS: `2` does not fit drop"),
+            "{faults}"
+        );
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
         assert!(matches!(read(&[("TRUNKLINE_LINK", "tcp")]), Err(OpenError::BadLink(_))));
         assert!(matches!(read(&[("TRUNKLINE_XRC", "no")]), Err(OpenError::BadXrc(_))));
@@ -378,7 +388,7 @@ mod tests {
             "TRUNKLINE_XRC",
         ] {
             let text = set(name).unwrap_err();
-            assert!(text.starts_with(name) && text.contains("is not UTF-8"), "{text}");
+            assert!(text.starts_with(&format!("invalid {name} ")) && text.contains("in UTF-8"), "{text}");
         }
         assert_eq!(set("TRUNKLINE_RUNTIME_DIR").unwrap().runtime_directory, Some(bytes().into()));
         let named = [b"/tmp/\xff-", format!("{0}{0}", std::process::id()).as_bytes(), b".pcap"].concat();

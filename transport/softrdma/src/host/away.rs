@@ -4,8 +4,9 @@
 //! this tests what programs do when their device is removed, as by `rdma link delete`.
 #![forbid(unsafe_code)]
 
-use super::HostError;
 use super::runtime_dir::namespace_folder;
+use super::{Host, HostError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -13,6 +14,40 @@ use std::path::{Path, PathBuf};
 
 /// The file for all addresses; with the suffix `-ADDRESS`, for one.
 const NAME: &str = "away";
+
+/// The software devices of a user in a network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceList {
+    /// Addresses at which devices have listeners or QPs, with the number of devices at each.
+    pub in_use: BTreeMap<IpAddr, usize>,
+    /// Addresses whose removable devices are taken away.
+    pub away: BTreeSet<IpAddr>,
+    /// True if the removable devices of all addresses are taken away.
+    pub all_away: bool,
+}
+
+/// Lists the software devices that are in use or taken away.
+///
+/// # Errors
+/// As [`take_away`].
+pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
+    let folder = namespace_folder(directory)?;
+    let in_use = Host::join(directory)?.addresses_in_use();
+    let mut list = DeviceList { in_use, ..DeviceList::default() };
+    let unread = |source| HostError::Os { doing: "list", path: folder.clone(), source };
+    for entry in fs::read_dir(&folder).map_err(unread)? {
+        let entry = entry.map_err(unread)?.file_name();
+        match entry.to_str().and_then(|name| name.strip_prefix(NAME)) {
+            Some("") => list.all_away = true,
+            Some(rest) => {
+                list.away.extend(rest.strip_prefix('-').and_then(|text| text.parse::<IpAddr>().ok()))
+            }
+            None => {}
+        }
+    }
+    Ok(list)
+}
 
 /// Takes away the removable devices at an address, or all of them. Returns whether they were there.
 ///
@@ -84,6 +119,7 @@ impl AwayFiles {
 mod tests {
     use super::super::testing::Folder;
     use super::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn an_address_is_taken_away_and_put_back_alone() {
@@ -99,6 +135,28 @@ mod tests {
         assert!(files(one).any());
         assert!(put_back(Some(&root), Some(other)).unwrap());
         assert!(!put_back(Some(&root), Some(other)).unwrap());
+    }
+
+    #[test]
+    fn devices_are_listed_by_address_while_their_members_live() {
+        let folder = Folder::new("list");
+        let root = folder.path().join("run");
+        let [v4, v6]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(list_devices(Some(&root)).unwrap(), DeviceList::default());
+        let [one, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        for (member, address, port) in
+            [(&one, v4, 5000), (&one, v4, 5001), (&other, v4, 5002), (&other, v6, 5003)]
+        {
+            member.record_port(SocketAddr::new(address, port)).unwrap();
+        }
+        take_away(Some(&root), Some(v6)).unwrap();
+        let list = list_devices(Some(&root)).unwrap();
+        assert_eq!(list.in_use, BTreeMap::from([(v4, 2), (v6, 1)]));
+        assert_eq!((list.away, list.all_away), (BTreeSet::from([v6]), false));
+        drop(other);
+        take_away(Some(&root), None).unwrap();
+        let list = list_devices(Some(&root)).unwrap();
+        assert_eq!((list.in_use, list.all_away), (BTreeMap::from([(v4, 1)]), true));
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(crate) mod testing;
 
 pub(crate) use area::{AreaHandle, Areas, OwnArea, PeerArea};
 pub(crate) use away::AwayFiles;
-pub use away::{put_back, take_away};
+pub use away::{DeviceList, list_devices, put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
 pub(crate) use member::{Host, MemberId};

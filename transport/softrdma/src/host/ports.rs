@@ -18,7 +18,7 @@ use super::layout::{PORT_CHANGES, PORTS};
 use super::records::Record;
 use super::services::Place;
 use super::{Host, HostError, MemberId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -132,6 +132,16 @@ impl Host {
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
         let [high, low] = Place::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
+    }
+
+    /// The addresses at which living members have ports, with the number of these members.
+    pub(super) fn addresses_in_use(&self) -> BTreeMap<IpAddr, usize> {
+        let mut owners: BTreeMap<IpAddr, BTreeSet<u64>> = BTreeMap::new();
+        for record in self.records(&PORTS).filter(|record| self.is_alive(record.owner)) {
+            let place = Place::from_words([record.words[0], record.words[1]]);
+            owners.entry(place.address()).or_default().insert(record.owner.pack());
+        }
+        owners.into_iter().map(|(address, owners)| (address, owners.len())).collect()
     }
 
     fn ports_changed(&self) {

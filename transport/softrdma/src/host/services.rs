@@ -42,6 +42,11 @@ impl Place {
         Self(u128::from(high) << 64 | u128::from(low))
     }
 
+    /// The address, of IPv4 where it can be.
+    pub(super) fn address(self) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::from_bits(self.0)).to_canonical()
+    }
+
     fn is_wildcard(self) -> bool {
         [Self::ALL, Self::ALL_V4, Self::ALL_V6].contains(&self)
     }

@@ -181,8 +181,9 @@ fn faults_keep_packets_on_the_wire() {
     }
     let why = |qp: &dyn QueuePair| qp.path().map(|path| (path.name, path.why));
     wait_until("both know", || {
-        why(&*ini) == Some(("udp", "packets have faults (TRUNKLINE_FAULTS)"))
-            && why(&*back) == Some(("udp", "the peer's packets have faults (TRUNKLINE_FAULTS)"))
+        why(&*ini) == Some(("udp", "packets have faults (setting faults, or TRUNKLINE_FAULTS)"))
+            && why(&*back)
+                == Some(("udp", "the peer's packets have faults (setting faults, or TRUNKLINE_FAULTS)"))
     });
     drop(tgt);
 }

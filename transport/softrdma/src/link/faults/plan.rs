@@ -24,13 +24,13 @@ pub struct FaultPlan {
 #[non_exhaustive]
 pub enum FaultPlanError {
     /// A part is not of the form `key=value`.
-    #[error("`{part}` is not of the form key=value, such as drop=0.01")]
+    #[error("invalid part `{part}`: expected key=value, such as drop=0.01")]
     Form {
         /// The part between two commas.
         part: String,
     },
     /// A key does not exist.
-    #[error("there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, longest, seed")]
+    #[error("unknown key `{key}`: expected drop, reorder, duplicate, corrupt, delay, longest or seed")]
     Key {
         /// The text as it was written.
         key: String,

@@ -74,7 +74,7 @@ impl Refusal {
         match self {
             Self::AsksForUdp => "TRUNKLINE_LINK=udp",
             Self::Captures => "packets are captured",
-            Self::Faults => "packets have faults (TRUNKLINE_FAULTS)",
+            Self::Faults => "packets have faults (setting faults, or TRUNKLINE_FAULTS)",
             Self::Wrapped => "the program has put a link of its own around the device's",
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => "this process has no room to share memory with more peers",
@@ -87,7 +87,7 @@ impl Refusal {
         match self {
             Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp",
             Self::Captures => "the peer captures packets",
-            Self::Faults => "the peer's packets have faults (TRUNKLINE_FAULTS)",
+            Self::Faults => "the peer's packets have faults (setting faults, or TRUNKLINE_FAULTS)",
             Self::Wrapped => "the peer's program has put a link of its own around the device's",
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => "the peer has no room to share memory with more peers",
