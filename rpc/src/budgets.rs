@@ -122,13 +122,14 @@ mod tests {
 
     #[test]
     fn limits_out_of_range_are_refused_by_name_and_value() {
-        let with = |set: fn(&mut Limits, Limit), per_peer, in_all| {
+        type Set = fn(&mut Limits, Limit);
+        let with = |set: Set, per_peer, in_all| {
             let mut limits = Limits::default();
             set(&mut limits, Limit { per_peer, in_all });
             limits.check()
         };
         assert!(Limits::default().check().is_ok());
-        let settings: [(fn(&mut Limits, Limit), &str, usize); 4] = [
+        let settings: [(Set, &str, usize); 4] = [
             (|limits, limit| limits.handlers = limit, "handler_limit", 1),
             (|limits, limit| limits.calls = limit, "call_limit", 1),
             (|limits, limit| limits.decoded = limit, "decoded_bytes", 64 << 10),

@@ -235,7 +235,7 @@ fn a_page_opens_with_date_version_machine_and_one_table() {
     };
     value["points"] = json!([point(64, 35.6), point(4096, 123.4)]);
     let one = Saved::parse("one.json", value.clone()).unwrap();
-    let html = page::page(&[one.clone()]).unwrap();
+    let html = page::page(std::slice::from_ref(&one)).unwrap();
     let top = &html[..html.find("<svg").unwrap()];
     let place = |text: &str| top.find(text).unwrap_or_else(|| panic!("{text} is missing: {top}"));
     let facts = "2026-01-31 18:05 UTC, trunkline-bench 1.2.3, on Some CPU, 2 cores, virtual machine";

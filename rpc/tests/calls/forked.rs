@@ -46,7 +46,7 @@ struct Nodes {
 
 impl Nodes {
     fn start() -> Self {
-        let (gate, grace) = (Gate::default(), Duration::from_hours(1));
+        let (gate, grace) = (Gate::default(), Duration::from_secs(3600));
         let server = node().grace(grace).serve(NumbersServer::new(Counts(gate.clone()))).start().unwrap();
         let node = node().grace(grace).pollers(2).start().unwrap();
         let client = NumbersClient::connect(&node, server.local_address()).unwrap();
