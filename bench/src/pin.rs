@@ -87,7 +87,7 @@ mod tests {
         assert_eq!("0, 3".parse(), Ok(Pin::To(Cores { client: 0, server: 3 })));
         assert_eq!("off".parse(), Ok(Pin::Off));
         for text in ["", "1", "a,b", "0,1,2"] {
-            assert!(text.parse::<Pin>().unwrap_err().contains("like 0,1"), "{text}");
+            assert!(text.parse::<Pin>().unwrap_err().contains("such as 0,1"), "{text}");
         }
     }
 
