@@ -1,7 +1,7 @@
 //! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. The table of
 //! calls owns one line per peer, in which small and large calls take turns.
 //!
-//! It looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
+//! The table looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
 //! room. In a round each line has its turn until the first calls of its parts find no room.
 
 use super::line::{Line, Part, Place};

@@ -1,4 +1,4 @@
-//! The encoded part of a frame that is to leave, with room in front of it.
+//! The encoded part of an outgoing frame, with room for the header in front.
 
 use super::header::{Header, LONGEST};
 use bytes::Bytes;

@@ -1,10 +1,10 @@
-//! The extensions between a header and the encoded part: what only some frames carry.
+//! Extensions: optional fields between the header of a frame and its encoded part.
 //!
 //! ```text
 //! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
 //! ```
 //!
-//! Only `header` uses this. The bytes are a peer's: every length is checked, and nothing here panics.
+//! Only `header` uses this module. The bytes come from a peer: every length is checked, and parsing never panics.
 
 use super::header::{FrameError, array};
 use crate::schema::Schema;

@@ -1,5 +1,5 @@
-//! The header of a frame, little-endian. It begins with what all frames have, of which the transport writes four bytes
-//! when the frame leaves; the upper four bits of the kind give the header's length in units of 8 bytes.
+//! The header of a frame, little-endian. All frames have a kind, flags, four bytes that the transport writes when the frame
+//! leaves, and the call's number. The upper four bits of the kind give the header's length in units of 8 bytes.
 //!
 //! ```text
 //! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8)
@@ -174,7 +174,7 @@ pub(crate) enum FrameError {
     /// The extensions are too many or too long, their lengths do not fit, or there are two of one type.
     #[error("the extensions are malformed")]
     Extensions,
-    /// An extension may not be ignored, and is not known here.
+    /// A critical extension is unknown.
     #[error("extension {0} is unknown and critical")]
     UnknownExtension(u8),
     /// The request does not name its method, or does so twice.

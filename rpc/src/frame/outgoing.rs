@@ -1,4 +1,4 @@
-//! Frames that leave this node.
+//! Outgoing frames.
 
 use super::{Encoded, Header};
 use std::mem;

@@ -1,4 +1,4 @@
-//! An offloaded future between its polls, and the waker by which it comes back to the pool.
+//! An offloaded future between its polls, and the waker that queues it again.
 
 use super::shared::SharedPool;
 use super::work::Work;

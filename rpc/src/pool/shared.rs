@@ -1,6 +1,6 @@
-//! The queue of a pool, the stages of its workers, and who wakes whom.
+//! The state shared by a pool's pollers and workers: job queue, worker stages and wake-ups.
 //!
-//! One lock guards everything; it is never held while the program's code runs. A worker goes idle under it, and a thread
+//! One lock guards everything and is never held while the program's code runs. A worker goes idle under it, and a thread
 //! that adds a job takes one idle worker from the list to wake it, so no job waits while a worker sleeps.
 
 use super::offloaded::Offloaded;
