@@ -80,7 +80,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Of a node with so many pollers.
+    /// Creates the budgets of a node with this number of pollers.
     pub(crate) fn new(limits: Limits, pollers: u16) -> Self {
         Self {
             handlers: Budget::new("running handlers", limits.handlers, pollers),

@@ -27,7 +27,7 @@ pub(crate) struct Lifecycle {
     refused: AtomicU64,
     /// Requests that were refused for an extension.
     unknown_extensions: AtomicU64,
-    /// Of the worker pool: jobs that wait or run, also those that nobody waits for any more.
+    /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
     changed: Condvar,
@@ -42,7 +42,7 @@ struct Left {
 }
 
 impl Lifecycle {
-    /// Of a node with so many pollers, which serves.
+    /// Creates the lifecycle of a serving node with this number of pollers.
     pub(crate) fn new(pollers: u16) -> Arc<Self> {
         Arc::new(Self {
             process: Process::current(),

@@ -29,13 +29,13 @@ struct Here {
     node: Cell<*const Lifecycle>,
     /// How many [`block_on`] are on the stack above it.
     waits: Cell<u32>,
-    /// The poller is in a handler.
+    /// True if the poller runs a handler.
     is_handler: Cell<bool>,
-    /// It is no poller but a worker of the pool, which may wait.
+    /// True for a worker of the pool, which may wait.
     is_worker: Cell<bool>,
 }
 
-/// The thread is in the code of a poller, or of a worker, until this is dropped.
+/// Guard: the thread runs as a poller or a worker until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
     /// Before: a simulation runs programs and pollers on one thread.
@@ -46,12 +46,12 @@ pub(crate) struct OnPoller {
 }
 
 impl OnPoller {
-    /// In that of a poller of this node, which outlives the guard.
+    /// Marks the thread as a poller of this node. The node outlives the guard.
     pub(crate) fn enter(node: &Lifecycle) -> Self {
         Self::enter_as(node, false)
     }
 
-    /// In that of a worker of this node's pool. What is called there, a handler calls.
+    /// Marks the thread as a worker of this node's pool. Calls made there are calls of a handler.
     pub(crate) fn enter_worker(node: &Lifecycle) -> Self {
         Self::enter_as(node, true)
     }

@@ -191,7 +191,7 @@ impl RpcPoller {
         }
     }
 
-    /// A route has changed, or somebody waits for it.
+    /// Handles a route that has changed or has new waiters.
     fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         if let Some(seeker) = &mut self.seeker {
             seeker.look(carrier, id);

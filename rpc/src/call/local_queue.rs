@@ -111,7 +111,7 @@ impl LocalQueue {
         self.cells.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Keeps a cell whose outcome was taken, unless somebody else still holds it.
+    /// Keeps a cell for reuse after its outcome was taken, unless it is still shared.
     #[inline]
     pub(crate) fn rest_cell(&self, cell: Rc<LocalCell>) {
         let mut cells = self.cells.borrow_mut();

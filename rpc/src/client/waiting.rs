@@ -114,8 +114,8 @@ impl Waiting {
         is_due
     }
 
-    /// Takes the next call of the line whose turn it is, with the queue space that it leaves to others. The line's
-    /// next turn comes after all others'.
+    /// Takes the next call of the line at the front, with the queue space that it leaves to others. The line moves to the
+    /// back.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
         let line = self.lines.get_mut(&peer)?;

@@ -34,7 +34,7 @@ const CRITICAL: u8 = 0x01;
 const HAS_TIME_LEFT: u8 = 0x04;
 /// The flags that a kind may have for itself, and none has yet.
 const RESERVED: u8 = 0xf0;
-/// A time left that is no limit.
+/// Time left of a call without a limit.
 const NO_LIMIT: u32 = u32::MAX;
 /// The number of a method that the server has not given one.
 const UNASSIGNED: u16 = 0xffff;
@@ -50,7 +50,7 @@ pub(crate) enum Header {
         call: u64,
         /// 0 for success, otherwise a status code; the encoded part is then the status message.
         code: u8,
-        /// Who replied.
+        /// The side that replied.
         by: By,
         /// The number of the method, if the request has named it by its hash.
         number: Option<Number>,
@@ -155,7 +155,7 @@ impl By {
     }
 }
 
-/// Why bytes are not a frame.
+/// The error of parsing a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FrameError {
@@ -389,7 +389,7 @@ fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// What follows a header of `length` bytes: so many bytes of extensions, and the range of as many of the encoded part.
+/// Returns the extensions after a header of `length` bytes, and the range of the encoded part.
 #[inline]
 fn parts(
     message: &[u8],

@@ -30,11 +30,10 @@ pub(super) struct Offloaded {
     phase: Mutex<Phase>,
     /// `None` while it is polled, and once it has ended.
     work: Mutex<Option<Box<dyn Work + Send>>>,
-    /// Nobody waits for it any more.
     is_cancelled: AtomicBool,
 }
 
-/// What came of a turn of an offloaded job.
+/// Result of a poll of an offloaded job.
 pub(super) enum Polled {
     /// It waits for its waker, or in the queue.
     Pending,
@@ -59,7 +58,7 @@ impl Offloaded {
         })
     }
 
-    /// Nobody waits for it any more: it is dropped instead of polled from now on.
+    /// Cancels the job: it is dropped instead of polled from now on.
     pub(super) fn cancel(self: &Arc<Self>) {
         // SYNC: job-cancelled
         self.is_cancelled.store(true, Ordering::Release);

@@ -70,13 +70,13 @@ struct Waiting {
     job: Job,
 }
 
-/// What a worker does.
+/// State of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Busy,
-    /// It sleeps, or is about to, and nobody has woken it.
+    /// Asleep or about to sleep, and not woken.
     Idle,
-    /// It was woken, and has not looked yet.
+    /// Woken, and has not looked for work yet.
     Woken,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct SharedPool {
 }
 
 impl SharedPool {
-    /// A pool without workers, for a node with so many pollers.
+    /// Creates a pool without workers, for a node with this number of pollers.
     pub(crate) fn new(
         queued: Limit,
         pollers: u16,
@@ -245,7 +245,7 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// A timer was set that is due before all others: somebody has to look at it.
+    /// Wakes a worker after a timer was set that is due before all others.
     fn timer_was_set(&self) {
         let waker = self.state().wake_one();
         wake(waker);
@@ -301,7 +301,7 @@ impl SharedPool {
         is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
     }
 
-    /// What a worker runs, for whoever finds that it does not end.
+    /// Returns the method that a worker runs, so that a stall can be attributed.
     pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
         self.state().workers.get(worker)?.runs
     }

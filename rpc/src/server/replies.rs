@@ -126,7 +126,7 @@ impl WaitingReplies {
         true
     }
 
-    /// Takes the next reply whose turn it is.
+    /// Takes the next reply in turn.
     pub(super) fn next(&mut self) -> Option<WaitingReply> {
         loop {
             let peer = *self.turns.front()?;
