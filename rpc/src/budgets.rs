@@ -75,7 +75,7 @@ pub(crate) struct Budgets {
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
     waiting_replies: Arc<Budget>,
-    /// Most bytes that one decoded reply may take.
+    /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
 }
 

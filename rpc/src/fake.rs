@@ -275,12 +275,12 @@ impl Rig {
         Self::with_limits(Limits::default())
     }
 
-    /// The same with other limits.
+    /// Creates a rig with other limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::with(limits, None)
     }
 
-    /// The same with a worker pool.
+    /// Creates a rig with a worker pool.
     pub(crate) fn with(limits: Limits, pool: Option<Arc<SharedPool>>) -> Self {
         let budgets = Budgets::new(limits, 1);
         let numbers = MethodNumbers::default();

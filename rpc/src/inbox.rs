@@ -20,7 +20,7 @@ use trunkline_transport::PollerHandle;
 
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
-/// Most buffers kept for the arguments of later calls, and most cells kept for their outcomes.
+/// Maximum number of buffers kept for the arguments of later calls, and of cells kept for their outcomes.
 const SPARE: usize = 256;
 /// Capacity in bytes beyond which a buffer is freed.
 const SPARE_BYTES: usize = 16 << 10;

@@ -27,7 +27,7 @@ pub(crate) struct Timers {
 /// Who waits for a time.
 #[derive(Debug)]
 struct Timer {
-    /// It is in the wheel no more. Changed under the lock of that.
+    /// True once the timer has left the wheel. Changed under the lock of the wheel.
     is_due: AtomicBool,
     waker: Mutex<Waker>,
 }

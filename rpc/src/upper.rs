@@ -27,7 +27,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::{Clock, Time};
 
-/// Most calls taken from each queue in one turn, so that messages do not wait for long.
+/// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct RpcPoller {
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
-    /// It has reported that its handlers have ended.
+    /// True once the poller has reported that its handlers have ended.
     is_drained: bool,
 }
 

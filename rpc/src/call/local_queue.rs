@@ -13,7 +13,7 @@ use trunkline_verbs::Time;
 
 /// Calls that wait for the poller's next turn, from which on those that do not wait for room are refused.
 const DEPTH: usize = 65_536;
-/// Most completion cells kept for later calls.
+/// Maximum number of completion cells kept for later calls.
 const SPARE_CELLS: usize = 256;
 
 /// Calls that tasks of a poller have made since its last turn.

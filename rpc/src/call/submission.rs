@@ -38,7 +38,7 @@ pub(crate) struct Submission<A = Answer> {
 }
 
 impl<A: Into<Answer>> Submission<A> {
-    /// The same with any kind of answer.
+    /// Converts the answer to [`Answer`].
     pub(crate) fn of_any(self) -> Submission {
         Submission {
             server: self.server,

@@ -160,7 +160,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 struct Bytes<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// It wants them owned.
+    /// The visitor takes them owned.
     is_owned: bool,
 }
 

@@ -25,14 +25,14 @@ const FIELD: usize = 384;
 /// Bytes, and copies of the value, for each variant of an enum.
 const VARIANT: usize = 96;
 const COPIES_FOR_VARIANT: usize = 2;
-/// Most that one level is expected to take. Where a type of more than 56 KiB contains itself, an unoptimised build may
+/// Maximum expected stack use of one level. Where a type of more than 56 KiB contains itself, an unoptimised build may
 /// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
 const MOST: usize = 1 << 20;
 
 /// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
 /// percent of what decoding a small struct costs. Together they take less than [`MARGIN`].
 pub(super) const TOP: usize = 4;
-/// Most that is expected of a modest level.
+/// Maximum expected stack use of a modest level.
 const MODEST: usize = 24 << 10;
 
 /// Stack use of one level, in bytes.

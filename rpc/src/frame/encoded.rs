@@ -33,7 +33,7 @@ impl Encoded {
         self.0.capacity()
     }
 
-    /// Nothing is encoded any more; the buffer is kept.
+    /// Removes the encoded part and keeps the buffer.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.0.truncate(LONGEST);

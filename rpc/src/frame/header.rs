@@ -59,7 +59,6 @@ pub(crate) enum Header {
     Number {
         /// The number that the caller gave the call.
         call: u64,
-        /// The method's.
         number: Number,
     },
     /// The caller gave up.
@@ -69,26 +68,26 @@ pub(crate) enum Header {
     },
 }
 
-/// What a request asks for.
+/// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestHeader {
     /// The number that the caller gave the call.
     pub(crate) call: u64,
-    /// Whether the caller wants no reply.
+    /// True if the call has no reply.
     pub(crate) one_way: bool,
-    /// Which method.
+    /// The method.
     pub(crate) asked: Asked,
-    /// Time until the caller gives up, in microseconds; 0 for no limit. In a frame that leaves only whether there is
-    /// a limit counts: the transport writes the time.
+    /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
+    /// placeholder: the transport writes the time.
     pub(crate) time_left_us: u32,
 }
 
-/// How a request names its method.
+/// The name of a method in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// By the number that the server has given it in this session.
+    /// Number that the server has assigned, known in this session.
     Number(u16),
-    /// By its hash.
+    /// Hash.
     Method(Method),
 }
 
@@ -105,7 +104,7 @@ pub(crate) enum Unread {
     Request {
         /// The number that the caller gave the call.
         call: u64,
-        /// Whether the caller wants no reply.
+        /// True if the call has no reply.
         one_way: bool,
     },
     /// The reply to a call.
@@ -115,17 +114,17 @@ pub(crate) enum Unread {
     },
 }
 
-/// Who replied: one byte, which is 0 for the handler. Otherwise bit 7 is set if the handler may have run, and the
-/// others are the number of the reason, or 0x7f.
+/// The side that replied, in one byte: 0 for the handler. For the node, bit 7 is set if the handler may have run, and the
+/// other bits are the number of the reason, or 0x7f.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     /// The handler.
     Handler,
     /// The node, in place of the handler.
     Node {
-        /// Why; `None` for a reason that this version does not know.
+        /// The reason; `None` if this version does not know it.
         reason: Option<Reason>,
-        /// Whether the handler may have run.
+        /// True if the handler may have run.
         ran: bool,
     },
 }
@@ -223,7 +222,7 @@ impl Header {
         }
     }
 
-    /// Whether it has no extensions, and may have an encoded part.
+    /// Returns true for a header without extensions, whose frame may have an encoded part.
     pub(super) fn is_short(&self) -> bool {
         match self {
             Self::Request(request) => matches!(request.asked, Asked::Number(_)),
@@ -492,7 +491,7 @@ mod tests {
                 continue;
             }
             if bytes[1] & 2 != 0 {
-                // What is READ is not in the frame; the transport removes the flag and the announcement.
+                // The frame lacks the part that is READ; the transport removes the flag and the announcement.
                 bytes[1] &= !2;
                 let header = usize::from(bytes[0] >> 4) * 8;
                 bytes.drain(header..header + 32);

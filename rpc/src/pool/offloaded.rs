@@ -18,7 +18,7 @@ enum Phase {
     Polled,
     /// The same, and it was woken since.
     PolledAndWoken,
-    /// It waits for its waker.
+    /// Waits for its waker.
     Waiting,
     Ended,
 }
@@ -35,11 +35,11 @@ pub(super) struct Offloaded {
 
 /// Result of a poll of an offloaded job.
 pub(super) enum Polled {
-    /// It waits for its waker, or in the queue.
+    /// Waits for its waker, or in the queue.
     Pending,
-    /// It has ended; its outcome is to be handed over.
+    /// Ended; the caller hands over the outcome.
     Ended(Box<dyn Work>),
-    /// It was cancelled: drop this.
+    /// Cancelled; the caller drops the work.
     Cancelled(Option<Box<dyn Work + Send>>),
 }
 

@@ -100,7 +100,7 @@ struct State {
     pollers: u16,
     /// No job is taken any more.
     is_draining: bool,
-    /// Nothing comes any more: workers end when nothing is left.
+    /// True if no more jobs come; workers end when none are left.
     is_closed: bool,
     /// Whether the next job is one that was woken, if there is one. They take turns with new ones.
     turn_of_woken: bool,
@@ -164,7 +164,7 @@ impl SharedPool {
         })
     }
 
-    /// Another worker, by what wakes it. Returns its index.
+    /// Adds a worker with its waker. Returns its index.
     pub(super) fn add_worker(&self, waker: Waker) -> usize {
         let mut state = self.state();
         self.live.fetch_add(1, Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl SharedPool {
         self.refuse_all(state);
     }
 
-    /// One of the node's pollers has ended. The workers end after the last one.
+    /// Handles the end of one of the node's pollers. The workers end after the last one.
     pub(crate) fn poller_ended(&self) {
         let mut state = self.state();
         state.pollers = state.pollers.saturating_sub(1);

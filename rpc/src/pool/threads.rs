@@ -11,7 +11,7 @@ use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
 use trunkline_transport::check::MAX_COUNT;
 use trunkline_verbs::{Clock, Time};
 
-/// Most workers.
+/// Maximum number of workers.
 const MOST: u16 = 1024;
 /// Workers of a pool in a simulation that was not given a number, and least of others.
 const FEW: usize = 2;
