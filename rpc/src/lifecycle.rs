@@ -72,12 +72,12 @@ impl Lifecycle {
         self.phase.fetch_max(ENDING, Ordering::SeqCst);
     }
 
-    /// Whether requests of peers are refused.
+    /// Returns true if requests of peers are refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= DRAINING
     }
 
-    /// Whether calls from outside of handlers are refused.
+    /// Returns true if calls from outside of handlers are refused.
     pub(crate) fn is_ending(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= ENDING
     }
@@ -133,7 +133,7 @@ impl Lifecycle {
         self.jobs.load(Ordering::SeqCst)
     }
 
-    /// Whether the handlers of all pollers, and the jobs of the pool, have ended.
+    /// Returns true if the handlers of all pollers, and the jobs of the pool, have ended.
     pub(crate) fn is_drained(&self) -> bool {
         !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
     }

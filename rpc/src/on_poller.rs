@@ -93,14 +93,14 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether waiting here keeps a poller from doing what is waited for.
+/// Returns true if waiting here would block the poller that has to complete the wait.
 #[inline]
 fn would_wait() -> bool {
     HERE.with(|here| !here.node.get().is_null() && !here.is_worker.get() && here.waits.get() > 0)
 }
 
-/// Whether a poller of this node is in its upper half on this thread, or a worker of its pool in a handler: what is called
-/// here, a handler or task calls.
+/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of its pool. Calls
+/// made here are calls of a handler or task.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
@@ -111,12 +111,12 @@ pub(crate) fn set_in_handler(is_handler: bool) {
     HERE.with(|here| here.is_handler.set(is_handler));
 }
 
-/// Whether this thread is a worker of a pool.
+/// Returns true if this thread is a worker of a pool.
 pub(crate) fn is_worker() -> bool {
     HERE.with(|here| here.is_worker.get())
 }
 
-/// Whether the poller whose upper half is on the stack is in a handler, or the thread is a worker.
+/// Returns true if the poller on this thread runs a handler, or the thread is a worker.
 #[inline]
 pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())

@@ -40,7 +40,7 @@ pub(crate) struct SetTimer {
 }
 
 impl SetTimer {
-    /// Whether it has been fired.
+    /// Returns true if the timer has fired.
     pub(crate) fn is_due(&self) -> bool {
         // SYNC: timer-fired
         self.timer.is_due.load(Ordering::Acquire)

@@ -256,7 +256,7 @@ impl RpcPoller {
         }
     }
 
-    /// Whether the node drains, and this poller's handlers have ended since.
+    /// Returns true if the node is draining and this poller's handlers have ended, until that is reported.
     fn has_drained(&self) -> bool {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }

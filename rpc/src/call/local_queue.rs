@@ -32,7 +32,7 @@ pub(crate) struct LocalQueue {
 }
 
 impl LocalQueue {
-    /// Whether any call waits.
+    /// Returns true if any call waits.
     #[inline]
     pub(crate) fn has_calls(&self) -> bool {
         !self.calls.borrow().is_empty()
@@ -77,7 +77,7 @@ impl LocalQueue {
         self.made.replace(Time(0))
     }
 
-    /// Whether a task has dropped a call since the last time; resets it.
+    /// Returns true if a task has dropped a call since the last time; resets it.
     #[inline]
     pub(crate) fn take_sweep(&self) -> bool {
         self.sweep.take()
@@ -88,7 +88,7 @@ impl LocalQueue {
         self.sweep.set(true);
     }
 
-    /// Whether the poller has something to take.
+    /// Returns true if the poller has something to take.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()

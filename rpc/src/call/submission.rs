@@ -70,13 +70,13 @@ impl Submission {
 }
 
 impl<A> Submission<A> {
-    /// Whether the peer READs it, but for one whose header decides.
+    /// Returns true if the encoded part and the body exceed [`EAGER_BYTES`]. The header is not counted.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.encoded.len() + self.body.len() > EAGER_BYTES
     }
 
-    /// What it leaves of the queue of messages.
+    /// Returns the part of the message queue reserved for other classes of calls.
     #[inline]
     pub(crate) fn leaves(&self) -> Leaves {
         self.entry.leaves_queue(self.is_large())

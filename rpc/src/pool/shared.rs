@@ -102,7 +102,7 @@ struct State {
     is_draining: bool,
     /// True if no more jobs come; workers end when none are left.
     is_closed: bool,
-    /// Whether the next job is one that was woken, if there is one. They take turns with new ones.
+    /// True if a woken job goes before a new one. The two kinds take turns.
     turn_of_woken: bool,
 }
 
@@ -293,7 +293,7 @@ impl SharedPool {
         !has_work
     }
 
-    /// Whether a worker sleeps although there is something to do, and none is about to look.
+    /// Returns true if a worker sleeps although there is work, and no other worker is about to look.
     pub(super) fn is_forgotten(&self, worker: usize) -> bool {
         let state = self.state();
         let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
@@ -319,7 +319,7 @@ impl SharedPool {
         woken.into_iter().for_each(|job| drop_quietly(job.take()));
     }
 
-    /// Whether all workers have ended.
+    /// Returns true if all workers have ended.
     pub(crate) fn is_ended(&self) -> bool {
         self.live.load(Ordering::Relaxed) == 0
     }
