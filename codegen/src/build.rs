@@ -11,11 +11,11 @@ use std::{env, fs, io};
 pub enum BuildError {
     /// A file cannot be read or written.
     File {
-        /// What was tried: `read`, `write`.
+        /// Failed operation: `read` or `write`.
         tried: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
     /// The file does not parse, or a marked trait is not a valid service.
@@ -68,8 +68,8 @@ pub fn generate_file(input: &Path) -> Result<String, BuildError> {
     generate(&source).map_err(|errors| BuildError::Invalid { path: input.to_owned(), errors })
 }
 
-/// For a `build.rs`: writes the stubs of the services in `input` to a file of the same name in `OUT_DIR`, and has cargo
-/// run the script again when the input changes. The crate includes it:
+/// Writes the stubs of the services in `input` to a file of the same name in `OUT_DIR`, for a `build.rs`. Cargo runs the
+/// script again when the input changes. The crate includes the file:
 ///
 /// ```ignore
 /// // build.rs

@@ -31,7 +31,7 @@ impl Errors {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of errors.
     pub(crate) fn len(&self) -> usize {
         self.0.iter().flatten().count()
     }

@@ -11,8 +11,8 @@ pub fn service_hash(service: &str) -> u64 {
 /// 64-bit FNV-1a of the service's name, a zero byte and the method's name. It is part of the protocol and never
 /// changes.
 ///
-/// What a method sends as raw bytes follows, because both sides must agree on it: for a raw argument a zero byte, an
-/// `a` and its position among all arguments; for a raw result a zero byte and an `r`, or an `o` if it is optional.
+/// The method's raw payloads follow, because both sides must agree on them: for a raw argument a zero byte, an `a` and its
+/// position among all arguments; for a raw result a zero byte and an `r`, or an `o` if it is optional.
 #[must_use]
 pub fn method_hash(service: &str, method: &str, raw_argument: Option<usize>, result: Payload) -> u64 {
     let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());

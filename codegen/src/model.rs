@@ -36,19 +36,19 @@ pub struct Method {
     pub name: String,
     /// Documentation and other attributes.
     pub attributes: Vec<Attribute>,
-    /// Whether the method is one-way: no reply is sent.
+    /// True if the method is one-way: no reply is sent.
     pub one_way: bool,
-    /// Where its handler runs.
+    /// Place where the handler runs.
     pub runs: Runs,
     /// Its first argument if that is a reference to a type named `Context`, which is not sent.
     pub context: Option<Argument>,
     /// Its other arguments after `&self`, at most 12.
     pub arguments: Vec<Argument>,
-    /// What it returns.
+    /// Return type.
     pub output: Output,
 }
 
-/// Where the handler of a method runs.
+/// Place where the handler of a method runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
     /// On the poller that has received the request.
@@ -60,7 +60,7 @@ pub enum Runs {
 }
 
 impl Runs {
-    /// The attribute that a trait has for it.
+    /// Returns the attribute that selects this place in a trait.
     #[must_use]
     pub const fn attribute(self) -> Option<&'static str> {
         match self {
@@ -78,20 +78,20 @@ pub struct Argument {
     pub ident: Ident,
     /// Its type.
     pub ty: Type,
-    /// Whether its type is named `Bytes`.
+    /// True if the type is named `Bytes`.
     pub is_named_bytes: bool,
-    /// Whether it is sent as raw bytes after the encoded arguments: the last argument whose type is named `Bytes`.
+    /// True if it is sent as raw bytes after the encoded arguments: the last argument with a type named `Bytes`.
     pub raw: bool,
 }
 
-/// What a method returns.
+/// The return type of a method.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// The whole return type, as written.
     pub whole: Type,
     /// The type of a success.
     pub ty: Type,
-    /// How a success is sent.
+    /// Encoding of a success.
     pub payload: Payload,
     /// The type named `Bytes` in it, if it is sent as raw bytes.
     pub raw: Option<Type>,

@@ -1,6 +1,6 @@
-//! How the result of a method is sent.
+//! The encoding of a method's result.
 
-/// How a result is sent.
+/// The encoding of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     /// Encoded by the codec.

@@ -56,14 +56,14 @@ fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a T
     })
 }
 
-/// Whether it is a type of this name, without parameters.
+/// Returns true if the type has this name and no parameters.
 pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     let Type::Path(path) = bare(ty) else { return false };
     path.qself.is_none()
         && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
 }
 
-/// Whether it is a type of a crate whose errors hide their type.
+/// Returns true if the type belongs to a crate whose errors hide their type.
 pub(crate) fn is_report(ty: &Type) -> bool {
     let Type::Path(path) = bare(ty) else { return false };
     let first = path.path.segments.first().map(|segment| segment.ident.to_string());

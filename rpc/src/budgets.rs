@@ -75,12 +75,12 @@ pub(crate) struct Budgets {
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
     waiting_replies: Arc<Budget>,
-    /// Most bytes that one decoded reply may take.
+    /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
 }
 
 impl Budgets {
-    /// Of a node with so many pollers.
+    /// Creates the budgets of a node with this number of pollers.
     pub(crate) fn new(limits: Limits, pollers: u16) -> Self {
         Self {
             handlers: Budget::new("running handlers", limits.handlers, pollers),

@@ -158,8 +158,8 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     }
 }
 
-/// A type in the place of a handler's error. An emitted assertion refuses a type that is not a [`HandlerError`]; as for a
-/// codec (`codec/coding.rs`), the functions of [`NotFailing`] let everything else compile.
+/// The error type of a method, checked against its codec. An emitted assertion rejects a type that is not a
+/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, as in `codec/coding.rs`.
 #[derive(Debug)]
 pub struct Failing<C, E>(PhantomData<fn() -> (C, E)>);
 
@@ -186,16 +186,16 @@ pub trait NotFailing<E> {
     /// Always false: the type cannot be sent.
     const IS_POSSIBLE: bool = false;
 
-    /// Stands for a failure.
+    /// Placeholder for [`Failing::into_failure`].
     #[must_use]
     fn into_failure(_: E, _: &Replier) -> Failure {
         Failure::Handler(Status::internal("an assertion next to the stubs refuses the error"))
     }
 
-    /// Stands for a checked response.
+    /// Placeholder for [`Failing::check`].
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     fn check<F>(response: Response) -> Result<Response, F> {
         Ok(response)
     }
@@ -203,8 +203,8 @@ pub trait NotFailing<E> {
 
 impl<C, E> NotFailing<E> for Failing<C, E> {}
 
-/// The error of the client's method for a handler's error. `IS_STATUS` says whether that is [`Status`], so that every type
-/// has one.
+/// Maps a handler's error type to the error type of the client's method. `IS_STATUS` is true for [`Status`] and false for
+/// other types.
 pub trait MethodError<const IS_STATUS: bool> {
     /// The error of the client's method.
     type Call: From<Status>;
@@ -218,8 +218,8 @@ impl<E> MethodError<false> for E {
     type Call = CallError<E>;
 }
 
-/// The return type of a method that can fail. Finds the error type in an alias of `Result`. `IS_RESULT` says whether it is
-/// one; of other types, which an emitted assertion refuses, the error is [`Status`].
+/// The return type of a method that can fail, also through an alias of `Result`. `IS_RESULT` is true for a `Result`. For
+/// other types, which an emitted assertion rejects, the error is [`Status`].
 pub trait Fallible<const IS_RESULT: bool> {
     /// The error type.
     type Error;

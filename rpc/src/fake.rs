@@ -52,15 +52,15 @@ pub(crate) struct FakeCarrier {
     pub(crate) cancelled: Vec<Token>,
     /// How often it was asked to give up messages.
     pub(crate) searches: usize,
-    /// Whether what is cancelled has not left yet.
+    /// True if cancelled messages have not left yet.
     pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
-    /// Whether its queue has no room for large messages.
+    /// True if its queue has no room for large messages.
     pub(crate) is_full_of_large: bool,
     /// How many it takes nevertheless.
     pub(crate) room_for_large: usize,
-    /// Whether its sessions are over, although it has not said so.
+    /// True if its sessions are over, although it has not said so.
     pub(crate) sessions_are_over: bool,
     /// The session through which messages leave at once; without one they wait.
     pub(crate) leaves_through: Option<SessionNumber>,
@@ -275,12 +275,12 @@ impl Rig {
         Self::with_limits(Limits::default())
     }
 
-    /// The same with other limits.
+    /// Creates a rig with other limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::with(limits, None)
     }
 
-    /// The same with a worker pool.
+    /// Creates a rig with a worker pool.
     pub(crate) fn with(limits: Limits, pool: Option<Arc<SharedPool>>) -> Self {
         let budgets = Budgets::new(limits, 1);
         let numbers = MethodNumbers::default();

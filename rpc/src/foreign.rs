@@ -1,6 +1,6 @@
-//! The tokio runtime that code of the program may use while it is polled on a poller or in the pool.
+//! The tokio runtime for the program's code while a poller or the pool polls it.
 //!
-//! Without the feature `tokio` there is none, and nothing here costs anything.
+//! Without the feature `tokio` there is no runtime, and this module costs nothing.
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};

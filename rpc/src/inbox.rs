@@ -20,7 +20,7 @@ use trunkline_transport::PollerHandle;
 
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
-/// Most buffers kept for the arguments of later calls, and most cells kept for their outcomes.
+/// Maximum number of buffers kept for the arguments of later calls, and of cells kept for their outcomes.
 const SPARE: usize = 256;
 /// Capacity in bytes beyond which a buffer is freed.
 const SPARE_BYTES: usize = 16 << 10;
@@ -31,15 +31,15 @@ pub(crate) enum Work {
     Call(Submission<Setter<Outcome>>),
     /// Run a task.
     Spawn(Spawn),
-    /// Look at a route, which has changed, or which somebody waits for.
+    /// Look at a route that has changed or has new waiters.
     Route(RouteId),
     /// A lookup for a route has ended.
     Resolved(Box<Resolved>),
 }
 
 impl Work {
-    /// Whether it goes to the list when the queue is full. Handlers' calls do, for they have a share of their own where
-    /// calls are counted, and those of others must not keep them from it.
+    /// Returns true if it goes to the list when the queue is full. Handlers' calls do: a share of the budget is reserved for
+    /// them, and other calls must not block their way to it.
     fn waits(&self) -> bool {
         match self {
             Self::Call(call) => call.entry != Entry::Tries,
@@ -56,8 +56,9 @@ pub(crate) struct Full;
 /// The queue into one poller.
 pub(crate) struct Inbox {
     work: ArrayQueue<Work>,
-    /// Calls for which `work` had no room, and how many they are.
+    /// Work for which `work` had no room.
     more: Mutex<VecDeque<Work>>,
+    /// Length of `more`.
     listed: AtomicUsize,
     /// A caller has dropped a call; the poller finds out which.
     sweep: AtomicBool,

@@ -1,6 +1,6 @@
-//! The inboxes of all pollers of a node, and which of them a channel begins with.
+//! The inboxes of all pollers of a node, and the choice of a channel's first poller.
 //!
-//! Nodes own one, channels share it. It wakes nobody; that is the inboxes' affair.
+//! A node owns the list and its channels share it. Inboxes wake their pollers themselves.
 
 use crate::inbox::{Inbox, Work};
 use crate::resolved::Resolved;

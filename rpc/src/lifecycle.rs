@@ -27,7 +27,7 @@ pub(crate) struct Lifecycle {
     refused: AtomicU64,
     /// Requests that were refused for an extension.
     unknown_extensions: AtomicU64,
-    /// Of the worker pool: jobs that wait or run, also those that nobody waits for any more.
+    /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
     changed: Condvar,
@@ -42,7 +42,7 @@ struct Left {
 }
 
 impl Lifecycle {
-    /// Of a node with so many pollers, which serves.
+    /// Creates the lifecycle of a serving node with this number of pollers.
     pub(crate) fn new(pollers: u16) -> Arc<Self> {
         Arc::new(Self {
             process: Process::current(),
@@ -72,12 +72,12 @@ impl Lifecycle {
         self.phase.fetch_max(ENDING, Ordering::SeqCst);
     }
 
-    /// Whether requests of peers are refused.
+    /// Returns true if requests of peers are refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= DRAINING
     }
 
-    /// Whether calls from outside of handlers are refused.
+    /// Returns true if calls from outside of handlers are refused.
     pub(crate) fn is_ending(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= ENDING
     }
@@ -133,7 +133,7 @@ impl Lifecycle {
         self.jobs.load(Ordering::SeqCst)
     }
 
-    /// Whether the handlers of all pollers, and the jobs of the pool, have ended.
+    /// Returns true if the handlers of all pollers, and the jobs of the pool, have ended.
     pub(crate) fn is_drained(&self) -> bool {
         !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
     }

@@ -103,43 +103,43 @@ pub trait NotNamed<T> {
     /// Always false for another type.
     const IS_STATUS: bool = false;
 
-    /// Stands for the bytes of a value.
+    /// Placeholder for [`Named::body`].
     #[must_use]
     fn body(_: T) -> Bytes {
         Bytes::new()
     }
 
-    /// Stands for a value.
+    /// Placeholder for [`Named::value`].
     #[must_use]
     fn value(_: Bytes) -> T {
         unreachable!("{REFUSED}")
     }
 
-    /// Stands for the bytes of an optional value.
+    /// Placeholder for [`Named::optional_body`].
     #[must_use]
     fn optional_body(_: T) -> Option<Bytes> {
         None
     }
 
-    /// Stands for an optional value.
+    /// Placeholder for [`Named::optional_value`].
     #[must_use]
     fn optional_value(_: Option<Bytes>) -> T {
         unreachable!("{REFUSED}")
     }
 
-    /// Stands for an outcome.
+    /// Placeholder for [`Named::result`].
     #[allow(clippy::missing_errors_doc, reason = "it is never called")]
     fn result<S, E>(_: T) -> Result<S, E> {
         unreachable!("{REFUSED}")
     }
 
-    /// Stands for a context.
+    /// Placeholder for [`Named::context`].
     #[must_use]
     fn context(_: Context) -> T {
         unreachable!("{REFUSED}")
     }
 
-    /// Stands for a failure.
+    /// Placeholder for [`Named::failure`].
     #[must_use]
     fn failure(_: T) -> Failure {
         Failure::Handler(Status::internal(REFUSED))

@@ -1,6 +1,6 @@
 //! The error of a handler that cannot be created. Pollers return it, and the start of their node fails with it.
 
-/// The cause for which a handler cannot be created.
+/// The error of a handler factory.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service whose handler cannot be created on a poller.

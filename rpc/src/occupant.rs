@@ -24,14 +24,14 @@ pub(crate) struct Occupant {
     methods: OnceLock<Vec<&'static MethodName>>,
 }
 
-/// What occupies a poller's thread.
+/// The code that occupies a poller's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occupation {
     /// A handler of this method, or the end of one.
     Handler(&'static MethodName),
     /// A task of `run_on` or `spawn`.
     Task,
-    /// Nothing of the program.
+    /// No code of the program.
     Nothing,
 }
 
@@ -74,7 +74,7 @@ impl Occupant {
         on_poller::set_in_handler(false);
     }
 
-    /// What the poller was in lately. It may have left that meanwhile.
+    /// Returns the latest code that the poller was seen to run. The poller may have left it meanwhile.
     pub(crate) fn occupation(&self) -> Occupation {
         match self.now.load(Ordering::Relaxed) {
             NOBODY => Occupation::Nothing,

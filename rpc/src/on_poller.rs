@@ -29,13 +29,13 @@ struct Here {
     node: Cell<*const Lifecycle>,
     /// How many [`block_on`] are on the stack above it.
     waits: Cell<u32>,
-    /// The poller is in a handler.
+    /// True if the poller runs a handler.
     is_handler: Cell<bool>,
-    /// It is no poller but a worker of the pool, which may wait.
+    /// True for a worker of the pool, which may wait.
     is_worker: Cell<bool>,
 }
 
-/// The thread is in the code of a poller, or of a worker, until this is dropped.
+/// Guard: the thread runs as a poller or a worker until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
     /// Before: a simulation runs programs and pollers on one thread.
@@ -46,12 +46,12 @@ pub(crate) struct OnPoller {
 }
 
 impl OnPoller {
-    /// In that of a poller of this node, which outlives the guard.
+    /// Marks the thread as a poller of this node. The node outlives the guard.
     pub(crate) fn enter(node: &Lifecycle) -> Self {
         Self::enter_as(node, false)
     }
 
-    /// In that of a worker of this node's pool. What is called there, a handler calls.
+    /// Marks the thread as a worker of this node's pool. Calls made there are calls of a handler.
     pub(crate) fn enter_worker(node: &Lifecycle) -> Self {
         Self::enter_as(node, true)
     }
@@ -93,14 +93,14 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether waiting here keeps a poller from doing what is waited for.
+/// Returns true if waiting here would block the poller that has to complete the wait.
 #[inline]
 fn would_wait() -> bool {
     HERE.with(|here| !here.node.get().is_null() && !here.is_worker.get() && here.waits.get() > 0)
 }
 
-/// Whether a poller of this node is in its upper half on this thread, or a worker of its pool in a handler: what is called
-/// here, a handler or task calls.
+/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of its pool. Calls
+/// made here are calls of a handler or task.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
@@ -111,12 +111,12 @@ pub(crate) fn set_in_handler(is_handler: bool) {
     HERE.with(|here| here.is_handler.set(is_handler));
 }
 
-/// Whether this thread is a worker of a pool.
+/// Returns true if this thread is a worker of a pool.
 pub(crate) fn is_worker() -> bool {
     HERE.with(|here| here.is_worker.get())
 }
 
-/// Whether the poller whose upper half is on the stack is in a handler, or the thread is a worker.
+/// Returns true if the poller on this thread runs a handler, or the thread is a worker.
 #[inline]
 pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())

@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The cause for which a node ended a call in the handler's place. The message of the status has the particulars.
+/// The reason why a node ended a call in the handler's place. The message of the status has the details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {

@@ -171,7 +171,7 @@ impl Status {
         &self.causes
     }
 
-    /// Appends a cause, which led to the last one. At most 16 causes are kept, of 1 KiB each.
+    /// Appends a cause, deeper than the existing ones. At most 16 causes are kept, of 1 KiB each.
     #[must_use]
     pub fn with_cause(mut self, cause: impl fmt::Display) -> Self {
         if self.causes.len() < MOST_CAUSES {

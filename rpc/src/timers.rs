@@ -1,7 +1,7 @@
 //! The timers of code that runs on a poller or in the pool: the wheel of [`Deadlines`], with a waker for each.
 //!
-//! A poller has its own, which only its thread uses as a rule, and the workers of a pool share theirs. Who owns one fires what is due, and
-//! sleeps no longer than until the next. Without timers that costs one look at a number.
+//! Each poller has timers, which only its thread uses as a rule, and the workers of a pool share theirs. The owner fires the
+//! timers that are due, and sleeps no longer than until the next. Without timers that costs one load.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,23 +11,23 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
 
-/// What is done when a timer was set that is due before all others.
+/// Called when a timer was set that is due before all others.
 type Earlier = Box<dyn Fn() + Send + Sync>;
 
 /// The timers of one poller, or of a pool.
 pub(crate) struct Timers {
     clock: Clock,
-    /// Nothing for a poller, which looks before it sleeps.
+    /// `None` for a poller, which checks its timers before it sleeps.
     earlier: Option<Earlier>,
     waiting: Mutex<Deadlines<Arc<Timer>>>,
-    /// Nothing is due before this, in nanoseconds.
+    /// Time of the earliest timer, or before it, in nanoseconds.
     next: AtomicU64,
 }
 
 /// Who waits for a time.
 #[derive(Debug)]
 struct Timer {
-    /// It is in the wheel no more. Changed under the lock of that.
+    /// True once the timer has left the wheel. Changed under the lock of the wheel.
     is_due: AtomicBool,
     waker: Mutex<Waker>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct SetTimer {
 }
 
 impl SetTimer {
-    /// Whether it has been fired.
+    /// Returns true if the timer has fired.
     pub(crate) fn is_due(&self) -> bool {
         // SYNC: timer-fired
         self.timer.is_due.load(Ordering::Acquire)
@@ -60,17 +60,17 @@ impl Timers {
         Self { clock, earlier: None, waiting: Mutex::default(), next: AtomicU64::new(Time::MAX.0) }
     }
 
-    /// The same, for threads that may sleep when another one sets a timer: `earlier` wakes one if that is due before all others.
+    /// Creates timers for threads that may sleep while another one sets a timer. `earlier` wakes one of them if the new timer
+    /// is due before all others.
     pub(crate) fn shared(clock: Clock, earlier: impl Fn() + Send + Sync + 'static) -> Self {
         Self { earlier: Some(Box::new(earlier)), ..Self::new(clock) }
     }
 
-    /// The clock that they go by.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Wakes somebody at a time.
+    /// Sets a timer, which wakes `waker`.
     pub(crate) fn set(&self, at: Time, waker: &Waker) -> SetTimer {
         let timer = Arc::new(Timer { is_due: AtomicBool::new(false), waker: Mutex::new(waker.clone()) });
         let mut waiting = self.waiting();
@@ -84,7 +84,7 @@ impl Timers {
         SetTimer { key, timer }
     }
 
-    /// Nobody waits for a timer any more.
+    /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let mut waiting = self.waiting();
         // Its place in the wheel may be another's once it is due.
@@ -96,7 +96,7 @@ impl Timers {
         }
     }
 
-    /// Wakes whoever waits for a time that has come. Returns whether there was anybody.
+    /// Fires the timers that are due. Returns true if there were any.
     #[inline]
     pub(crate) fn fire(&self, now: Time) -> bool {
         self.next.load(Ordering::Relaxed) <= now.0 && self.fire_all(now)

@@ -27,7 +27,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::{Clock, Time};
 
-/// Most calls taken from each queue in one turn, so that messages do not wait for long.
+/// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct RpcPoller {
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
-    /// It has reported that its handlers have ended.
+    /// True once the poller has reported that its handlers have ended.
     is_drained: bool,
 }
 
@@ -191,7 +191,7 @@ impl RpcPoller {
         }
     }
 
-    /// A route has changed, or somebody waits for it.
+    /// Handles a route that has changed or has new waiters.
     fn look(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         if let Some(seeker) = &mut self.seeker {
             seeker.look(carrier, id);
@@ -256,7 +256,7 @@ impl RpcPoller {
         }
     }
 
-    /// Whether the node drains, and this poller's handlers have ended since.
+    /// Returns true if the node is draining and this poller's handlers have ended, until that is reported.
     fn has_drained(&self) -> bool {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }

@@ -81,14 +81,14 @@ impl Wake for Parker {
     }
 }
 
-/// How long the thread may sleep before `look` wants to be called again.
+/// Time for which the thread may sleep before the next call of `look`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Until the future is woken.
     Forever,
-    /// So long at most.
+    /// At most this time.
     For(Duration),
-    /// It waits no more.
+    /// The wait ends without an outcome.
     GiveUp,
 }
 

@@ -235,7 +235,7 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
         Through::Client => (quote!(&self), quote!('_), quote!(&#krate::CallOptions::new())),
         Through::With => (quote!(self), quote!('c), quote!(self.options)),
     };
-    // What the compiler finds wrong with the future it reports at the type that the author wrote.
+    // The span makes the compiler report errors about the future at the type that the author wrote.
     let bound = kind.bound(span);
     let future = quote_spanned! {span=>
         impl ::core::future::Future<Output = #result> #bound + use<#lifetime>

@@ -244,7 +244,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
             quote!(optional_bytes(#krate::stub::Named::<#ty>::optional_body(__value)))
         }
     };
-    // What the compiler finds wrong with sending a call to another thread it reports at the method.
+    // The span makes the compiler report errors about sending a call to another thread at the method.
     let at = ident.span();
     let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = ::core::clone::Clone::clone(&__context););
     let called = quote_spanned!(at=> #trait_ident::#ident(&*__handler, #context #(#all),*).await);

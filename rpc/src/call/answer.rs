@@ -46,7 +46,7 @@ impl Answer {
         }
     }
 
-    /// Whether the waiter is gone.
+    /// Returns true if the waiter is gone.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! A call in progress, as its caller holds it. Both kinds of channel use the same type.
+//! The future of a call in progress. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
 use super::response::Response;
@@ -29,7 +29,7 @@ impl<W> Call<W> {
         Self(Some(made.map_err(|status| status.of_call(format_args!("{method} at {server}")))))
     }
 
-    /// Returns a future of the value that `decode` returns for the response.
+    /// Returns a future that resolves to the value that `decode` makes of the response.
     pub fn decoded<T, E, F>(self, decode: F) -> Decoded<W, F>
     where
         F: Fn(Response) -> Result<T, E>,

@@ -13,7 +13,7 @@ use trunkline_verbs::Time;
 
 /// Calls that wait for the poller's next turn, from which on those that do not wait for room are refused.
 const DEPTH: usize = 65_536;
-/// Most completion cells kept for later calls.
+/// Maximum number of completion cells kept for later calls.
 const SPARE_CELLS: usize = 256;
 
 /// Calls that tasks of a poller have made since its last turn.
@@ -32,7 +32,7 @@ pub(crate) struct LocalQueue {
 }
 
 impl LocalQueue {
-    /// Whether any call waits.
+    /// Returns true if any call waits.
     #[inline]
     pub(crate) fn has_calls(&self) -> bool {
         !self.calls.borrow().is_empty()
@@ -77,7 +77,7 @@ impl LocalQueue {
         self.made.replace(Time(0))
     }
 
-    /// Whether a task has dropped a call since the last time; resets it.
+    /// Returns true if a task has dropped a call since the last time; resets it.
     #[inline]
     pub(crate) fn take_sweep(&self) -> bool {
         self.sweep.take()
@@ -88,7 +88,7 @@ impl LocalQueue {
         self.sweep.set(true);
     }
 
-    /// Whether the poller has something to take.
+    /// Returns true if the poller has something to take.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
@@ -111,7 +111,7 @@ impl LocalQueue {
         self.cells.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Keeps a cell whose outcome was taken, unless somebody else still holds it.
+    /// Keeps a cell for reuse after its outcome was taken, unless it is still shared.
     #[inline]
     pub(crate) fn rest_cell(&self, cell: Rc<LocalCell>) {
         let mut cells = self.cells.borrow_mut();

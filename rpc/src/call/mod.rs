@@ -1,4 +1,4 @@
-//! A call in flight, as callers, pollers and the inbox between them share it.
+//! The parts of a call that callers, pollers and the inbox between them share.
 //!
 //! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its
 //! [`Answer`]. Nothing here sends or receives.

@@ -57,7 +57,7 @@ impl Response {
         Ok(self.message.bytes_from(self.encoded.end))
     }
 
-    /// Returns the raw bytes after the encoded part, if that says that there are any.
+    /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
     ///
     /// # Errors
     /// `Internal` when the encoded part is invalid.

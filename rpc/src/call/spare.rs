@@ -3,7 +3,7 @@
 use crate::frame::Encoded;
 use std::cell::RefCell;
 
-/// Most buffers kept.
+/// Maximum number of buffers kept.
 const KEPT: usize = 256;
 /// Capacity in bytes beyond which a buffer is freed.
 const KEPT_BYTES: usize = 16 << 10;

@@ -13,33 +13,32 @@ use trunkline_verbs::Time;
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
 pub(crate) struct Submission<A = Answer> {
-    /// The server; nobody if it goes by a route, until that is known.
+    /// The server; a placeholder while the route of the call has no address.
     pub(crate) server: PeerKey,
-    /// The route that it goes by, if not to an address.
+    /// The route of the call; `None` for a call to an address.
     pub(crate) route: Option<RouteId>,
     pub(crate) method: &'static MethodName,
-    /// Whether no reply is wanted.
     pub(crate) one_way: bool,
     /// The arguments that the codec encoded.
     pub(crate) encoded: Encoded,
     /// The raw argument; empty without one.
     pub(crate) body: Body,
-    /// When the call fails if it has no outcome yet.
+    /// Time at which the call fails without an outcome.
     pub(crate) deadline: Time,
-    /// Whether it waits until then when the server cannot be reached.
+    /// Behaviour if the server cannot be reached.
     pub(crate) connect: Connect,
-    /// On an ordered channel: its number, which chooses the peer's poller.
+    /// Number of an ordered channel, which chooses the peer's poller.
     pub(crate) order: Option<Turn>,
-    /// A handler or task of this node makes it, so it goes on while the node shuts down.
+    /// True if a handler or task of this node makes the call, which then continues while the node shuts down.
     pub(crate) nested: bool,
-    /// What it does without room.
+    /// Behaviour without room.
     pub(crate) entry: Entry,
-    /// Where the outcome goes; `None` once somebody else sees to that.
+    /// Completion for the outcome; `None` once it has been taken.
     pub(crate) answer: Option<A>,
 }
 
 impl<A: Into<Answer>> Submission<A> {
-    /// The same with any kind of answer.
+    /// Converts the answer to [`Answer`].
     pub(crate) fn of_any(self) -> Submission {
         Submission {
             server: self.server,
@@ -71,13 +70,13 @@ impl Submission {
 }
 
 impl<A> Submission<A> {
-    /// Whether the peer READs it, but for one whose header decides.
+    /// Returns true if the encoded part and the body exceed [`EAGER_BYTES`]. The header is not counted.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.encoded.len() + self.body.len() > EAGER_BYTES
     }
 
-    /// What it leaves of the queue of messages.
+    /// Returns the part of the message queue reserved for other classes of calls.
     #[inline]
     pub(crate) fn leaves(&self) -> Leaves {
         self.entry.leaves_queue(self.is_large())

@@ -124,7 +124,7 @@ impl Line {
         PARTS.into_iter().any(|part| self.may_go(part, round))
     }
 
-    /// Takes the first call of the part whose turn it is, or else of the other one.
+    /// Takes the first call of the current part, or else of the other one.
     pub(super) fn next(&mut self, round: u64) -> Option<(Part, Place, Submission)> {
         let part = [self.turn, self.turn.other()].into_iter().find(|part| self.may_go(*part, round))?;
         let (place, call) = self.parts[part as usize].calls.pop_first()?;

@@ -1,4 +1,4 @@
-//! A call that exceeds a limit, and the status with which it ends.
+//! A call that exceeds a limit, and its final status.
 
 use crate::call::Entry;
 use crate::reason::Reason;

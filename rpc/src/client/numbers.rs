@@ -1,4 +1,4 @@
-//! Method numbers assigned by servers, as far as one poller knows them.
+//! Method numbers assigned by servers and known to one poller.
 //!
 //! A number is valid only in the session that it came through, because a restarted server may give it to another
 //! method. It is forgotten with the session, and a request that uses it is bound to the session.

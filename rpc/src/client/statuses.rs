@@ -1,4 +1,4 @@
-//! The statuses of calls that the carrier or the server refused.
+//! Statuses of calls that the carrier or the server refused.
 
 use crate::frame::By;
 use crate::frame::status_body::{self, StatusTexts};

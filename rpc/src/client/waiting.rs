@@ -1,7 +1,7 @@
 //! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. The table of
 //! calls owns one line per peer, in which small and large calls take turns.
 //!
-//! It looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
+//! The table looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
 //! room. In a round each line has its turn until the first calls of its parts find no room.
 
 use super::line::{Line, Part, Place};
@@ -114,8 +114,8 @@ impl Waiting {
         is_due
     }
 
-    /// Takes the next call of the line whose turn it is, with the queue space that it leaves to others. The line's
-    /// next turn comes after all others'.
+    /// Takes the next call of the line at the front, with the queue space that it leaves to others. The line moves to the
+    /// back.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
         let line = self.lines.get_mut(&peer)?;

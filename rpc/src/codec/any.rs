@@ -15,7 +15,7 @@ use std::fmt;
 pub(super) struct Any<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// What is visited is kept, and so takes memory.
+    /// True if the visited value is kept, and so takes memory.
     is_kept: bool,
 }
 
@@ -28,12 +28,12 @@ impl<'l, V> Any<'l, V> {
         Self { visitor, limits, is_kept: false }
     }
 
-    /// Takes the memory of a text or of bytes.
+    /// Takes the memory of a string or of bytes.
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         if self.is_kept { self.limits.take(block(bytes)) } else { Ok(()) }
     }
 
-    /// Access to so many elements of a collection.
+    /// Returns bounded access to the elements of a collection.
     fn open<A, E: Error>(&self, inner: A, elements: Option<usize>) -> Result<Access<'l, A>, E> {
         self.limits.claim(elements)?;
         let growth = if self.is_kept { Growth::of::<V>() } else { Growth::none() };

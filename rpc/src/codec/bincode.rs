@@ -104,10 +104,10 @@ impl Bincode {
     }
 }
 
-/// Why bytes were not decoded.
+/// The error of a failed decode.
 enum Undecoded {
     Decoder(Error),
-    /// So many bytes are left over.
+    /// Number of bytes left over.
     Rest(usize),
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Bounded<'l, D> {
 }
 
 impl<'l, D> Bounded<'l, D> {
-    /// Of a value within an `Option` or a newtype struct, as that type's visitor asks for it.
+    /// Wraps the deserializer of a value within an `Option` or a newtype struct.
     pub(super) fn within(inner: D, limits: &'l Limits<'l>, slot: Slot) -> Self {
         Self { inner, limits, slot }
     }
@@ -160,7 +160,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 struct Bytes<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// It wants them owned.
+    /// The visitor takes them owned.
     is_owned: bool,
 }
 
@@ -190,7 +190,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Bytes<'_, V> {
     }
 }
 
-/// What determines the number of values inside.
+/// Source of the number of values inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     /// The type.
@@ -207,7 +207,7 @@ struct Counted<'l, V> {
 }
 
 impl<'l, V> Counted<'l, V> {
-    /// The visitor, and access to so many elements as the decoder has.
+    /// Returns the visitor, and bounded access to the elements. `elements` is the decoder's hint.
     fn open<T, A, E: Error>(self, inner: A, elements: Option<usize>) -> Result<(V, Access<'l, A>), E> {
         let Self { visitor, limits, length } = self;
         let growth = if length == Length::Claimed {

@@ -36,12 +36,12 @@ pub trait NoCoding<T> {
     /// Always false: the codec does not accept the type.
     const IS_POSSIBLE: bool = false;
 
-    /// Stands for a value to encode.
+    /// Placeholder for [`Coding::of`].
     fn of(_: &T) -> NoValue<T> {
         NoValue::default()
     }
 
-    /// Stands for a decoder.
+    /// Placeholder for [`Coding::decoder`].
     #[must_use]
     fn decoder() -> NoValue<T> {
         NoValue::default()

@@ -47,7 +47,7 @@ struct Side {
     received: fn(By, &[u8]) -> Option<String>,
 }
 
-/// What comes of a call: the value that came back, or the reason why there is none.
+/// Returns the outcome of a call: the value that came back, or the reason why there is none.
 fn outcome(by: By, client: &Side, server: &Side) -> String {
     let Some(reply) = (server.answered)(by, &(client.sent)(by)) else { return "BadArguments".to_owned() };
     (client.received)(by, &reply).unwrap_or_else(|| "BadReply".to_owned())

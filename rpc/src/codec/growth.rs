@@ -15,13 +15,13 @@ const RESERVED: usize = 1 << 20;
 /// Names of collections, as `type_name` begins.
 const VEC: &str = "alloc::vec::Vec<";
 const TABLES: [&str; 2] = ["std::collections::hash::map::HashMap<", "std::collections::hash::set::HashSet<"];
-/// What a table has besides its buckets.
+/// Bytes of a table besides its buckets.
 const TABLE: usize = 64;
-/// Elements that a leaf of a B-tree has room for, and what else is in it.
+/// Elements in a leaf of a B-tree, and its other bytes.
 const LEAF: usize = 11;
 const NODE: usize = 64;
-/// What a collection of another type takes for each element: so often its size (a table that moves has up to 3.43
-/// places for it), and so much besides (a node of a list, or hash and index of an ordered map that moves).
+/// Memory per element of another collection: a multiple of its size (a table that moves has up to 3.43 places per
+/// element), and bytes besides (a node of a list, or hash and index of an ordered map that moves).
 const TIMES: usize = 4;
 const BESIDES: usize = 56;
 
@@ -70,7 +70,7 @@ impl Collection {
         }
     }
 
-    /// Bytes of the heap with room for so many elements of `size` bytes.
+    /// Returns the heap memory with room for `room` elements of `size` bytes.
     fn bytes(self, room: usize, size: usize) -> usize {
         match self {
             Self::Fixed => 0,
@@ -83,7 +83,7 @@ impl Collection {
     }
 }
 
-/// Buckets of a table with room for so many elements.
+/// Returns the number of buckets of a table with room for `room` elements.
 fn buckets(room: usize) -> usize {
     match room {
         ..=3 => 4,
@@ -98,25 +98,25 @@ pub(super) struct Growth {
     collection: Collection,
     len: usize,
     room: usize,
-    /// The length at which something has to be done again.
+    /// Length at which the collection grows or releases its old memory.
     next: usize,
     taken: usize,
-    /// What it takes until the next element while it moves to larger memory.
+    /// Bytes of the old memory while the collection moves to a larger one, until the next element.
     old: usize,
 }
 
 impl Growth {
-    /// Of a collection of this type.
+    /// Returns the growth of a collection of this type.
     pub(super) fn of<T>() -> Self {
         Self { collection: Collection::of::<T>(), len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
-    /// Of a value with a fixed number of elements inside of it.
+    /// Returns the growth of a value with a fixed number of elements inside it.
     pub(super) fn none() -> Self {
         Self { collection: Collection::Fixed, len: 0, room: usize::MAX, next: usize::MAX, taken: 0, old: 0 }
     }
 
-    /// Whether the elements are inside of the value.
+    /// Returns true if the elements are inside the value.
     pub(super) fn is_fixed(&self) -> bool {
         self.collection == Collection::Fixed
     }

@@ -15,7 +15,7 @@ use serde::ser::{
 use std::any::type_name;
 use std::fmt::Display;
 
-/// Where a value is in the one that is being encoded.
+/// Position of a value within the value being encoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'s> {
     /// Number of levels that may follow.
@@ -428,7 +428,7 @@ mod tests {
         std::mem::ManuallyDrop::new((0..depth).fold(T::default(), |below, level| wrap(level, below)))
     }
 
-    /// Encodes on a stack of 2 MiB, as that of a poller.
+    /// Encodes on a stack of 2 MiB, as a poller has.
     fn encoded<C: CodecFor<T>, T>(value: &T) -> Result<(), String> {
         stacker::grow(2 << 20, || C::encode(value, &mut Vec::new()))
     }

@@ -23,7 +23,7 @@ const OPTION: &str = "core::option::Option<";
 /// The counts of an `Rc` or `Arc`.
 const COUNTS: usize = 2 * size_of::<usize>();
 
-/// What an allocation of so many bytes takes, as glibc rounds it.
+/// Returns the heap memory of an allocation of `bytes` bytes, as glibc rounds it.
 pub(super) fn block(bytes: usize) -> usize {
     match bytes {
         0 => 0,
@@ -36,7 +36,7 @@ fn is_pointer(name: &str) -> bool {
     POINTERS.iter().any(|pointer| name.starts_with(pointer))
 }
 
-/// Where a value that is about to be decoded is kept.
+/// Place of a value that is about to be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     /// In a type of this size.
@@ -50,18 +50,18 @@ pub(super) enum Slot {
 }
 
 impl Slot {
-    /// Of what a seed makes.
+    /// Returns the slot of a seed's value.
     pub(super) fn of<T>() -> Self {
         if is_pointer(type_name::<T>()) { Self::Pointer } else { Self::Of(size_of::<T>()) }
     }
 
-    /// Of what is in an `Option`.
+    /// Returns the slot of the value in an `Option`.
     pub(super) fn in_option<T>() -> Self {
         let is_of_pointer = type_name::<T>().strip_prefix(OPTION).is_some_and(is_pointer);
         if is_of_pointer { Self::Pointer } else { Self::Option(size_of::<T>()) }
     }
 
-    /// Of what is in a newtype struct.
+    /// Returns the slot of the value in a newtype struct.
     pub(super) fn in_newtype<T>() -> Self {
         Self::Newtype(size_of::<T>())
     }

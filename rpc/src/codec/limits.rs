@@ -22,7 +22,7 @@ pub(crate) const FREE: usize = 1024;
 /// Minimum amount requested at once, in bytes.
 const PORTION: usize = 16 << 10;
 
-/// The error of bytes that were not decoded, with a human-readable reason.
+/// The error of decoding a value, with a human-readable reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -32,13 +32,13 @@ pub enum DecodeError {
     /// The value needs more memory than it could ever be granted.
     #[error("{0}")]
     TooLarge(String),
-    /// The value needs more memory than is available at present.
+    /// The value needs more memory than is available now.
     #[error("{0}")]
     Exhausted(String),
 }
 
 impl DecodeError {
-    /// Creates the error of bytes that are not a value of the type.
+    /// Creates a [`DecodeError::Malformed`].
     #[must_use]
     pub fn malformed(reason: impl fmt::Display) -> Self {
         Self::Malformed(reason.to_string())
@@ -72,8 +72,8 @@ pub(crate) trait Allowance {
     fn less(&self, bytes: usize);
 }
 
-/// The memory and nesting that the rest of a message may still claim. A codec asks before it allocates, and before
-/// it decodes a nested value. All arguments of a call share one.
+/// The memory and nesting depth left to a message during decoding. A codec asks before it allocates, and before it
+/// decodes a nested value. All arguments of a call share one.
 pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
@@ -87,7 +87,7 @@ pub struct Limits<'m> {
     asked_for_any: Cell<bool>,
     /// Name of the type that failed to decode after that.
     asking: Cell<Option<&'static str>>,
-    /// Where the types' names of fields and variants go; `None` unless the types are checked.
+    /// Names of fields and variants seen; `None` unless the types are checked.
     lists: Option<&'m Lists>,
 }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What to do about a type that a positional codec cannot hold.
+/// Remedy for a type that a positional codec cannot hold.
 pub(super) const REMEDY: &str =
     "use the codec MessagePack (feature `message-pack`) for this service, or another type";
 

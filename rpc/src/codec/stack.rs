@@ -10,8 +10,8 @@ use std::cell::Cell;
 /// what was decoded before the refusal.
 const MARGIN: usize = 128 << 10;
 
-// What one level takes was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to the
-// next one: 1.5 to 3.5 KB, and
+// The stack use of one level was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to
+// the next one: 1.5 to 3.5 KB, and
 // - 10 to 18.4 times the size of its type, most for maps and generic structs,
 // - 180 to 200 bytes for each field,
 // - 50 bytes and 1.03 times the size of its type for each variant of an enum.
@@ -25,28 +25,28 @@ const FIELD: usize = 384;
 /// Bytes, and copies of the value, for each variant of an enum.
 const VARIANT: usize = 96;
 const COPIES_FOR_VARIANT: usize = 2;
-/// Most that one level is expected to take. Where a type of more than 56 KiB contains itself, an unoptimised build may
+/// Maximum expected stack use of one level. Where a type of more than 56 KiB contains itself, an unoptimised build may
 /// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
 const MOST: usize = 1 << 20;
 
 /// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
 /// percent of what decoding a small struct costs. Together they take less than [`MARGIN`].
 pub(super) const TOP: usize = 4;
-/// Most that is expected of a modest level.
+/// Maximum expected stack use of a modest level.
 const MODEST: usize = 24 << 10;
 
-/// What a level takes of the stack.
+/// Stack use of one level, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Level(usize);
 
 impl Level {
-    /// A value of type `T` that has so many fields.
+    /// Returns the stack use of a `T` with this number of fields.
     #[inline]
     pub(super) fn of_fields<T>(fields: usize) -> Self {
         Self(size_of::<T>().saturating_mul(COPIES).saturating_add(fields.saturating_mul(FIELD)).min(MOST))
     }
 
-    /// An enum that has so many variants.
+    /// Returns the stack use of an enum with this number of variants.
     #[inline]
     pub(super) fn of_variants<T>(variants: usize) -> Self {
         let copies = COPIES.saturating_add(variants.saturating_mul(COPIES_FOR_VARIANT));
@@ -54,7 +54,7 @@ impl Level {
         Self(size_of::<T>().saturating_mul(copies).saturating_add(variants).min(MOST))
     }
 
-    /// Whether it needs no check among the first [`TOP`] levels.
+    /// Returns true if the level needs no check among the first [`TOP`] levels.
     #[inline]
     pub(super) fn is_modest(self) -> bool {
         self.0 <= MODEST
@@ -87,7 +87,7 @@ fn has_room(Encoded(bytes): Encoded) -> bool {
     stacker::remaining_stack().is_none_or(|left| left >= MARGIN + bytes.min(MOST))
 }
 
-/// What the values of one message take of the stack.
+/// Stack use of the values of one message.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     /// The most that a level of this message takes, as far as is known. A type that contains itself is found again
@@ -96,7 +96,7 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Whether a level fits.
+    /// Returns true if the level fits.
     // Out of line: inlined, it slows down the decoding of flat values, which need no check.
     #[inline(never)]
     pub(super) fn admit(&self, level: Level) -> bool {
@@ -125,8 +125,8 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
 
-    /// So large that a level of each takes 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes
-    /// has no room for [`DEEP`] levels.
+    /// Type with levels of 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes has no room for [`DEEP`]
+    /// levels.
     type Wide = [[[u64; 16]; 8]; 2];
     const DEEP: usize = 100;
     const STACK: usize = 768 << 10;
@@ -175,8 +175,8 @@ mod tests {
             .fold(Map::default(), |below, _| Map { below: BTreeMap::from([(0, below)]), ..Map::default() })
     }
 
-    /// Runs `code` on a stack of this size. That of a new thread may be larger: glibc takes over those of threads that
-    /// have ended.
+    /// Runs `code` on a stack of this size. The stack of a new thread may be larger: glibc reuses the stacks of threads
+    /// that have ended.
     fn on_stack<T>(bytes: usize, code: impl FnOnce() -> T) -> T {
         stacker::grow(bytes, code)
     }

@@ -24,9 +24,9 @@ thread_local! {
 }
 
 struct Here {
-    /// The poller whose turn it is.
+    /// Poller that runs on this thread.
     poller: RefCell<ManuallyDrop<Option<PollerContext>>>,
-    /// The timers of the pool whose worker's turn it is.
+    /// Timers of the pool whose worker runs on this thread.
     pool: RefCell<ManuallyDrop<Option<Arc<Timers>>>>,
     /// The innermost scope on the stack.
     scope: RefCell<ManuallyDrop<Option<Context>>>,
@@ -74,7 +74,7 @@ impl Drop for InPool {
     }
 }
 
-/// Returns the timers of the poller or the pool whose turn it is on this thread.
+/// Returns the timers of the poller or the pool that runs on this thread.
 pub(crate) fn current_timers() -> Option<Arc<Timers>> {
     HERE.with(|here| match &**here.poller.borrow() {
         Some(poller) => Some(Arc::clone(poller.timers())),
@@ -120,7 +120,7 @@ pub(crate) fn deadline() -> Option<Time> {
     })
 }
 
-/// The poller whose turn it is.
+/// Returns the poller that runs on this thread.
 pub(super) fn poller() -> Option<PollerContext> {
     HERE.with(|here| (**here.poller.borrow()).clone())
 }

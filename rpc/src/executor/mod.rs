@@ -1,4 +1,4 @@
-//! The tasks of a poller: the ready queue, tasks alongside handlers, and timers, spawning and yielding for both.
+//! Tasks of a poller: the ready queue, spawning, sleeping and yielding, for handlers and for tasks alongside them.
 
 mod elapsed;
 mod ready;

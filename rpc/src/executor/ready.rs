@@ -29,7 +29,7 @@ thread_local! {
     static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
 }
 
-/// The poller whose turn it is on this thread, and its tasks woken here, which no other thread needs to see.
+/// The poller that runs on this thread, and its tasks woken here, which no other thread needs to see.
 struct Here {
     /// Address of its queue, only compared; null between turns.
     of: Cell<*const Ready>,

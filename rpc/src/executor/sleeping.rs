@@ -1,4 +1,4 @@
-//! A pause of a handler or task.
+//! Sleep for handlers and tasks.
 
 use crate::context::current_timers;
 use crate::timers::{SetTimer, Timers};

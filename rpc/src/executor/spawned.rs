@@ -38,7 +38,7 @@ where
     let (setter, getter) = cell::pair();
     poller.spawn(Box::pin(async move {
         let output = future.await;
-        // If nobody waits any more, the output is dropped.
+        // The output is dropped if the handle is gone.
         let _ = setter.set(output);
     }));
     Spawned(getter)

@@ -1,4 +1,4 @@
-//! The encoded part of a frame that is to leave, with room in front of it.
+//! The encoded part of an outgoing frame, with room for the header in front.
 
 use super::header::{Header, LONGEST};
 use bytes::Bytes;
@@ -33,14 +33,14 @@ impl Encoded {
         self.0.capacity()
     }
 
-    /// Nothing is encoded any more; the buffer is kept.
+    /// Removes the encoded part and keeps the buffer.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.0.truncate(LONGEST);
     }
 
-    /// The part after a header without extensions, and the length of that. The header has the length of the message, which
-    /// ends with so many bytes of a body, where a bundle has it.
+    /// Returns a header without extensions and the encoded part, and the length of the header. The header has the length of
+    /// the message, `body` bytes included, in the place that a bundle uses.
     #[inline]
     pub(super) fn with_header(&mut self, header: &Header, body: usize) -> (&[u8], usize) {
         let buffer = self.buffer();
@@ -58,7 +58,7 @@ impl Encoded {
         (buffer, part)
     }
 
-    /// The buffer again, without a copy if nobody else has its bytes any more.
+    /// Returns the buffer for reuse, without a copy if its bytes are no longer shared.
     pub(super) fn from_bytes(buffer: Bytes) -> Self {
         Self(buffer.into())
     }

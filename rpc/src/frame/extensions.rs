@@ -1,21 +1,21 @@
-//! The extensions between a header and the encoded part: what only some frames carry.
+//! Extensions: optional fields between the header of a frame and its encoded part.
 //!
 //! ```text
 //! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
 //! ```
 //!
-//! Only `header` uses this. The bytes are a peer's: every length is checked, and nothing here panics.
+//! Only `header` uses this module. The bytes come from a peer: every length is checked, and parsing never panics.
 
 use super::header::{FrameError, array};
 use crate::schema::Schema;
 
-/// Most bytes of all extensions of a frame. With the header they travel before the rest of a large message.
+/// Maximum size of all extensions of a frame, in bytes. With the header they travel before the rest of a large message.
 pub(super) const MOST_BYTES: usize = 960;
-/// Most extensions of a frame.
+/// Maximum number of extensions of a frame.
 const MOST: usize = 16;
 /// Bytes before the value.
 const PREFIX: usize = 4;
-/// Who does not know the type must not ignore it.
+/// Flag of an extension that a receiver must not ignore.
 const CRITICAL: u8 = 1;
 
 /// Types of extensions. Those that are not used yet are reserved.
@@ -34,7 +34,7 @@ pub(crate) struct Method {
     pub(crate) method: u64,
     /// Hash of the service's name.
     pub(crate) service: u64,
-    /// What its stubs were generated from.
+    /// Schema that the stubs were generated from.
     pub(crate) schema: Schema,
 }
 
@@ -113,8 +113,8 @@ pub(super) struct Extensions {
 }
 
 impl Extensions {
-    /// Of the bytes between a header and the encoded part, of a one-way request or another frame. Unknown ones are
-    /// skipped.
+    /// Parses the bytes between a header and the encoded part, of a one-way request or another frame. Skips unknown
+    /// extensions.
     ///
     /// # Errors
     /// They are too many, of a wrong length, twice of one type, or critical and unknown.

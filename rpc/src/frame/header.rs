@@ -1,5 +1,5 @@
-//! The header of a frame, little-endian. It begins with what all frames have, of which the transport writes four bytes
-//! when the frame leaves; the upper four bits of the kind give the header's length in units of 8 bytes.
+//! The header of a frame, little-endian. All frames have a kind, flags, four bytes that the transport writes when the frame
+//! leaves, and the call's number. The upper four bits of the kind give the header's length in units of 8 bytes.
 //!
 //! ```text
 //! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8)
@@ -34,7 +34,7 @@ const CRITICAL: u8 = 0x01;
 const HAS_TIME_LEFT: u8 = 0x04;
 /// The flags that a kind may have for itself, and none has yet.
 const RESERVED: u8 = 0xf0;
-/// A time left that is no limit.
+/// Time left of a call without a limit.
 const NO_LIMIT: u32 = u32::MAX;
 /// The number of a method that the server has not given one.
 const UNASSIGNED: u16 = 0xffff;
@@ -50,7 +50,7 @@ pub(crate) enum Header {
         call: u64,
         /// 0 for success, otherwise a status code; the encoded part is then the status message.
         code: u8,
-        /// Who replied.
+        /// The side that replied.
         by: By,
         /// The number of the method, if the request has named it by its hash.
         number: Option<Number>,
@@ -59,7 +59,6 @@ pub(crate) enum Header {
     Number {
         /// The number that the caller gave the call.
         call: u64,
-        /// The method's.
         number: Number,
     },
     /// The caller gave up.
@@ -69,26 +68,26 @@ pub(crate) enum Header {
     },
 }
 
-/// What a request asks for.
+/// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestHeader {
     /// The number that the caller gave the call.
     pub(crate) call: u64,
-    /// Whether the caller wants no reply.
+    /// True if the call has no reply.
     pub(crate) one_way: bool,
-    /// Which method.
+    /// The method.
     pub(crate) asked: Asked,
-    /// Time until the caller gives up, in microseconds; 0 for no limit. In a frame that leaves only whether there is
-    /// a limit counts: the transport writes the time.
+    /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
+    /// placeholder: the transport writes the time.
     pub(crate) time_left_us: u32,
 }
 
-/// How a request names its method.
+/// The name of a method in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// By the number that the server has given it in this session.
+    /// Number that the server has assigned, known in this session.
     Number(u16),
-    /// By its hash.
+    /// Hash.
     Method(Method),
 }
 
@@ -105,7 +104,7 @@ pub(crate) enum Unread {
     Request {
         /// The number that the caller gave the call.
         call: u64,
-        /// Whether the caller wants no reply.
+        /// True if the call has no reply.
         one_way: bool,
     },
     /// The reply to a call.
@@ -115,17 +114,17 @@ pub(crate) enum Unread {
     },
 }
 
-/// Who replied: one byte, which is 0 for the handler. Otherwise bit 7 is set if the handler may have run, and the
-/// others are the number of the reason, or 0x7f.
+/// The side that replied, in one byte: 0 for the handler. For the node, bit 7 is set if the handler may have run, and the
+/// other bits are the number of the reason, or 0x7f.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     /// The handler.
     Handler,
     /// The node, in place of the handler.
     Node {
-        /// Why; `None` for a reason that this version does not know.
+        /// The reason; `None` if this version does not know it.
         reason: Option<Reason>,
-        /// Whether the handler may have run.
+        /// True if the handler may have run.
         ran: bool,
     },
 }
@@ -155,7 +154,7 @@ impl By {
     }
 }
 
-/// Why bytes are not a frame.
+/// The error of parsing a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FrameError {
@@ -174,7 +173,7 @@ pub(crate) enum FrameError {
     /// The extensions are too many or too long, their lengths do not fit, or there are two of one type.
     #[error("the extensions are malformed")]
     Extensions,
-    /// An extension may not be ignored, and is not known here.
+    /// A critical extension is unknown.
     #[error("extension {0} is unknown and critical")]
     UnknownExtension(u8),
     /// The request does not name its method, or does so twice.
@@ -223,7 +222,7 @@ impl Header {
         }
     }
 
-    /// Whether it has no extensions, and may have an encoded part.
+    /// Returns true for a header without extensions, whose frame may have an encoded part.
     pub(super) fn is_short(&self) -> bool {
         match self {
             Self::Request(request) => matches!(request.asked, Asked::Number(_)),
@@ -389,7 +388,7 @@ fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// What follows a header of `length` bytes: so many bytes of extensions, and the range of as many of the encoded part.
+/// Returns the extensions after a header of `length` bytes, and the range of the encoded part.
 #[inline]
 fn parts(
     message: &[u8],
@@ -492,7 +491,7 @@ mod tests {
                 continue;
             }
             if bytes[1] & 2 != 0 {
-                // What is READ is not in the frame; the transport removes the flag and the announcement.
+                // The frame lacks the part that is READ; the transport removes the flag and the announcement.
                 bytes[1] &= !2;
                 let header = usize::from(bytes[0] >> 4) * 8;
                 bytes.drain(header..header + 32);

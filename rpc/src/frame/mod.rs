@@ -1,4 +1,4 @@
-//! The frames of the RPC protocol: their header, and how one is sent.
+//! Frames of the RPC protocol: headers, extensions, encoded parts, and sending.
 
 mod encoded;
 mod extensions;

@@ -1,4 +1,4 @@
-//! Frames that leave this node.
+//! Outgoing frames.
 
 use super::{Encoded, Header};
 use std::mem;
@@ -7,7 +7,7 @@ use trunkline_transport::{Body, Carrier, Outgoing, SendError, Taken, Token};
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
 
-/// The token of messages whose outcome nobody waits for.
+/// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
 
 /// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. What was taken leaves

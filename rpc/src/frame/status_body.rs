@@ -1,11 +1,11 @@
-//! The encoded part of a reply with a status: its texts. Code, reason and origin are in the header, the details are
-//! the body.
+//! Texts of a status: the encoded part of a reply that carries one. Code, reason and origin are in the header, and the
+//! details are the body.
 //!
 //! ```text
 //! 0 bytes of the message (4)   the message   causes (1)   then, for each: bytes of its text (2)   its text
 //! ```
 //!
-//! Texts are UTF-8; what is not is replaced. The bytes come from a peer: limits are checked before anything is
+//! Texts are UTF-8; invalid sequences are replaced. The bytes come from a peer: limits are checked before anything is
 //! allocated.
 
 use crate::status::{MOST_CAUSE_BYTES, MOST_CAUSES, MOST_DETAILS, MOST_MESSAGE_BYTES, Status, cut};

@@ -150,8 +150,8 @@ impl Run<'_> {
     }
 }
 
-/// Drives a poller by the input. Nothing may panic, the poller keeps no more than it was asked to, and every caller
-/// has an outcome at the end.
+/// Drives a poller with the input. Checks that nothing panics, that there are no more replies than requests, and that
+/// every caller gets an outcome.
 pub fn poller(data: &[u8]) {
     let mut run = Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), requests: 0 };
     for _ in 0..STEPS {

@@ -18,7 +18,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
 ) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
     let (setter, getter) = cell::pair();
     let started = thread(name, move || {
-        // If nobody waits any more, it is dropped.
+        // The result is dropped if the future is gone.
         let _ = setter.set(work());
     });
     let process = Process::current();

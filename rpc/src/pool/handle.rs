@@ -1,4 +1,4 @@
-//! The handle by which generated code submits jobs.
+//! The handle through which generated code submits jobs.
 
 use super::offloaded::Offloaded;
 use super::shared::{Job, SharedPool};

@@ -1,4 +1,4 @@
-//! An offloaded future between its polls, and the waker by which it comes back to the pool.
+//! An offloaded future between its polls, and the waker that queues it again.
 
 use super::shared::SharedPool;
 use super::work::Work;
@@ -18,7 +18,7 @@ enum Phase {
     Polled,
     /// The same, and it was woken since.
     PolledAndWoken,
-    /// It waits for its waker.
+    /// Waits for its waker.
     Waiting,
     Ended,
 }
@@ -30,17 +30,16 @@ pub(super) struct Offloaded {
     phase: Mutex<Phase>,
     /// `None` while it is polled, and once it has ended.
     work: Mutex<Option<Box<dyn Work + Send>>>,
-    /// Nobody waits for it any more.
     is_cancelled: AtomicBool,
 }
 
-/// What came of a turn of an offloaded job.
+/// Result of a poll of an offloaded job.
 pub(super) enum Polled {
-    /// It waits for its waker, or in the queue.
+    /// Waits for its waker, or in the queue.
     Pending,
-    /// It has ended; its outcome is to be handed over.
+    /// Ended; the caller hands over the outcome.
     Ended(Box<dyn Work>),
-    /// It was cancelled: drop this.
+    /// Cancelled; the caller drops the work.
     Cancelled(Option<Box<dyn Work + Send>>),
 }
 
@@ -59,7 +58,7 @@ impl Offloaded {
         })
     }
 
-    /// Nobody waits for it any more: it is dropped instead of polled from now on.
+    /// Cancels the job: it is dropped instead of polled from now on.
     pub(super) fn cancel(self: &Arc<Self>) {
         // SYNC: job-cancelled
         self.is_cancelled.store(true, Ordering::Release);

@@ -1,6 +1,6 @@
-//! The queue of a pool, the stages of its workers, and who wakes whom.
+//! The state shared by a pool's pollers and workers: job queue, worker stages and wake-ups.
 //!
-//! One lock guards everything; it is never held while the program's code runs. A worker goes idle under it, and a thread
+//! One lock guards everything and is never held while the program's code runs. A worker goes idle under it, and a thread
 //! that adds a job takes one idle worker from the list to wake it, so no job waits while a worker sleeps.
 
 use super::offloaded::Offloaded;
@@ -70,13 +70,13 @@ struct Waiting {
     job: Job,
 }
 
-/// What a worker does.
+/// State of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Busy,
-    /// It sleeps, or is about to, and nobody has woken it.
+    /// Asleep or about to sleep, and not woken.
     Idle,
-    /// It was woken, and has not looked yet.
+    /// Woken, and has not looked for work yet.
     Woken,
 }
 
@@ -100,9 +100,9 @@ struct State {
     pollers: u16,
     /// No job is taken any more.
     is_draining: bool,
-    /// Nothing comes any more: workers end when nothing is left.
+    /// True if no more jobs come; workers end when none are left.
     is_closed: bool,
-    /// Whether the next job is one that was woken, if there is one. They take turns with new ones.
+    /// True if a woken job goes before a new one. The two kinds take turns.
     turn_of_woken: bool,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct SharedPool {
 }
 
 impl SharedPool {
-    /// A pool without workers, for a node with so many pollers.
+    /// Creates a pool without workers, for a node with this number of pollers.
     pub(crate) fn new(
         queued: Limit,
         pollers: u16,
@@ -164,7 +164,7 @@ impl SharedPool {
         })
     }
 
-    /// Another worker, by what wakes it. Returns its index.
+    /// Adds a worker with its waker. Returns its index.
     pub(super) fn add_worker(&self, waker: Waker) -> usize {
         let mut state = self.state();
         self.live.fetch_add(1, Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// A timer was set that is due before all others: somebody has to look at it.
+    /// Wakes a worker after a timer was set that is due before all others.
     fn timer_was_set(&self) {
         let waker = self.state().wake_one();
         wake(waker);
@@ -293,7 +293,7 @@ impl SharedPool {
         !has_work
     }
 
-    /// Whether a worker sleeps although there is something to do, and none is about to look.
+    /// Returns true if a worker sleeps although there is work, and no other worker is about to look.
     pub(super) fn is_forgotten(&self, worker: usize) -> bool {
         let state = self.state();
         let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
@@ -301,7 +301,7 @@ impl SharedPool {
         is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
     }
 
-    /// What a worker runs, for whoever finds that it does not end.
+    /// Returns the method that a worker runs, so that a stall can be attributed.
     pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
         self.state().workers.get(worker)?.runs
     }
@@ -319,7 +319,7 @@ impl SharedPool {
         woken.into_iter().for_each(|job| drop_quietly(job.take()));
     }
 
-    /// Whether all workers have ended.
+    /// Returns true if all workers have ended.
     pub(crate) fn is_ended(&self) -> bool {
         self.live.load(Ordering::Relaxed) == 0
     }
@@ -336,7 +336,7 @@ impl SharedPool {
         self.refuse_all(state);
     }
 
-    /// One of the node's pollers has ended. The workers end after the last one.
+    /// Handles the end of one of the node's pollers. The workers end after the last one.
     pub(crate) fn poller_ended(&self) {
         let mut state = self.state();
         state.pollers = state.pollers.saturating_sub(1);

@@ -11,7 +11,7 @@ use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Waker};
 use trunkline_transport::check::MAX_COUNT;
 use trunkline_verbs::{Clock, Time};
 
-/// Most workers.
+/// Maximum number of workers.
 const MOST: u16 = 1024;
 /// Workers of a pool in a simulation that was not given a number, and least of others.
 const FEW: usize = 2;
@@ -21,14 +21,14 @@ const FEW: usize = 2;
 pub(crate) struct PoolThreads {
     pool: Arc<SharedPool>,
     clock: Clock,
-    /// What the threads are made of, until they are started.
+    /// Parts of threads that are not started.
     parts: Mutex<Vec<(Sleeper, Waker)>>,
-    /// Those that nobody has waited for, with their indices.
+    /// Threads not joined yet, with their indices.
     running: Mutex<Vec<(usize, Running)>>,
 }
 
 impl PoolThreads {
-    /// A pool of a node with so many pollers, whose threads are not started.
+    /// Creates the pool of a node with this number of pollers. Its threads are not started.
     ///
     /// # Errors
     /// A setting is out of range, or the system has no descriptors left.

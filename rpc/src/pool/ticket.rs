@@ -1,4 +1,4 @@
-//! The poller's half of a job: a future of its outcome.
+//! The poller's half of a job: a future that resolves to the job's outcome.
 
 use super::offloaded::Offloaded;
 use super::shared::{Place, SharedPool};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_rings::cell::Getter;
 
-/// A future of the output of a job's handler, or of the reason why there is none.
+/// A future that resolves to the output of a job's handler, or to the reason why there is none.
 ///
 /// Dropping it takes the job out of the queue. An offloaded job that has begun is dropped at its next poll; a
 /// blocking one continues.

@@ -13,7 +13,7 @@ pub(super) trait Work {
     /// Polls it; returns whether it has ended.
     fn poll(&mut self, task: &mut task::Context<'_>) -> bool;
 
-    /// It has ended: hands its outcome over.
+    /// Hands over the outcome of work that has ended.
     fn finish(self: Box<Self>);
 
     /// It will not run, for this reason.

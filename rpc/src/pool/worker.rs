@@ -111,7 +111,7 @@ impl Worker {
         Some(Turn::Again)
     }
 
-    /// Whether it may sleep: it has announced that, and what came before is looked at once more.
+    /// Checks for work once more before the worker sleeps. Returns true if there is none.
     fn may_sleep(&self) -> bool {
         if self.blocking.is_some() {
             // SYNC: blocking-job-woken

@@ -1,4 +1,4 @@
-//! A channel's end of a route. All clones of a channel share it.
+//! A channel's handle to its route. All clones of a channel share it.
 
 use super::route::{Phase, Route};
 use super::table::Routes;

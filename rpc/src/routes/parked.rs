@@ -1,4 +1,4 @@
-//! Calls whose route leads to no session wait here, in the order in which they came.
+//! Calls whose route has no session wait here, in order of arrival.
 //!
 //! A waiting call is not yet in the table of calls. The transport has seen nothing of it, so it has not run. It
 //! ends with the failure of the round that decides it, at its deadline, or when its future is dropped. A call that

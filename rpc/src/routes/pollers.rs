@@ -1,4 +1,4 @@
-//! Messages of routes to the pollers of their node, which are a layer above.
+//! Messages from routes to the pollers of their node. A trait, because pollers belong to the layer above.
 
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;

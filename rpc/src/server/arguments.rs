@@ -1,4 +1,4 @@
-//! Decoded arguments take memory that a peer can make large, so it is charged to the peer until its handler has
+//! A peer can make the memory of decoded arguments large, so this memory is charged to the peer until its handler has
 //! ended.
 //!
 //! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and

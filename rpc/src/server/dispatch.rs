@@ -1,4 +1,4 @@
-//! The dispatch of requests to methods, and of the handlers' outcomes to replies, on one poller.
+//! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
 
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};

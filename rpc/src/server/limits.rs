@@ -184,7 +184,7 @@ mod tests {
         );
         assert_eq!((get.take(), get.take()), (Ok(()), Ok(())));
         assert!(get.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));
-        // What a refused call had taken of another limit is free again.
+        // A refused call returns its unit of the other limit.
         put.put_back();
         assert_eq!((get.take(), put.take().is_err()), (Ok(()), true));
         get.put_back();

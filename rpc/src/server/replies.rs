@@ -119,14 +119,14 @@ impl WaitingReplies {
         self.next_round = (!self.is_empty()).then_some(now + PAUSE);
         self.turns = self.lines.keys().copied().collect();
         if !self.turns.is_empty() {
-            // What they lack may be the limit of all: each is the first one in its turn.
+            // All lines may wait for the limit in all, so each round begins with another one.
             self.rounds = self.rounds.wrapping_add(1);
             self.turns.rotate_left(self.rounds % self.turns.len());
         }
         true
     }
 
-    /// Takes the next reply whose turn it is.
+    /// Takes the next reply in turn.
     pub(super) fn next(&mut self) -> Option<WaitingReply> {
         loop {
             let peer = *self.turns.front()?;

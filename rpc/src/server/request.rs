@@ -38,14 +38,14 @@ impl Request {
         self.memory.context()
     }
 
-    /// Returns a maker of replies for this call.
+    /// Returns a builder of replies to this call.
     #[inline]
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// Decodes the arguments. `names` are those of the method's parameters. Their memory is charged to the caller
+    /// Decodes the arguments. `names` are the names of the method's parameters. Their memory is charged to the caller
     /// until the handler ends.
     ///
     /// Trailing arguments that the caller does not send are `None` if they are optional. Surplus arguments are
@@ -70,7 +70,7 @@ impl Request {
     }
 }
 
-/// A maker of replies, in buffers that the poller reuses.
+/// A builder of replies, in buffers that the poller reuses.
 #[derive(Debug)]
 pub struct Replier {
     poller: Rc<LocalQueue>,

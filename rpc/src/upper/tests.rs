@@ -1,4 +1,4 @@
-//! Orders of events that a real transport cannot be made to bring.
+//! Event orders that a real transport cannot be made to produce.
 
 mod admission;
 mod arguments;

@@ -1,4 +1,4 @@
-//! Calls for which there is no room: who waits, who is refused, and who leaves when.
+//! Admission without room: waiting calls, refused calls, and the order in which they leave.
 
 use super::{FULL, LONG, PORT, failed, reply, sent, server, status};
 use crate::budgets::Limits;

@@ -1,4 +1,4 @@
-//! The numbers of methods: when they are used, and when no longer.
+//! Method numbers: first use, and expiry with the session.
 
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, number, other, request, sent, server, status};
 use crate::fake::{ECHO, HANG, METHODS, Rig};

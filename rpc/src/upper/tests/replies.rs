@@ -1,4 +1,4 @@
-//! Large replies for which there is no room: they wait, within a bound of their own, and keep no small one waiting.
+//! Large replies without room wait within a separate bound and do not delay small ones.
 
 use super::{frame, request, sent, server};
 use crate::budgets::Limits;

@@ -1,4 +1,4 @@
-//! Calls by routes: which addresses are tried and when, and what becomes of the calls meanwhile.
+//! Calls by routes: order and timing of the addresses tried, and the outcome of calls that wait.
 
 use super::{FakeCarrier, sent, server, status};
 use crate::call::Outcome;

@@ -1,4 +1,4 @@
-//! Small calls next to large ones that have no room: neither keep the others waiting, and each keep their order.
+//! Small calls next to large ones without room: neither kind delays the other, and each keeps its order.
 
 use super::admission::{rig, tokens, waits};
 use super::{FULL, LONG, PORT, reply, server, status};
