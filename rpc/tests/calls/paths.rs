@@ -33,19 +33,23 @@ fn a_node_that_may_only_share_memory_names_the_reason_why_it_cannot() {
     let several = caller.channel([server.local_address(), server.local_address()].as_slice());
     let by_name = caller.channel(server.local_address().to_string());
     for channel in [one, several, by_name] {
-        let options = CallOptions::new().timeout(LIMIT);
-        let status = block_on(NearClient::new(channel.clone()).with(&options).ping()).unwrap_err();
-        assert_eq!(
-            (status.code(), status.reason()),
-            (Code::Unavailable, Some(Reason::Unreachable)),
-            "{status}"
-        );
-        assert!(!status.may_have_run(), "{status}");
-        for words in ["TRUNKLINE_LINK=shm", "the peer has TRUNKLINE_LINK=udp"] {
-            assert!(status.message().contains(words), "{status}");
-        }
-        let status = block_on(channel.ready()).unwrap_err();
-        assert!(status.message().contains("the peer has TRUNKLINE_LINK=udp"), "{status}");
+        // The peer says why. On a loaded machine it may be taken for silent before that, but not in each attempt.
+        until("the call names the reason", || {
+            let options = CallOptions::new().timeout(LIMIT);
+            let status = block_on(NearClient::new(channel.clone()).with(&options).ping()).unwrap_err();
+            assert_eq!(
+                (status.code(), status.reason()),
+                (Code::Unavailable, Some(Reason::Unreachable)),
+                "{status}"
+            );
+            let words = ["TRUNKLINE_LINK=shm", "the peer has TRUNKLINE_LINK=udp"];
+            (!status.may_have_run() && words.iter().all(|words| status.message().contains(words)))
+                .then_some(())
+        });
+        until("the channel names the reason", || {
+            let status = block_on(channel.ready()).unwrap_err();
+            status.message().contains("the peer has TRUNKLINE_LINK=udp").then_some(())
+        });
     }
     let waits = CallOptions::new().timeout(Duration::from_millis(300)).connect(Connect::Wait);
     let client = NearClient::new(caller.channel(server.local_address()));
