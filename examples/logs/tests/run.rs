@@ -33,7 +33,7 @@ impl Collector {
     /// What `totals` prints: polled until it is `wanted`, because a one-way call ends before its handler has
     /// run, or whatever it was at the time limit.
     fn totals(&self, wanted: &str) -> String {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             let output = self.ship(&["totals"], b"");
             let text = String::from_utf8_lossy(&output.stdout).into_owned();

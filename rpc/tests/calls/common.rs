@@ -8,7 +8,7 @@ use trunkline::{Bytes, Node, NodeBuilder};
 pub(crate) use trunkline_testkit::{fresh_address, pattern};
 
 /// Long enough for a loaded machine; only a failing test waits for it.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A builder of a node at a new address.
 pub(crate) fn node() -> NodeBuilder {
@@ -51,9 +51,14 @@ impl<T> Events<T> {
         receiver.recv_timeout(LIMIT).expect("the event comes")
     }
 
+    /// The next event, if one is waiting.
+    pub(crate) fn try_next(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().ok()
+    }
+
     /// Whether no event is waiting.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().is_err()
+        self.try_next().is_none()
     }
 }
 

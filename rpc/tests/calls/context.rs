@@ -3,8 +3,9 @@
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use std::net::SocketAddr;
 use std::sync::mpsc;
+use std::task::{Context as Task, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
@@ -112,24 +113,24 @@ fn a_call_of_a_handler_has_the_rest_of_the_handlers_time() {
     assert!(limited <= inherited, "a longer limit does not help: {limited} of {inherited} us");
     assert!(detached > 3_000_000_000, "nor does detached() inherit: {detached} us");
     // A call without a limit anywhere has 10 s.
-    let left = block_on(client.left()).unwrap().unwrap();
-    assert!((5_000_000..=10_010_000).contains(&left), "{left} us");
+    until("a call with most of its time left", || {
+        let left = block_on(client.left()).ok()??;
+        assert!(left <= 10_010_000, "{left} us");
+        (left >= 5_000_000).then_some(())
+    });
 }
 
 #[test]
 fn a_call_that_is_dropped_stops_the_fifth_handler_of_its_chain() {
     let Rig { nodes, client, told, .. } = rig();
+    // The deadline, which all handlers inherit, is an hour away.
+    let client = client.with_timeout(Duration::from_secs(3600));
     let route = nodes.iter().map(Node::local_address).collect::<Vec<_>>();
     for _ in 0..3 {
-        // It always ends, and in time on a machine that others leave some of.
-        until("a machine that is fast enough", || {
-            let call = client.hang(5, route.clone());
-            assert_eq!(told.next(), "started");
-            let dropped = Instant::now();
-            drop(call);
-            assert_eq!(told.next(), "dropped");
-            (dropped.elapsed() < Duration::from_millis(100)).then_some(())
-        });
+        let call = client.hang(5, route.clone());
+        assert_eq!(told.next(), "started");
+        drop(call);
+        assert_eq!(told.next(), "dropped");
     }
 }
 
@@ -160,8 +161,10 @@ fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
     waiter.join().unwrap();
     assert!(context.is_cancelled());
     let short = client.clone().with_timeout(Duration::from_millis(50));
-    assert_eq!(block_on(short.leave(true)).unwrap_err().reason(), Some(Reason::Expired));
-    let expired = contexts.next();
+    let expired = until("a handler starts before the time limit of its call", || {
+        assert_eq!(block_on(short.leave(true)).unwrap_err().reason(), Some(Reason::Expired));
+        contexts.try_next()
+    });
     until("the end of the handler", || expired.is_cancelled().then_some(()));
     assert_eq!(expired.time_left(), Some(Duration::ZERO));
     drop(nodes);
@@ -170,9 +173,16 @@ fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
 #[test]
 fn a_scope_takes_the_deadline_to_another_executor() {
     let Rig { nodes: _nodes, client, contexts, .. } = rig();
-    let _call = client.with(&CallOptions::new().timeout(Duration::from_millis(300))).leave(true);
-    let context = contexts.next();
-    let left = block_on(context.scope(async { client.left().await })).unwrap();
+    let (_call, context, left) = until("a call inside the handler's time", || {
+        let options = CallOptions::new().timeout(Duration::from_millis(300));
+        let mut call = Box::pin(client.with(&options).leave(true));
+        let context = until("the handler starts, or its call expires", || match contexts.try_next() {
+            Some(context) => Some(Some(context)),
+            None => call.as_mut().poll(&mut Task::from_waker(Waker::noop())).is_ready().then_some(None),
+        })?;
+        let left = block_on(context.scope(async { client.left().await })).ok()?;
+        Some((call, context, left))
+    });
     assert!(left.is_some_and(|left| left <= 300_000), "{left:?}");
     let late = block_on(context.scope(async {
         // The cancellation by the caller may come before the deadline.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline::{Code, Node, Origin, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
@@ -127,14 +127,10 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     let running = calls(100, &setting.gate, || client.forward());
     setting.server.begin_drain();
     assert!(!setting.server.is_drained());
-    let refusals = (0..5).map(|_| {
-        let began = Instant::now();
+    // Before the handlers have ended, which takes until the gate is open.
+    for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
-        began.elapsed()
-    });
-    // The best of some, because other programs may keep the processors.
-    let soonest = refusals.min().unwrap();
-    assert!(soonest < Duration::from_millis(50), "{soonest:?}");
+    }
     // A peer that comes now is told so, too.
     let late = node().start().unwrap();
     let of_late = HopClient::connect(&late, setting.server.local_address()).unwrap();

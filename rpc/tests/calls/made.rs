@@ -113,14 +113,25 @@ fn a_local_call_runs_before_its_future_is_polled() {
 
 #[test]
 fn the_time_limit_counts_from_the_stubs_call() {
-    let setting = Setting::new();
-    let client = setting.client().with_timeout(Duration::from_millis(200));
-    let mut call = Box::pin(client.wait());
-    assert_eq!((setting.reported.next(), setting.reported.next()), ("started", "dropped"));
-    // The handler ends by the limit that came with the call; this node ends the call without being asked.
-    until("the call ends", || (used(&setting.node, "calls under way") == 0).then_some(()));
-    let Poll::Ready(Err(status)) = poll(call.as_mut()) else { panic!("the first poll finds the outcome") };
-    assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)), "{status}");
+    until("a handler starts before the time limit of its call", || {
+        let (setting, limit) = (Setting::new(), Duration::from_millis(200));
+        let client = setting.client().with_timeout(limit);
+        let mut call = Box::pin(client.wait());
+        std::thread::sleep(limit);
+        assert_eq!(setting.reported.try_next()?, "started");
+        // The handler ends by the limit that came with the call; this node ends the call without being asked.
+        assert_eq!(setting.reported.next(), "dropped");
+        until("the call ends", || (used(&setting.node, "calls under way") == 0).then_some(()));
+        let Poll::Ready(Err(status)) = poll(call.as_mut()) else {
+            panic!("the first poll finds the outcome")
+        };
+        assert_eq!(
+            (status.code(), status.reason()),
+            (Code::DeadlineExceeded, Some(Reason::Expired)),
+            "{status}"
+        );
+        Some(())
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Replies for which the caller's node has no memory.
 
-use crate::common::node;
-use std::time::{Duration, Instant};
+use crate::common::{node, until};
+use std::time::Duration;
 use trunkline::{Bytes, Code, Node, Reason, Status, block_on};
 
 #[trunkline::service]
@@ -43,19 +43,21 @@ fn a_reply_without_memory_ends_its_call_with_the_setting() {
     let held = block_on(client.block(BYTES)).unwrap();
 
     let short = client.clone().with_timeout(Duration::from_millis(200));
-    let status = block_on(short.block(BYTES)).unwrap_err();
-    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    let status = until("a reply waits for memory before the time limit of its call", || {
+        let status = block_on(short.block(BYTES)).unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        status.to_string().contains("reply of").then_some(status)
+    });
     assert_names_the_setting(&status);
 
-    // The wait for memory ends before this limit does, and the call with it.
-    let (long, begin) = (Duration::from_secs(60), Instant::now());
+    // The wait for memory ends the call: at its time limit the code would be another.
+    let long = Duration::from_secs(60);
     let status = block_on(client.clone().with_timeout(long).block(BYTES)).unwrap_err();
     assert_eq!(
         (status.code(), status.reason()),
         (Code::ResourceExhausted, Some(Reason::Overloaded)),
         "{status}"
     );
-    assert!(begin.elapsed() < long / 2, "{:?}", begin.elapsed());
     assert_names_the_setting(&status);
 
     drop(held);

@@ -1,6 +1,6 @@
 //! Timers, time limits, tasks and yielding on the poller's own executor, and timers in the worker pool.
 
-use crate::common::{Guard, events, node, pair};
+use crate::common::{Guard, events, node, pair, until};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,21 +75,24 @@ fn a_sleep_takes_its_time_on_pollers_and_in_the_pool() {
 #[test]
 fn many_timers_fire_in_the_order_of_their_times() {
     let node = node().start().unwrap();
-    let order = block_on(node.run_on(PollerIndex(0), |_| async {
-        let fired = Rc::new(RefCell::new(Vec::new()));
-        let tasks = [40_u64, 10, 30, 20].map(|ms| {
-            let fired = Rc::clone(&fired);
-            trunkline::spawn(async move {
-                trunkline::sleep(Duration::from_millis(ms)).await;
-                fired.borrow_mut().push(ms);
-            })
-        });
-        for task in tasks {
-            task.await.unwrap();
-        }
-        fired.take()
-    }));
-    assert_eq!(order, Ok(vec![10, 20, 30, 40]));
+    // On a loaded machine some are set when others have expired already, but not in each attempt.
+    until("all are set before the first fires", || {
+        let order = block_on(node.run_on(PollerIndex(0), |_| async {
+            let fired = Rc::new(RefCell::new(Vec::new()));
+            let tasks = [40_u64, 10, 30, 20].map(|ms| {
+                let fired = Rc::clone(&fired);
+                trunkline::spawn(async move {
+                    trunkline::sleep(Duration::from_millis(ms)).await;
+                    fired.borrow_mut().push(ms);
+                })
+            });
+            for task in tasks {
+                task.await.unwrap();
+            }
+            fired.take()
+        }));
+        (order.unwrap() == [10, 20, 30, 40]).then_some(())
+    });
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn a_spawned_task_outlives_its_handler_and_need_not_be_send() {
     let (server, caller) = pair(PauseServer::new(handler));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     assert_eq!(block_on(client.leave()), Ok(0));
-    crate::common::until("the task runs", || (count.load(Ordering::Relaxed) == 1).then_some(()));
+    until("the task runs", || (count.load(Ordering::Relaxed) == 1).then_some(()));
     let panicked = server.run_on(PollerIndex(0), |_| async {
         let shared = Rc::new(Cell::new(0));
         let of_task = Rc::clone(&shared);

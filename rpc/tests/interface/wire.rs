@@ -167,7 +167,7 @@ mod tests {
             let put = store.put("key".to_owned(), pattern(length, 1).into());
             assert_eq!(block_on(put).unwrap(), length as u64);
         }
-        let report = wait_until("all messages are counted", Duration::from_secs(30), || {
+        let report = wait_until("all messages are counted", Duration::from_secs(60), || {
             let report = client.report();
             let ((sent, received), there) = (counted(&report), counted(&server.report()));
             let is_all = sent == UNARY + LARGE + ONE_WAY && received > UNARY + LARGE;

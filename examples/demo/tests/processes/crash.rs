@@ -1,8 +1,8 @@
-//! Either half is killed or stopped: the other one reports it in time, and a restart works at once.
+//! Either half is killed or stopped: the other one reports it, and a restart works at once.
 
 #[cfg(test)]
 mod tests {
-    use crate::scene::{PATIENCE, REPORTED_WITHIN, Scene, Server, exit_code};
+    use crate::scene::{PATIENCE, Scene, Server, exit_code};
     use nix::sys::signal::Signal;
     use trunkline_testkit::Process;
 
@@ -35,7 +35,7 @@ mod tests {
         let scene = Scene::new();
         let (server, mut client) = running(&scene);
         server.process.signal(Signal::SIGKILL);
-        client.find(REPORTED_WITHIN, is_unavailable).expect("it is reported in time");
+        client.find(PATIENCE, is_unavailable).expect("it is reported");
         assert_eq!(exit_code(&mut client, PATIENCE), Some(1));
         drop((server, client));
         completes(&scene, &scene.server());
@@ -46,7 +46,7 @@ mod tests {
         let scene = Scene::new();
         let (mut server, client) = running(&scene);
         client.signal(Signal::SIGKILL);
-        server.process.find(REPORTED_WITHIN, names_the_peer).expect("it is reported in time");
+        server.process.find(PATIENCE, names_the_peer).expect("it is reported");
         drop(client);
         completes(&scene, &server);
     }
@@ -56,7 +56,7 @@ mod tests {
         let scene = Scene::new();
         let (server, mut client) = running(&scene);
         server.process.signal(Signal::SIGSTOP);
-        client.find(REPORTED_WITHIN, is_unavailable).expect("it is reported in time");
+        client.find(PATIENCE, is_unavailable).expect("it is reported");
         assert_eq!(exit_code(&mut client, PATIENCE), Some(1));
         server.process.signal(Signal::SIGCONT);
         drop(client);
@@ -68,7 +68,7 @@ mod tests {
         let scene = Scene::new();
         let (mut server, mut client) = running(&scene);
         client.signal(Signal::SIGSTOP);
-        server.process.find(REPORTED_WITHIN, names_the_peer).expect("it is reported in time");
+        server.process.find(PATIENCE, names_the_peer).expect("it is reported");
         client.signal(Signal::SIGCONT);
         // A call that was at the server is lost and fails; between two calls a new session comes up.
         let came = client.find(PATIENCE, |line| is_unavailable(line) || line.contains("session up"));

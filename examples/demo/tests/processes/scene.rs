@@ -5,10 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// The death or silence of a peer must be reported within this time.
-pub(crate) const REPORTED_WITHIN: Duration = Duration::from_secs(3);
-
-/// Bound for everything that has no required time, on a loaded machine.
+/// Bound of each wait, for a loaded machine. The simulation holds deaths to 3 s.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a small tree; removed when the scene is dropped.
