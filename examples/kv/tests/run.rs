@@ -23,7 +23,9 @@ impl Server {
 
     fn client(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kv-client"));
-        command.args(["--server", &self.address, "--address", &self.ip.to_string()]).args(args);
+        command.args(["--server", &self.address, "--address", &self.ip.to_string()]);
+        // For a loaded machine.
+        command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the client runs")
     }
 }
@@ -76,7 +78,7 @@ mod tests {
     fn a_client_without_a_server_reports_an_error() {
         let mut server = Server::start();
         server.process.kill().expect("it runs");
-        let output = server.client(&["--timeout-ms", "3000", "get", "colour"], b"");
+        let output = server.client(&["get", "colour"], b"");
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("kv-client: "), "{error}");

@@ -26,7 +26,9 @@ impl Collector {
 
     fn ship(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_logs-ship"));
-        command.args(["--collector", &self.address, "--address", &self.ip.to_string()]).args(args);
+        command.args(["--collector", &self.address, "--address", &self.ip.to_string()]);
+        // For a loaded machine.
+        command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the shipper runs")
     }
 
@@ -80,7 +82,7 @@ mod tests {
     fn a_shipper_without_a_collector_reports_an_error() {
         let mut collector = Collector::start();
         collector.process.kill().expect("it runs");
-        let output = collector.ship(&["--timeout-ms", "3000", "send", "lamp"], b"lit\n");
+        let output = collector.ship(&["send", "lamp"], b"lit\n");
         assert_eq!(output.status.code(), Some(1));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("Unavailable") || error.contains("DeadlineExceeded"), "{error}");

@@ -127,7 +127,7 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     assert!(error.to_string().contains("authenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");
-    assert!(error.to_string().contains("faults: `lots` does not fit drop"), "{error}");
+    assert!(error.to_string().starts_with("invalid setting faults: `lots` does not fit drop"), "{error}");
 }
 
 #[test]
