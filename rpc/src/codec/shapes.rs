@@ -48,16 +48,15 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Hash of the shape within a type, which the address of its name identifies.
+    /// Hash of the shape within a part, which the address of its name identifies, of the type with this number.
     #[inline]
-    fn hash(self, whole: &'static str, part: &'static str) -> u64 {
+    fn hash(self, whole: usize, part: &'static str) -> u64 {
         let number = match self {
             Self::Struct(_) => 0,
             Self::Variant { index, .. } => u64::from(index) + 1,
         };
-        let address = |name: &str| name.as_ptr().addr() as u64;
-        let mixed =
-            (address(whole).wrapping_mul(ODD) ^ address(part)).wrapping_mul(ODD).rotate_left(32) ^ number;
+        let part = part.as_ptr().addr() as u64;
+        let mixed = ((whole as u64).wrapping_mul(ODD) ^ part).wrapping_mul(ODD).rotate_left(32) ^ number;
         mixed.wrapping_mul(ODD) | 1
     }
 }
@@ -65,7 +64,8 @@ impl Shape {
 /// The shapes of a value that is being encoded.
 #[derive(Debug)]
 pub(super) struct Shapes {
-    whole: &'static str,
+    /// Number of the whole type.
+    whole: usize,
     /// Hashes of those that have not been checked.
     unchecked: RefCell<Vec<u64>>,
     record: Option<RefCell<Record>>,
@@ -94,16 +94,28 @@ struct Record {
     open: Vec<Written>,
 }
 
+impl Record {
+    fn has_struct(&self, name: &str) -> bool {
+        self.fields.iter().any(|((written, variant), _)| variant.is_none() && *written == name)
+    }
+
+    fn has_enum(&self, name: &str) -> bool {
+        self.counts
+            .keys()
+            .any(|shape| matches!(shape, Shape::Variant { name: written, .. } if *written == name))
+    }
+}
+
 impl Shapes {
-    /// Creates the shapes of a value of the type with this name.
+    /// Creates the shapes of a value of the type with this number.
     #[inline]
-    pub(super) fn of_type(whole: &'static str) -> Self {
+    pub(super) fn of_type(whole: usize) -> Self {
         Self { whole, unchecked: RefCell::new(Vec::new()), record: None }
     }
 
     /// Creates the shapes of a value of which all are recorded.
-    pub(super) fn recorded(whole: &'static str) -> Self {
-        Self { record: Some(RefCell::default()), ..Self::of_type(whole) }
+    pub(super) fn recorded() -> Self {
+        Self { record: Some(RefCell::default()), ..Self::of_type(0) }
     }
 
     /// Notes a shape that is encoded in a value of the type `part`.
@@ -172,12 +184,14 @@ impl Shapes {
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
         let moved = record.counts.iter().find_map(|(&shape, &count)| {
             let has_come_back = again.as_ref().is_some_and(|again| again.counts.get(&shape) >= Some(&count));
-            if has_come_back { None } else { lists.moved(shape) }
+            if has_come_back { None } else { lists.moved(shape, &record) }
         });
-        moved.or_else(|| record.fields.iter().find_map(|written| lists.unread(written))).or_else(|| {
-            let unwritten = |written| if is_whole { None } else { lists.unwritten(written) };
-            record.fields.iter().find_map(unwritten)
-        })
+        moved.or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record))).or_else(
+            || {
+                let unwritten = |written| if is_whole { None } else { lists.unwritten(written, &record) };
+                record.fields.iter().find_map(unwritten)
+            },
+        )
     }
 }
 
@@ -207,11 +221,11 @@ impl Lists {
     }
 
     /// Describes a variant whose number means another one, or none, to the decoder.
-    fn moved(&self, shape: Shape) -> Option<String> {
+    fn moved(&self, shape: Shape, record: &Record) -> Option<String> {
         let Shape::Variant { name, index, variant } = shape else { return None };
         let enums = self.enums.borrow();
         let mut lists =
-            enums.iter().filter(|(listed, _)| *listed == name).map(|(_, variants)| *variants).peekable();
+            of_owner(&enums, name, &[variant], |listed| record.has_enum(listed)).into_iter().peekable();
         let taken = lists.peek()?.get(index as usize);
         if lists.any(|variants| variants.get(index as usize) == Some(&variant)) {
             return None;
@@ -224,8 +238,8 @@ impl Lists {
     }
 
     /// Describes a field that is encoded, but not decoded.
-    fn unread(&self, (owner, fields): &Written) -> Option<String> {
-        let lists = self.fields_of(*owner);
+    fn unread(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
+        let lists = self.fields_of(*owner, fields, record);
         if lists.is_empty() || lists.iter().any(|list| first_missing(fields, list).is_none()) {
             return None;
         }
@@ -238,8 +252,8 @@ impl Lists {
     }
 
     /// Describes a field that is decoded, but not encoded.
-    fn unwritten(&self, (owner, fields): &Written) -> Option<String> {
-        let lists = self.fields_of(*owner);
+    fn unwritten(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
+        let lists = self.fields_of(*owner, fields, record);
         if lists.iter().any(|list| list.len() <= fields.len()) {
             return None;
         }
@@ -251,13 +265,36 @@ impl Lists {
     }
 
     /// Returns the lists that may be those of the owner.
-    fn fields_of(&self, (name, variant): FieldsOf) -> Vec<&'static [&'static str]> {
+    fn fields_of(
+        &self,
+        (name, variant): FieldsOf,
+        fields: &[&str],
+        record: &Record,
+    ) -> Vec<&'static [&'static str]> {
         if variant.is_some() {
             return self.variants.borrow().clone();
         }
-        let structs = self.structs.borrow();
-        structs.iter().filter(|(listed, _)| *listed == name).map(|(_, fields)| *fields).collect()
+        of_owner(&self.structs.borrow(), name, fields, |listed| record.has_struct(listed))
     }
+}
+
+/// Returns the lists with the owner's name. If there are none, the decoder may know it by another name (a `rename` of
+/// one side, or `from` and `into` with different types): then those with one of the same items, whose own name was
+/// not encoded.
+fn of_owner(
+    all: &[(&'static str, &'static [&'static str])],
+    name: &str,
+    items: &[&str],
+    is_encoded: impl Fn(&str) -> bool,
+) -> Vec<&'static [&'static str]> {
+    let lists = |wanted: &dyn Fn(&str, &[&str]) -> bool| -> Vec<_> {
+        all.iter().filter(|(listed, list)| wanted(listed, list)).map(|(_, list)| *list).collect()
+    };
+    let named = lists(&|listed, _| listed == name);
+    if !named.is_empty() {
+        return named;
+    }
+    lists(&|listed, list| !is_encoded(listed) && items.iter().any(|item| list.contains(item)))
 }
 
 /// Adds an item that is not there yet.
