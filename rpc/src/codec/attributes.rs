@@ -495,3 +495,61 @@ fn a_type_that_is_only_sent_may_panic_when_it_is_decoded() {
         assert_eq!(bytes, [number, 3]);
     }
 }
+
+#[test]
+fn fields_without_names_that_one_side_skips_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unwritten(#[serde(default, skip_serializing)] u8, #[serde(default)] u8, #[serde(default)] u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unread(#[serde(skip_deserializing)] u8, u8, u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Sometimes(u8, #[serde(default, skip_serializing_if = "is_zero")] u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Never(u8, #[serde(skip)] u8, u8);
+    // The bytes of what follows would do for the fields.
+    refused(&(Unwritten(0, 7, 1), vec![0_u8]), &["`Unwritten`", "2 fields", "with 3", "skip_serializing"]);
+    refused(&(Unread(0, 0, 0), vec![0_u8]), &["`Unread`", "3 fields", "with 2"]);
+    works(&(Sometimes(1, 2), vec![0_u8]));
+    refused(&(Sometimes(1, 0), vec![0_u8]), &["`Sometimes`", "1 fields", "with 2", "skip_serializing_if"]);
+    works(&Never(1, 0, 3));
+}
+
+#[test]
+fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Event {
+        Unit,
+        Unwritten(#[serde(default, skip_serializing)] u8),
+        Unread(#[serde(skip_deserializing)] u8),
+        Never(#[serde(skip)] u8),
+        Pair(#[serde(default, skip_serializing)] u8, #[serde(default)] u8),
+        Sometimes(u8, #[serde(default, skip_serializing_if = "is_zero")] u8),
+    }
+    // MessagePack has no place for such a field either.
+    for _ in 0..2 {
+        let event = vec![Event::Unit, Event::Never(0), Event::Sometimes(1, 2)];
+        assert_eq!(sent::<Bincode, _>(&event), Ok(event));
+    }
+    refused(&(Event::Unwritten(0), vec![0_u8]), &["`Event::Unwritten`", "0 fields", "with 1"]);
+    refused(&(Event::Unread(0), vec![0_u8]), &["`Event::Unread`", "1 fields", "with 0"]);
+    refused(&(vec![Event::Unit, Event::Pair(0, 7)], vec![0_u8]), &["`Event::Pair`", "1 fields", "with 2"]);
+    refused(&(Event::Sometimes(1, 0), vec![0_u8]), &["`Event::Sometimes`", "1 fields", "with 2"]);
+}
+
+#[test]
+fn fields_of_one_variant_are_not_taken_for_those_of_another() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Event {
+        First {
+            #[serde(default, skip_serializing)]
+            secret: u8,
+            user: u8,
+        },
+        Second {
+            user: u8,
+        },
+    }
+    let first = || Event::First { secret: 0, user: 7 };
+    works(&Event::Second { user: 1 });
+    refused(&(Event::Second { user: 1 }, first(), vec![0_u8]), &["`secret`", "`Event::First`"]);
+}

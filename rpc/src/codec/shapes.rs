@@ -44,7 +44,15 @@ fn set_checked(hash: u64) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
     Struct(&'static str),
-    Variant { name: &'static str, index: u32, variant: &'static str },
+    /// A struct without names of fields, and their number.
+    Tuple(&'static str, usize),
+    /// `length` is the number of fields; `None` if they have names.
+    Variant {
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        length: Option<usize>,
+    },
 }
 
 impl Shape {
@@ -53,7 +61,10 @@ impl Shape {
     fn hash(self, whole: usize, part: &'static str) -> u64 {
         let number = match self {
             Self::Struct(_) => 0,
-            Self::Variant { index, .. } => u64::from(index) + 1,
+            Self::Tuple(_, length) => (length as u64 + 1) << 32,
+            Self::Variant { index, length, .. } => {
+                (length.map_or(0, |length| length as u64 + 1) << 33) | (u64::from(index) + 1)
+            }
         };
         let part = part.as_ptr().addr() as u64;
         let mixed = ((whole as u64).wrapping_mul(ODD) ^ part).wrapping_mul(ODD).rotate_left(32) ^ number;
@@ -90,11 +101,20 @@ type Written = (FieldsOf, Vec<&'static str>);
 struct Record {
     counts: BTreeMap<Shape, usize>,
     fields: BTreeSet<Written>,
+    /// Variants in the order in which they are encoded: enum, variant and number of fields.
+    variants: Vec<(&'static str, &'static str, Option<usize>)>,
     /// Structs and variants that are being encoded, the innermost last.
     open: Vec<Written>,
 }
 
 impl Record {
+    fn note(&mut self, shape: Shape) {
+        *self.counts.entry(shape).or_default() += 1;
+        if let Shape::Variant { name, variant, length, .. } = shape {
+            self.variants.push((name, variant, length));
+        }
+    }
+
     fn has_struct(&self, name: &str) -> bool {
         self.fields.iter().any(|((written, variant), _)| variant.is_none() && *written == name)
     }
@@ -131,7 +151,7 @@ impl Shapes {
     fn note_unchecked(&self, hash: u64, shape: Shape) {
         let mut unchecked = self.unchecked.borrow_mut();
         match &self.record {
-            Some(record) => *record.borrow_mut().counts.entry(shape).or_default() += 1,
+            Some(record) => record.borrow_mut().note(shape),
             None if unchecked.last() == Some(&hash) => {}
             None => unchecked.push(hash),
         }
@@ -186,12 +206,13 @@ impl Shapes {
             let has_come_back = again.as_ref().is_some_and(|again| again.counts.get(&shape) >= Some(&count));
             if has_come_back { None } else { lists.moved(shape, &record) }
         });
-        moved.or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record))).or_else(
-            || {
+        moved
+            .or_else(|| lists.of_other_length(&record))
+            .or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record)))
+            .or_else(|| {
                 let unwritten = |written| if is_whole { None } else { lists.unwritten(written, &record) };
                 record.fields.iter().find_map(unwritten)
-            },
-        )
+            })
     }
 }
 
@@ -200,8 +221,19 @@ impl Shapes {
 pub(super) struct Lists {
     structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,
     enums: RefCell<Vec<(&'static str, &'static [&'static str])>>,
-    /// Those of the fields of variants.
-    variants: RefCell<Vec<&'static [&'static str]>>,
+    /// Structs without names of fields, and the number of those.
+    tuples: RefCell<Vec<(&'static str, usize)>>,
+    /// Variants in the order in which they are decoded: enum and fields.
+    variants: RefCell<Vec<(&'static str, FieldsRead)>>,
+}
+
+/// The fields of a variant, as the decoder reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldsRead {
+    /// The variant was not decoded.
+    Unknown,
+    Named(&'static [&'static str]),
+    Unnamed(usize),
 }
 
 impl Lists {
@@ -213,16 +245,77 @@ impl Lists {
     /// Adds the variants of an enum.
     pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
         add(&self.enums, (name, variants));
+        self.variants.borrow_mut().push((name, FieldsRead::Unknown));
     }
 
-    /// Adds the fields of a variant.
+    /// Adds the number of fields of a struct without their names.
+    pub(super) fn add_tuple(&self, name: &'static str, length: usize) {
+        add(&self.tuples, (name, length));
+    }
+
+    /// Notes the fields of the variant of the last enum.
     pub(super) fn add_variant(&self, fields: &'static [&'static str]) {
-        add(&self.variants, fields);
+        self.set_fields(FieldsRead::Named(fields));
+    }
+
+    /// Notes the number of fields, without names, of the variant of the last enum.
+    pub(super) fn add_tuple_variant(&self, length: usize) {
+        self.set_fields(FieldsRead::Unnamed(length));
+    }
+
+    fn set_fields(&self, fields: FieldsRead) {
+        if let Some((_, unknown)) = self.variants.borrow_mut().last_mut() {
+            *unknown = fields;
+        }
+    }
+
+    /// Returns the variants of each enum as they were encoded and decoded: enum, variant and fields of both sides.
+    fn both_sides(&self, record: &Record) -> Vec<(&'static str, &'static str, Option<usize>, FieldsRead)> {
+        let decoded = self.variants.borrow();
+        let names: BTreeSet<_> = decoded.iter().map(|(name, _)| *name).collect();
+        let mut both = Vec::new();
+        for name in names {
+            let read = decoded.iter().filter(|(listed, _)| *listed == name);
+            let written = record.variants.iter().filter(|(written, ..)| *written == name);
+            both.extend(
+                written
+                    .zip(read)
+                    .map(|(&(name, variant, length), &(_, fields))| (name, variant, length, fields)),
+            );
+        }
+        both
+    }
+
+    /// Describes a struct or a variant without names of fields of which one side leaves out some.
+    fn of_other_length(&self, record: &Record) -> Option<String> {
+        let tuples = self.tuples.borrow();
+        let describe = |owner: FieldsOf, written: usize, read: usize| {
+            let owner = described(owner);
+            format!(
+                "{owner} is encoded with {written} fields and decoded with {read} (serde's `skip_serializing`, \
+                 `skip_serializing_if` or `skip_deserializing`): {REMEDY}"
+            )
+        };
+        let of_tuple = |shape: &Shape| {
+            let Shape::Tuple(name, written) = *shape else { return None };
+            let mut lengths = tuples.iter().filter(|(listed, _)| *listed == name).map(|(_, length)| *length);
+            let first = lengths.clone().next()?;
+            let is_read = lengths.any(|length| length == written);
+            if is_read { None } else { Some(describe((name, None), written, first)) }
+        };
+        let of_variant = |(name, variant, written, fields)| match (written, fields) {
+            (Some(written), FieldsRead::Unnamed(read)) if written != read => {
+                Some(describe((name, Some(variant)), written, read))
+            }
+            _ => None,
+        };
+        let variant = || self.both_sides(record).into_iter().find_map(of_variant);
+        record.counts.keys().find_map(of_tuple).or_else(variant)
     }
 
     /// Describes a variant whose number means another one, or none, to the decoder.
     fn moved(&self, shape: Shape, record: &Record) -> Option<String> {
-        let Shape::Variant { name, index, variant } = shape else { return None };
+        let Shape::Variant { name, index, variant, .. } = shape else { return None };
         let enums = self.enums.borrow();
         let mut lists =
             of_owner(&enums, name, &[variant], |listed| record.has_enum(listed)).into_iter().peekable();
@@ -271,8 +364,13 @@ impl Lists {
         fields: &[&str],
         record: &Record,
     ) -> Vec<&'static [&'static str]> {
-        if variant.is_some() {
-            return self.variants.borrow().clone();
+        if let Some(variant) = variant {
+            let both = self.both_sides(record).into_iter();
+            let lists = both.filter_map(|(listed, written, _, fields)| match fields {
+                FieldsRead::Named(list) if (listed, written) == (name, variant) => Some(list),
+                _ => None,
+            });
+            return lists.collect();
         }
         of_owner(&self.structs.borrow(), name, fields, |listed| record.has_struct(listed))
     }
