@@ -6,7 +6,7 @@ use crate::fake::{ECHO, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::reason::Reason;
 use std::time::Duration;
-use trunkline_transport::{EAGER_BYTES, Limit, Origin, PeerDown, PeerEvent, PollerIndex, Upper as _};
+use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, PollerIndex, Upper as _};
 
 const MS: Duration = Duration::from_millis(1);
 const LARGE: usize = 100 << 10;
