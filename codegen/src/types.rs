@@ -28,6 +28,12 @@ pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
         Type::Never(_) => "there is no value of this type; a method that returns nothing has no return type",
         Type::Tuple(tuple) => return tuple.elems.iter().find_map(unsendable),
         Type::Array(array) => return unsendable(&array.elem),
+        Type::Path(path)
+            if path.qself.is_none()
+                && path.path.segments.first().is_some_and(|segment| segment.ident == "Self") =>
+        {
+            "`Self` is the handler, which stays where it is; name the type that is sent"
+        }
         Type::Path(path) => {
             return path.path.segments.iter().find_map(|segment| in_arguments(ty, &segment.arguments));
         }

@@ -351,3 +351,205 @@ fn a_type_whose_own_code_refuses_a_value_is_refused_by_the_receiver() {
     assert_eq!(Bincode::encode(&Some(Odd { number: 2 }), &mut bytes), Ok(()));
     assert!(sent::<Bincode, _>(&Odd { number: 2 }).unwrap_err().contains("it is even"));
 }
+
+#[test]
+fn containers_that_each_side_names_otherwise_are_compared() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename(serialize = "Out", deserialize = "In"))]
+    struct Secret {
+        #[serde(default, skip_serializing)]
+        password: u8,
+        user: u8,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename(serialize = "Out", deserialize = "In"))]
+    enum Kind {
+        First,
+        #[serde(skip_deserializing)]
+        Internal,
+        Second,
+        Third,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename(serialize = "Out", deserialize = "In"))]
+    struct Pair {
+        left: u8,
+        right: u8,
+    }
+    refused(&(Secret { password: 0, user: 7 }, vec![0_u8]), &["`password`", "`Out`"]);
+    refused(&Kind::Second, &["`Out::Second`", "`Third`"]);
+    works(&(Pair { left: 1, right: 2 }, vec![Kind::First]));
+}
+
+#[test]
+fn conversions_of_each_side_with_fields_in_another_order_are_refused() {
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(from = "Read", into = "Written")]
+    struct Pair {
+        left: u8,
+        right: u8,
+    }
+    #[derive(Serialize)]
+    struct Written {
+        left: u8,
+        right: u8,
+    }
+    #[derive(Deserialize)]
+    struct Read {
+        right: u8,
+        left: u8,
+    }
+    impl From<Read> for Pair {
+        fn from(Read { right, left }: Read) -> Self {
+            Self { left, right }
+        }
+    }
+    impl From<Pair> for Written {
+        fn from(Pair { left, right }: Pair) -> Self {
+            Self { left, right }
+        }
+    }
+    only_named(&Pair { left: 1, right: 2 }, &["`right`", "`Written`"]);
+}
+
+#[test]
+fn types_of_one_name_are_checked_each() {
+    {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        enum Kind {
+            First,
+            Second,
+            Third,
+        }
+        works(&Kind::Second);
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        First,
+        #[serde(skip_deserializing)]
+        Second,
+        Third,
+    }
+    refused(&Kind::Second, &["`Kind::Second`", "`Third`"]);
+}
+
+/// A text that is decoded without the spaces around it.
+fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(String::deserialize(deserializer)?.trim().to_owned())
+}
+
+#[test]
+fn values_that_their_own_code_changes_arrive_changed() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct User {
+        #[serde(alias = "mail", deserialize_with = "trimmed")]
+        address: String,
+    }
+    let user = |address: &str| User { address: address.to_owned() };
+    for address in [" a@b ", "a@b", "", "  "] {
+        let arrives = Ok(user(address.trim()));
+        assert_eq!(sent::<Bincode, _>(&user(address)), arrives);
+        assert_eq!(sent::<MessagePack, _>(&user(address)), arrives);
+    }
+    // It loses more each time, but not by its own code.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Secret {
+        #[serde(default, skip_serializing)]
+        password: u8,
+        #[serde(deserialize_with = "trimmed")]
+        user: String,
+    }
+    let secret = Secret { password: 0, user: "a".to_owned() };
+    refused(&(secret, vec![0_u8; 70]), &["`password`", "`Secret`"]);
+}
+
+#[test]
+fn values_unequal_to_themselves_and_sets_work() {
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Numbers {
+        #[serde(alias = "double")]
+        large: f64,
+        small: f32,
+        set: std::collections::HashSet<i128>,
+    }
+    let numbers = || Numbers { large: f64::NAN, small: f32::NEG_INFINITY, set: (-20..20).collect() };
+    for _ in 0..20 {
+        assert_eq!(sent::<Bincode, _>(&numbers()).map(|numbers| numbers.large.is_nan()), Ok(true));
+    }
+}
+
+#[test]
+fn a_type_that_is_only_sent_may_panic_when_it_is_decoded() {
+    #[derive(Debug, Serialize)]
+    struct OnlySent {
+        number: u8,
+    }
+    impl<'de> Deserialize<'de> for OnlySent {
+        fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+            unreachable!("it is only sent")
+        }
+    }
+    for number in [1, 2] {
+        let mut bytes = Vec::new();
+        assert_eq!(Bincode::encode(&(OnlySent { number }, 3_u8), &mut bytes), Ok(()));
+        assert_eq!(bytes, [number, 3]);
+    }
+}
+
+#[test]
+fn fields_without_names_that_one_side_skips_are_refused() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unwritten(#[serde(default, skip_serializing)] u8, #[serde(default)] u8, #[serde(default)] u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unread(#[serde(skip_deserializing)] u8, u8, u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Sometimes(u8, #[serde(default, skip_serializing_if = "is_zero")] u8);
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Never(u8, #[serde(skip)] u8, u8);
+    // The bytes of what follows would do for the fields.
+    refused(&(Unwritten(0, 7, 1), vec![0_u8]), &["`Unwritten`", "2 fields", "with 3", "skip_serializing"]);
+    refused(&(Unread(0, 0, 0), vec![0_u8]), &["`Unread`", "3 fields", "with 2"]);
+    works(&(Sometimes(1, 2), vec![0_u8]));
+    refused(&(Sometimes(1, 0), vec![0_u8]), &["`Sometimes`", "1 fields", "with 2", "skip_serializing_if"]);
+    works(&Never(1, 0, 3));
+}
+
+#[test]
+fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Event {
+        Unit,
+        Unwritten(#[serde(default, skip_serializing)] u8),
+        Unread(#[serde(skip_deserializing)] u8),
+        Never(#[serde(skip)] u8),
+        Pair(#[serde(default, skip_serializing)] u8, #[serde(default)] u8),
+        Sometimes(u8, #[serde(default, skip_serializing_if = "is_zero")] u8),
+    }
+    // MessagePack has no place for such a field either.
+    for _ in 0..2 {
+        let event = vec![Event::Unit, Event::Never(0), Event::Sometimes(1, 2)];
+        assert_eq!(sent::<Bincode, _>(&event), Ok(event));
+    }
+    refused(&(Event::Unwritten(0), vec![0_u8]), &["`Event::Unwritten`", "0 fields", "with 1"]);
+    refused(&(Event::Unread(0), vec![0_u8]), &["`Event::Unread`", "1 fields", "with 0"]);
+    refused(&(vec![Event::Unit, Event::Pair(0, 7)], vec![0_u8]), &["`Event::Pair`", "1 fields", "with 2"]);
+    refused(&(Event::Sometimes(1, 0), vec![0_u8]), &["`Event::Sometimes`", "1 fields", "with 2"]);
+}
+
+#[test]
+fn fields_of_one_variant_are_not_taken_for_those_of_another() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Event {
+        First {
+            #[serde(default, skip_serializing)]
+            secret: u8,
+            user: u8,
+        },
+        Second {
+            user: u8,
+        },
+    }
+    let first = || Event::First { secret: 0, user: 7 };
+    works(&Event::Second { user: 1 });
+    refused(&(Event::Second { user: 1 }, first(), vec![0_u8]), &["`secret`", "`Event::First`"]);
+}

@@ -136,7 +136,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         deserialize_newtype_struct(name: &'static str) OfType of_fields(1);
         deserialize_seq() Claimed of_fields(0);
         deserialize_tuple(len: usize) OfType of_fields(len.min(LONGEST_TUPLE));
-        deserialize_tuple_struct(name: &'static str, len: usize) OfType of_fields(len);
+        deserialize_tuple_struct(name: &'static str, len: usize) OfType of_fields(len) add_tuple(name, len);
         deserialize_map() Claimed of_fields(0);
         deserialize_struct(name: &'static str, fields: &'static [&'static str]) OfType of_fields(fields.len()) add_struct(name, fields);
         deserialize_enum(name: &'static str, variants: &'static [&'static str]) OfType of_variants(variants.len()) add_enum(name, variants);
@@ -340,15 +340,18 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
+        self.limits.list(|lists| lists.add_tuple_variant(0));
         self.inner.unit_variant()
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
+        self.limits.list(|lists| lists.add_tuple_variant(1));
         self.inner.newtype_variant_seed(Seed::new(seed, self.limits))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
+        limits.list(|lists| lists.add_tuple_variant(len));
         limits.admit(Level::of_fields::<V::Value>(len))?;
         inner.tuple_variant(len, Counted { visitor, limits, length: Length::OfType })
     }

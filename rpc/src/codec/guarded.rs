@@ -159,7 +159,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         index: u32,
         variant: &'static str,
     ) -> Result<S::Ok, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant });
+        self.place.note(Shape::Variant { name, index, variant, length: Some(0) });
         self.inner.serialize_unit_variant(name, index, variant)
     }
 
@@ -181,7 +181,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant });
+        self.place.note(Shape::Variant { name, index, variant, length: Some(1) });
         let place = self.place.below()?.of(value);
         self.inner.serialize_newtype_variant(name, index, variant, &Guarded { value, place })
     }
@@ -205,7 +205,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         name: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        self.place.note(Shape::Struct(name));
+        self.place.note(Shape::Tuple(name, length));
         let place = self.place.below()?;
         Ok(Parts { inner: self.inner.serialize_tuple_struct(name, length)?, place })
     }
@@ -218,7 +218,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant });
+        self.place.note(Shape::Variant { name, index, variant, length: Some(length) });
         let place = self.place.below()?;
         Ok(Parts { inner: self.inner.serialize_tuple_variant(name, index, variant, length)?, place })
     }
@@ -246,7 +246,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
         length: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
-        self.place.note(Shape::Variant { name, index, variant });
+        self.place.note(Shape::Variant { name, index, variant, length: None });
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct_variant(name, index, variant, length)?;
         Ok(Fields::open(inner, place, (name, Some(variant)), length))

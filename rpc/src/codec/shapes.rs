@@ -44,20 +44,30 @@ fn set_checked(hash: u64) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
     Struct(&'static str),
-    Variant { name: &'static str, index: u32, variant: &'static str },
+    /// A struct without names of fields, and their number.
+    Tuple(&'static str, usize),
+    /// `length` is the number of fields; `None` if they have names.
+    Variant {
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        length: Option<usize>,
+    },
 }
 
 impl Shape {
-    /// Hash of the shape within a type, which the address of its name identifies.
+    /// Hash of the shape within a part, which the address of its name identifies, of the type with this number.
     #[inline]
-    fn hash(self, whole: &'static str, part: &'static str) -> u64 {
+    fn hash(self, whole: usize, part: &'static str) -> u64 {
         let number = match self {
             Self::Struct(_) => 0,
-            Self::Variant { index, .. } => u64::from(index) + 1,
+            Self::Tuple(_, length) => (length as u64 + 1) << 32,
+            Self::Variant { index, length, .. } => {
+                (length.map_or(0, |length| length as u64 + 1) << 33) | (u64::from(index) + 1)
+            }
         };
-        let address = |name: &str| name.as_ptr().addr() as u64;
-        let mixed =
-            (address(whole).wrapping_mul(ODD) ^ address(part)).wrapping_mul(ODD).rotate_left(32) ^ number;
+        let part = part.as_ptr().addr() as u64;
+        let mixed = ((whole as u64).wrapping_mul(ODD) ^ part).wrapping_mul(ODD).rotate_left(32) ^ number;
         mixed.wrapping_mul(ODD) | 1
     }
 }
@@ -65,7 +75,8 @@ impl Shape {
 /// The shapes of a value that is being encoded.
 #[derive(Debug)]
 pub(super) struct Shapes {
-    whole: &'static str,
+    /// Number of the whole type.
+    whole: usize,
     /// Hashes of those that have not been checked.
     unchecked: RefCell<Vec<u64>>,
     record: Option<RefCell<Record>>,
@@ -90,20 +101,41 @@ type Written = (FieldsOf, Vec<&'static str>);
 struct Record {
     counts: BTreeMap<Shape, usize>,
     fields: BTreeSet<Written>,
+    /// Variants in the order in which they are encoded: enum, variant and number of fields.
+    variants: Vec<(&'static str, &'static str, Option<usize>)>,
     /// Structs and variants that are being encoded, the innermost last.
     open: Vec<Written>,
 }
 
+impl Record {
+    fn note(&mut self, shape: Shape) {
+        *self.counts.entry(shape).or_default() += 1;
+        if let Shape::Variant { name, variant, length, .. } = shape {
+            self.variants.push((name, variant, length));
+        }
+    }
+
+    fn has_struct(&self, name: &str) -> bool {
+        self.fields.iter().any(|((written, variant), _)| variant.is_none() && *written == name)
+    }
+
+    fn has_enum(&self, name: &str) -> bool {
+        self.counts
+            .keys()
+            .any(|shape| matches!(shape, Shape::Variant { name: written, .. } if *written == name))
+    }
+}
+
 impl Shapes {
-    /// Creates the shapes of a value of the type with this name.
+    /// Creates the shapes of a value of the type with this number.
     #[inline]
-    pub(super) fn of_type(whole: &'static str) -> Self {
+    pub(super) fn of_type(whole: usize) -> Self {
         Self { whole, unchecked: RefCell::new(Vec::new()), record: None }
     }
 
     /// Creates the shapes of a value of which all are recorded.
-    pub(super) fn recorded(whole: &'static str) -> Self {
-        Self { record: Some(RefCell::default()), ..Self::of_type(whole) }
+    pub(super) fn recorded() -> Self {
+        Self { record: Some(RefCell::default()), ..Self::of_type(0) }
     }
 
     /// Notes a shape that is encoded in a value of the type `part`.
@@ -119,7 +151,7 @@ impl Shapes {
     fn note_unchecked(&self, hash: u64, shape: Shape) {
         let mut unchecked = self.unchecked.borrow_mut();
         match &self.record {
-            Some(record) => *record.borrow_mut().counts.entry(shape).or_default() += 1,
+            Some(record) => record.borrow_mut().note(shape),
             None if unchecked.last() == Some(&hash) => {}
             None => unchecked.push(hash),
         }
@@ -172,12 +204,15 @@ impl Shapes {
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
         let moved = record.counts.iter().find_map(|(&shape, &count)| {
             let has_come_back = again.as_ref().is_some_and(|again| again.counts.get(&shape) >= Some(&count));
-            if has_come_back { None } else { lists.moved(shape) }
+            if has_come_back { None } else { lists.moved(shape, &record) }
         });
-        moved.or_else(|| record.fields.iter().find_map(|written| lists.unread(written))).or_else(|| {
-            let unwritten = |written| if is_whole { None } else { lists.unwritten(written) };
-            record.fields.iter().find_map(unwritten)
-        })
+        moved
+            .or_else(|| lists.of_other_length(&record))
+            .or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record)))
+            .or_else(|| {
+                let unwritten = |written| if is_whole { None } else { lists.unwritten(written, &record) };
+                record.fields.iter().find_map(unwritten)
+            })
     }
 }
 
@@ -186,8 +221,19 @@ impl Shapes {
 pub(super) struct Lists {
     structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,
     enums: RefCell<Vec<(&'static str, &'static [&'static str])>>,
-    /// Those of the fields of variants.
-    variants: RefCell<Vec<&'static [&'static str]>>,
+    /// Structs without names of fields, and the number of those.
+    tuples: RefCell<Vec<(&'static str, usize)>>,
+    /// Variants in the order in which they are decoded: enum and fields.
+    variants: RefCell<Vec<(&'static str, FieldsRead)>>,
+}
+
+/// The fields of a variant, as the decoder reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldsRead {
+    /// The variant was not decoded.
+    Unknown,
+    Named(&'static [&'static str]),
+    Unnamed(usize),
 }
 
 impl Lists {
@@ -199,19 +245,80 @@ impl Lists {
     /// Adds the variants of an enum.
     pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
         add(&self.enums, (name, variants));
+        self.variants.borrow_mut().push((name, FieldsRead::Unknown));
     }
 
-    /// Adds the fields of a variant.
+    /// Adds the number of fields of a struct without their names.
+    pub(super) fn add_tuple(&self, name: &'static str, length: usize) {
+        add(&self.tuples, (name, length));
+    }
+
+    /// Notes the fields of the variant of the last enum.
     pub(super) fn add_variant(&self, fields: &'static [&'static str]) {
-        add(&self.variants, fields);
+        self.set_fields(FieldsRead::Named(fields));
+    }
+
+    /// Notes the number of fields, without names, of the variant of the last enum.
+    pub(super) fn add_tuple_variant(&self, length: usize) {
+        self.set_fields(FieldsRead::Unnamed(length));
+    }
+
+    fn set_fields(&self, fields: FieldsRead) {
+        if let Some((_, unknown)) = self.variants.borrow_mut().last_mut() {
+            *unknown = fields;
+        }
+    }
+
+    /// Returns the variants of each enum as they were encoded and decoded: enum, variant and fields of both sides.
+    fn both_sides(&self, record: &Record) -> Vec<(&'static str, &'static str, Option<usize>, FieldsRead)> {
+        let decoded = self.variants.borrow();
+        let names: BTreeSet<_> = decoded.iter().map(|(name, _)| *name).collect();
+        let mut both = Vec::new();
+        for name in names {
+            let read = decoded.iter().filter(|(listed, _)| *listed == name);
+            let written = record.variants.iter().filter(|(written, ..)| *written == name);
+            both.extend(
+                written
+                    .zip(read)
+                    .map(|(&(name, variant, length), &(_, fields))| (name, variant, length, fields)),
+            );
+        }
+        both
+    }
+
+    /// Describes a struct or a variant without names of fields of which one side leaves out some.
+    fn of_other_length(&self, record: &Record) -> Option<String> {
+        let tuples = self.tuples.borrow();
+        let describe = |owner: FieldsOf, written: usize, read: usize| {
+            let owner = described(owner);
+            format!(
+                "{owner} is encoded with {written} fields and decoded with {read} (serde's `skip_serializing`, \
+                 `skip_serializing_if` or `skip_deserializing`): {REMEDY}"
+            )
+        };
+        let of_tuple = |shape: &Shape| {
+            let Shape::Tuple(name, written) = *shape else { return None };
+            let mut lengths = tuples.iter().filter(|(listed, _)| *listed == name).map(|(_, length)| *length);
+            let first = lengths.clone().next()?;
+            let is_read = lengths.any(|length| length == written);
+            if is_read { None } else { Some(describe((name, None), written, first)) }
+        };
+        let of_variant = |(name, variant, written, fields)| match (written, fields) {
+            (Some(written), FieldsRead::Unnamed(read)) if written != read => {
+                Some(describe((name, Some(variant)), written, read))
+            }
+            _ => None,
+        };
+        let variant = || self.both_sides(record).into_iter().find_map(of_variant);
+        record.counts.keys().find_map(of_tuple).or_else(variant)
     }
 
     /// Describes a variant whose number means another one, or none, to the decoder.
-    fn moved(&self, shape: Shape) -> Option<String> {
-        let Shape::Variant { name, index, variant } = shape else { return None };
+    fn moved(&self, shape: Shape, record: &Record) -> Option<String> {
+        let Shape::Variant { name, index, variant, .. } = shape else { return None };
         let enums = self.enums.borrow();
         let mut lists =
-            enums.iter().filter(|(listed, _)| *listed == name).map(|(_, variants)| *variants).peekable();
+            of_owner(&enums, name, &[variant], |listed| record.has_enum(listed)).into_iter().peekable();
         let taken = lists.peek()?.get(index as usize);
         if lists.any(|variants| variants.get(index as usize) == Some(&variant)) {
             return None;
@@ -224,8 +331,8 @@ impl Lists {
     }
 
     /// Describes a field that is encoded, but not decoded.
-    fn unread(&self, (owner, fields): &Written) -> Option<String> {
-        let lists = self.fields_of(*owner);
+    fn unread(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
+        let lists = self.fields_of(*owner, fields, record);
         if lists.is_empty() || lists.iter().any(|list| first_missing(fields, list).is_none()) {
             return None;
         }
@@ -238,8 +345,8 @@ impl Lists {
     }
 
     /// Describes a field that is decoded, but not encoded.
-    fn unwritten(&self, (owner, fields): &Written) -> Option<String> {
-        let lists = self.fields_of(*owner);
+    fn unwritten(&self, (owner, fields): &Written, record: &Record) -> Option<String> {
+        let lists = self.fields_of(*owner, fields, record);
         if lists.iter().any(|list| list.len() <= fields.len()) {
             return None;
         }
@@ -251,13 +358,41 @@ impl Lists {
     }
 
     /// Returns the lists that may be those of the owner.
-    fn fields_of(&self, (name, variant): FieldsOf) -> Vec<&'static [&'static str]> {
-        if variant.is_some() {
-            return self.variants.borrow().clone();
+    fn fields_of(
+        &self,
+        (name, variant): FieldsOf,
+        fields: &[&str],
+        record: &Record,
+    ) -> Vec<&'static [&'static str]> {
+        if let Some(variant) = variant {
+            let both = self.both_sides(record).into_iter();
+            let lists = both.filter_map(|(listed, written, _, fields)| match fields {
+                FieldsRead::Named(list) if (listed, written) == (name, variant) => Some(list),
+                _ => None,
+            });
+            return lists.collect();
         }
-        let structs = self.structs.borrow();
-        structs.iter().filter(|(listed, _)| *listed == name).map(|(_, fields)| *fields).collect()
+        of_owner(&self.structs.borrow(), name, fields, |listed| record.has_struct(listed))
     }
+}
+
+/// Returns the lists with the owner's name. If there are none, the decoder may know it by another name (a `rename` of
+/// one side, or `from` and `into` with different types): then those with one of the same items, whose own name was
+/// not encoded.
+fn of_owner(
+    all: &[(&'static str, &'static [&'static str])],
+    name: &str,
+    items: &[&str],
+    is_encoded: impl Fn(&str) -> bool,
+) -> Vec<&'static [&'static str]> {
+    let lists = |wanted: &dyn Fn(&str, &[&str]) -> bool| -> Vec<_> {
+        all.iter().filter(|(listed, list)| wanted(listed, list)).map(|(_, list)| *list).collect()
+    };
+    let named = lists(&|listed, _| listed == name);
+    if !named.is_empty() {
+        return named;
+    }
+    lists(&|listed, list| !is_encoded(listed) && items.iter().any(|item| list.contains(item)))
 }
 
 /// Adds an item that is not there yet.

@@ -5,6 +5,7 @@ use crate::common::{LIMIT, node};
 use crate::gate::Gate;
 use crate::logged::Logged;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::Level;
 use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
@@ -159,5 +160,67 @@ fn a_forked_child_may_start_a_node_of_its_own() {
         server.shutdown();
         node.shutdown();
     });
+    nodes.still_run();
+}
+
+/// The child may have a copy of any lock while another thread held it.
+#[test]
+fn children_forked_under_load_end_at_once() {
+    if !runs_alone(module_path!(), "children_forked_under_load_end_at_once") {
+        return;
+    }
+    let nodes = Nodes::start();
+    let is_done = AtomicBool::new(false);
+    let works: [fn(&Nodes); 5] = [
+        |nodes| says_forked(block_on(nodes.client.next(1)), false),
+        |nodes| drop((nodes.server.take(), nodes.node.take())),
+        |nodes| {
+            let server = nodes.server.borrow();
+            let server = server.as_ref().unwrap();
+            assert!(server.report().why.contains("fork first"));
+            server.shutdown();
+        },
+        |nodes| {
+            let node = nodes.node.borrow();
+            let channel = node.as_ref().unwrap().channel("no-such-host.invalid:7001");
+            says_forked(block_on(channel.ready()), false);
+        },
+        |nodes| drop((nodes.client.next(1), nodes.client.clone())),
+    ];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let client = nodes.client.clone();
+            let is_done = &is_done;
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    let calls: Vec<_> = (0..20).map(|number| client.next(number)).collect();
+                    calls.into_iter().for_each(|call| assert!(block_on(call).is_ok()));
+                }
+            });
+        }
+        for work in works.iter().cycle().take(100) {
+            in_forked_child(|| work(&nodes));
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    nodes.still_run();
+}
+
+#[test]
+fn a_child_forked_on_a_poller_ends_its_calls_at_once() {
+    if !runs_alone(module_path!(), "a_child_forked_on_a_poller_ends_its_calls_at_once") {
+        return;
+    }
+    let nodes = Nodes::start();
+    let client = nodes.client.clone();
+    let forked = nodes.node.borrow().as_ref().unwrap().run_on(PollerIndex(0), move |_| async move {
+        in_forked_child(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| says_forked(block_on(client.next(1)), false));
+            });
+            drop(client);
+        });
+    });
+    assert_eq!(block_on(forked), Ok(()));
     nodes.still_run();
 }

@@ -225,6 +225,16 @@ trait Many {
     async fn store(&self, a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8, i: u8, j: u8, k: u8, l: u8, m: u8);
 }
 
+#[trunkline::service]
+trait HandlerAsArgument {
+    async fn store(&self, other: Self);
+}
+
+#[trunkline::service]
+trait HandlerAsResult {
+    async fn load(&self) -> Box<Self>;
+}
+
 struct Status;
 
 fn main() {}

@@ -17,6 +17,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsError};
 
 /// The number of events at which the queue of an opening is full, and drops further ones: a program that
@@ -50,6 +51,7 @@ pub(crate) struct EventQueue {
 impl EventQueue {
     fn new(context: BorrowedFd<'_>) -> Result<Self, VerbsError> {
         let os = |errno: nix::Error| VerbsError::Os(errno as i32);
+        let _held = HeldStdio::take()?;
         let wake =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map_err(os)?;
         let either = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os)?;
@@ -245,6 +247,7 @@ pub(crate) fn of_qp(number: u32) -> AsyncSubject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     struct TwoOpenings {
         table: Table,
@@ -294,5 +297,25 @@ mod tests {
             device.table.deliver(RawEvent { element: 1, event_type: 9 });
         }
         assert_eq!(lock(&device.queues[0].waiting).len(), QUEUE_DEPTH);
+    }
+
+    /// Which streams are closed is a matter of a whole process, so the test starts itself again.
+    #[test]
+    fn no_descriptor_takes_the_number_of_a_closed_stream() {
+        const NAME: &str = "async_events::tests::no_descriptor_takes_the_number_of_a_closed_stream";
+        const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
+        if std::env::var_os(CLOSED).is_none() {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = test.args(["--exact", NAME, "--test-threads=1"]).env(CLOSED, "all").status().unwrap();
+            assert!(ended.success(), "{ended}");
+            return;
+        }
+        let context = EventFd::new().unwrap();
+        (0..3).for_each(|stream| nix::unistd::close(stream).unwrap());
+        let queue = EventQueue::new(context.as_fd()).unwrap();
+        let made = [queue.wake.as_fd().as_raw_fd(), queue.as_fd().as_raw_fd()];
+        let closed = EventFd::new().unwrap();
+        assert!(made.iter().all(|descriptor| *descriptor > 2), "{made:?}");
+        assert_eq!(closed.as_fd().as_raw_fd(), 0, "the streams stay closed");
     }
 }

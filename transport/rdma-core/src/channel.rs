@@ -13,6 +13,7 @@ use rdma_sys::{
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{CompletionChannel, VerbsError};
 
 /// A completion channel.
@@ -25,6 +26,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(opened: Arc<Opened>) -> Result<Self, VerbsError> {
+        let _held = HeldStdio::take()?;
         // SAFETY: `opened` keeps the context open.
         let raw = unsafe { ibv_create_comp_channel(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncSubject, VerbsError};
 
 /// The contexts in use, which are global to the process as librdmacm's are.
@@ -196,6 +197,7 @@ struct DeviceList(NonNull<*mut ibv_context>);
 impl DeviceList {
     fn new() -> Result<Self, VerbsError> {
         let mut count = 0;
+        let _held = HeldStdio::take()?;
         // SAFETY: the count is local.
         let list = unsafe { rdma_get_devices(&raw mut count) };
         match NonNull::new(list) {

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{CmChannel, CmEvent, VerbsError};
 
 /// The number of ready descriptors that are read by one call.
@@ -73,6 +74,7 @@ pub(super) enum Taken {
 
 impl Channel {
     pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, VerbsError> {
+        let _held = HeldStdio::take()?;
         // SAFETY: the function has no requirements.
         let raw = unsafe { rdma_create_event_channel() };
         let raw = NonNull::new(raw).ok_or_else(|| diagnosis::of(last(Asked::Create)))?;

@@ -15,6 +15,7 @@ use rdma_sys::{
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{NonNull, null, null_mut};
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{EndpointRequest, EndpointSide, PortSpace, QpType, VerbsError};
 
 /// `RAI_PASSIVE`.
@@ -54,6 +55,7 @@ impl RawId {
 /// # Errors
 /// As [`trunkline_verbs::ConnectionManager::create_endpoint`].
 pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
+    let _held = HeldStdio::take()?;
     let info = AddressInfo::find(request)?;
     let mut raw = null_mut();
     let asked = match request.side {
@@ -161,6 +163,7 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
 /// [`VerbsError::AddressNotAvailable`] if no device has it, [`VerbsError::Invalid`] for an unspecified
 /// address, and librdmacm's error if there are no devices.
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
+    let _held = HeldStdio::take()?;
     let mut raw = null_mut();
     // SAFETY: the result is local; without a channel the id gets one of its own.
     check(Asked::Create, unsafe { rdma_create_id(null_mut(), &raw mut raw, null_mut(), RDMA_PS_TCP) })?;

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
-use trunkline_verbs::descriptors::above_stdio;
+use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
 
 /// Longest headers before the bytes of a record: of the record, IPv6 and UDP, rounded up.
@@ -94,7 +94,9 @@ fn open_file(path: &Path) -> io::Result<File> {
         name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
         let fresh = path.with_file_name(name);
         headroom::check_file(header.len() as u64)?;
+        let held = HeldStdio::take()?;
         fs::write(&fresh, &header)?;
+        drop(held);
         let mode = fs::metadata(&fresh)?.permissions().mode();
         // Whatever the umask, its user continues it.
         fs::set_permissions(&fresh, Permissions::from_mode(mode | 0o600))?;

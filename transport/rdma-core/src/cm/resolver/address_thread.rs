@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::Arc;
 use trunkline_verbs::VerbsError;
+use trunkline_verbs::descriptors::HeldStdio;
 
 /// The thread's state: the ids that resolve addresses, by number.
 pub(super) struct AddressThread {
@@ -30,8 +31,11 @@ pub(super) struct AddressThread {
 impl AddressThread {
     /// What the thread runs: resolves addresses until the manager is dropped.
     pub(super) fn run(inner: &Arc<Inner>) {
+        let held = HeldStdio::take().map_err(VerbsError::from);
         // SAFETY: the function has no requirements.
-        let made = NonNull::new(unsafe { rdma_create_event_channel() }).ok_or_else(|| last(Asked::Create));
+        let make =
+            |_held| NonNull::new(unsafe { rdma_create_event_channel() }).ok_or_else(|| last(Asked::Create));
+        let made = held.and_then(make);
         // SAFETY: the channel is not destroyed before this value, and its descriptor is open as long.
         let ready = made.and_then(|channel| unblock(unsafe { channel.as_ref() }.fd).map(|()| channel));
         let mut addresses = ready.map(|channel| Self { channel, ids: HashMap::new(), last: 0 });

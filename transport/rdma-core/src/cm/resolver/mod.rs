@@ -32,6 +32,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::internal_thread::{self, InternalThread};
 use trunkline_verbs::{EndpointDone, EndpointRequest, VerbsError};
 
@@ -115,6 +116,7 @@ impl Resolver {
         if let Some(inner) = &*inner {
             return Ok(Arc::clone(inner));
         }
+        let _held = HeldStdio::take()?;
         let for_addresses = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|errno| VerbsError::Os(errno as i32))?;
         let made = Arc::new(Inner {
