@@ -121,7 +121,7 @@ pub(crate) enum Refusal {
     Nonsense,
     /// The node shuts down.
     ShuttingDown,
-    /// A resource is used up.
+    /// The node cannot make its end: a limit is reached, or a permission is missing. Its log has the error.
     Resources,
     /// Too many sessions of the host are half made; it should try again.
     Crowded,
@@ -217,7 +217,9 @@ impl Refusal {
             Self::Stale => "the session it belonged to was over",
             Self::Nonsense => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
-            Self::Resources => "it is out of resources",
+            Self::Resources => {
+                "it cannot make its end of the session: its log names the limit or permission that it lacks"
+            }
             Self::Crowded => "too many sessions of this host with it, or of all strangers, are half made",
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
