@@ -27,11 +27,6 @@ impl Host {
         let address = line.trim().strip_prefix("listening ").expect("its address").to_owned();
         Self { child, address }
     }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it ends");
-    }
 }
 
 impl Drop for Host {
@@ -80,6 +75,7 @@ fn told(output: &Output) -> String {
 
 #[test]
 fn a_pattern_has_results_of_nodes_and_in_sum() {
+    let _alone = crate::alone();
     let hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
     let (path, page) = (folder.join("out.json"), folder.join("out.html"));
@@ -100,40 +96,8 @@ fn a_pattern_has_results_of_nodes_and_in_sum() {
 }
 
 #[test]
-fn a_node_that_dies_is_named_and_the_others_are_measured() {
-    wait_until("a node that dies in the middle of a run", 2 * PATIENCE, || {
-        let mut hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
-        let folder = Folder::new().expect("a temporary directory");
-        let path = folder.join("out.json");
-        let options = format!("--pattern all-to-all --seconds 3 --repetitions 2 --json {}", path.display());
-        let coordinator = at_work(&hosts, &options);
-        thread::sleep(Duration::from_secs(1));
-        hosts[2].kill();
-        let output = coordinator.wait_with_output().expect("it ends");
-        if output.status.success() {
-            // The run had ended: on a loaded machine it may, before the node is killed.
-            return None;
-        }
-        assert_eq!(output.status.code(), Some(5), "{}", told(&output));
-        assert!(
-            told(&output).contains(&format!("the node {} was lost", hosts[2].address)),
-            "{}",
-            told(&output)
-        );
-        let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
-        assert_eq!(
-            (&json["partial"], json["lost"].as_object().map(serde_json::Map::len)),
-            (&true.into(), Some(1))
-        );
-        for node in &json["nodes"].as_array().expect("nodes")[..2] {
-            assert!(node["made"]["calls_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{json}");
-        }
-        Some(())
-    });
-}
-
-#[test]
 fn nodes_are_free_again_when_a_coordinator_is_killed() {
+    let _alone = crate::alone();
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);
     let mut coordinator = at_work(&hosts, "--pattern ring --seconds 600");
@@ -151,6 +115,7 @@ fn nodes_are_free_again_when_a_coordinator_is_killed() {
 
 #[test]
 fn refusals_name_the_node_and_the_reason() {
+    let _alone = crate::alone();
     let host = Host::start();
     let address = host.address.clone();
     let absent = fresh_ip().to_string();

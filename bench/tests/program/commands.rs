@@ -39,6 +39,7 @@ fn assert_positive(point: &Value, keys: &[&str]) {
 
 #[test]
 fn latency_has_floors_and_describes_the_machine() {
+    let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
     // The only run that is pinned, so that no two share a core.
@@ -61,6 +62,7 @@ fn latency_has_floors_and_describes_the_machine() {
 
 #[test]
 fn a_link_is_what_it_comes_to_and_says_why_not() {
+    let _alone = crate::alone();
     let auto = |choice: &str| {
         let folder = Folder::new().expect("a temporary directory");
         let path = folder.join("out.json");
@@ -84,6 +86,7 @@ fn a_link_is_what_it_comes_to_and_says_why_not() {
 
 #[test]
 fn a_server_that_dies_has_its_own_exit_code() {
+    let _alone = crate::alone();
     let mut program = program("latency --pin off --seconds 60 --quiet");
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
     let children = format!("/proc/{0}/task/{0}/children", program.id());
@@ -98,6 +101,7 @@ fn a_server_that_dies_has_its_own_exit_code() {
 
 #[test]
 fn rate_by_each_client() {
+    let _alone = crate::alone();
     for client in ["thread", "tokio"] {
         let point = json(&format!("rate --outstanding 8 --client {client}"));
         assert_positive(&point, &ALWAYS);
@@ -109,6 +113,7 @@ fn rate_by_each_client() {
 
 #[test]
 fn bandwidth_over_udp() {
+    let _alone = crate::alone();
     let point = json("bandwidth --size 256K --verify --link udp");
     assert_positive(&point, &ALWAYS);
     assert_positive(&point, &["bytes_per_s", "floor_bytes_per_s"]);
@@ -116,6 +121,7 @@ fn bandwidth_over_udp() {
 
 #[test]
 fn a_pause_adds_floors_that_sleep() {
+    let _alone = crate::alone();
     let point = json("latency --pause 1 --link process");
     for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
         assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
@@ -124,6 +130,7 @@ fn a_pause_adds_floors_that_sleep() {
 
 #[test]
 fn an_open_loop_makes_the_calls_that_are_due() {
+    let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
     // More than are due are never made.
@@ -132,6 +139,7 @@ fn an_open_loop_makes_the_calls_that_are_due() {
 
 #[test]
 fn wrong_usage_has_exit_code_2_and_a_reason() {
+    let _alone = crate::alone();
     for (line, word) in [
         ("latency --size 65M", "67108864"),
         ("latency --pin 0,99999", "core 99999"),
@@ -147,6 +155,7 @@ fn wrong_usage_has_exit_code_2_and_a_reason() {
 
 #[test]
 fn results_are_printed_although_the_disk_is_full() {
+    let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
     let mut command =
@@ -166,6 +175,7 @@ fn results_are_printed_although_the_disk_is_full() {
 
 #[test]
 fn a_burst_reports_calls_and_memory() {
+    let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
     let output = bench(&format!("burst --calls 2000 --link process --json {}", path.display()));
@@ -178,6 +188,7 @@ fn a_burst_reports_calls_and_memory() {
 
 #[test]
 fn a_mix_has_each_member_mixed_and_alone() {
+    let _alone = crate::alone();
     let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");
     assert_eq!(
         (&results["command"], &results["mix"]),
@@ -198,6 +209,7 @@ fn a_mix_has_each_member_mixed_and_alone() {
 
 #[test]
 fn scale_varies_one_number_at_a_time() {
+    let _alone = crate::alone();
     let results = json("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link process");
     let points = results["points"].as_array().expect("points");
     let named = |point: &Value| (point["dimension"].as_str().map(str::to_owned), point["count"].as_u64());
@@ -222,6 +234,7 @@ fn scale_varies_one_number_at_a_time() {
 
 #[test]
 fn small_calls_next_to_large_ones_are_reported() {
+    let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
     let line = format!("fair --large 1 --bytes 1000000 --seconds 1 --quiet --json {}", path.display());

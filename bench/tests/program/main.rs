@@ -6,3 +6,9 @@ mod across;
 mod commands;
 mod compare;
 mod report;
+
+/// Held by each test that measures: programs that spin on the same cores would wait for each other's time slices.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

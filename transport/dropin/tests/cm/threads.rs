@@ -12,8 +12,8 @@ use std::time::Instant;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 
-const CLIENTS: usize = 6;
-const ROUNDS: usize = 12;
+const CLIENTS: usize = 3;
+const ROUNDS: usize = 6;
 
 /// Connects, sends a message and disconnects, with new objects each time.
 fn connect_repeatedly(to: SocketAddrV4) {
