@@ -28,15 +28,21 @@ pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// The gather or scatter list of a work request.
+/// The gather or scatter list of a work request. Programs also keep it in packed structures, so it may lie at any
+/// address.
 ///
 /// # Safety
-/// `count` is not positive, or `list` is null or has as many entries, which nobody changes during
-/// `'a`.
-unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int) -> Result<In<'a, [ibv_sge]>, Errno> {
-    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: this function's contract.
-    unsafe { In::array(list, count) }
+/// `count` is not positive, or `list` is null or has as many entries, which nobody changes while the iterator lives.
+pub(super) unsafe fn sge_list(
+    list: *const ibv_sge,
+    count: impl TryInto<usize>,
+) -> Result<impl Iterator<Item = ibv_sge>, Errno> {
+    let count: usize = count.try_into().map_err(|_| Errno::EINVAL)?;
+    if count > 0 && list.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not null, and within the list by this function's contract; read without regard to alignment.
+    Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
 /// A linked list of work requests that the program posts: what is left of it.
@@ -131,11 +137,11 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let (operation, list) = unsafe { (operation(wr)?, sge_list(wr.sg_list, wr.num_sge)?) };
     let bytes = if wr.send_flags & IBV_SEND_INLINE == 0 {
         let start = batch.sges.len();
-        batch.sges.extend(list.iter().map(sge));
+        batch.sges.extend(list.map(|piece| sge(&piece)));
         Bytes::Gather(start..batch.sges.len())
     } else {
         let start = batch.inline.len();
-        for piece in list.iter() {
+        for piece in list {
             // SAFETY: this function's contract: with IBV_SEND_INLINE the pieces are readable memory.
             unsafe { copy_in(&mut batch.inline, piece.addr, piece.length as usize)? };
             if batch.inline.len() - start > MAX_INLINE_BYTES {
@@ -226,7 +232,7 @@ fn post_receives(
             scatter.clear();
             // SAFETY: `List::new`'s contract: what the requests point to is readable as well.
             let posted = unsafe { sge_list(request.sg_list, request.num_sge) }.and_then(|list| {
-                scatter.extend(list.iter().map(sge));
+                scatter.extend(list.map(|piece| sge(&piece)));
                 Ok(post(&[ReceiveRequest { wr_id: request.wr_id, scatter: scatter.as_slice() }])?)
             });
             if let Err(errno) = posted {

@@ -6,7 +6,7 @@
 //! of the calls before it, since those return nothing.
 
 use super::batch::{Batch, Bytes, Entry};
-use super::post::{copy_in, send_flags, sge};
+use super::post::{copy_in, send_flags, sge, sge_list};
 use crate::abi::*;
 use crate::border::{Errno, Handle, In, field, guarded, status};
 use std::ffi::{c_int, c_void};
@@ -289,11 +289,11 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
     unsafe {
         with(qp, |_, posting| {
             let start = posting.batch.sges.len();
-            let list = match In::array(list, num_sge) {
+            let list = match sge_list(list, num_sge) {
                 Ok(list) => list,
                 Err(errno) => return posting.fail(errno),
             };
-            posting.batch.sges.extend(list.iter().map(sge));
+            posting.batch.sges.extend(list.map(|piece| sge(&piece)));
             let end = posting.batch.sges.len();
             if let Some(entry) = posting.last() {
                 entry.bytes = Bytes::Gather(start..end);

@@ -1,6 +1,6 @@
 //! Posting work requests, by lists and by `ibv_wr_*`.
 
-use super::lab::{Block, Lab, completions, post, post_receive, request, send};
+use super::lab::{Block, Lab, completions, post, post_receive, receive, request, send};
 use std::ptr::null_mut;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
@@ -29,6 +29,34 @@ fn a_list_is_posted_up_to_the_bad_request() {
     sent.sort_unstable();
     assert_eq!(sent, [10, 11, 14]);
     assert!(all.iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    finish(lab, cq, [from, to], block);
+}
+
+/// As libiscsi has it, in a packed structure.
+#[test]
+fn gather_and_scatter_lists_may_lie_at_any_address() {
+    #[repr(C, packed)]
+    struct Packed {
+        head: u8,
+        sge: ibv_sge,
+    }
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let mut block = Block::new(lab.pd, 4096);
+    block.bytes[..4].copy_from_slice(b"here");
+    let mut source = Packed { head: 0, sge: block.sge(0, 4) };
+    let mut sink = Packed { head: source.head, sge: block.sge(2048, 4) };
+    let mut receive = receive(1, &mut []);
+    (receive.sg_list, receive.num_sge) = (&raw mut sink.sge, 1);
+    let mut bad = null_mut();
+    // SAFETY: the request and its list live until the call has returned.
+    assert_eq!(unsafe { (*(*to).context).ops.post_recv.unwrap()(to, &raw mut receive, &raw mut bad) }, 0);
+    let mut request = send(2, &mut []);
+    (request.sg_list, request.num_sge) = (&raw mut source.sge, 1);
+    assert_eq!(post(from, &mut [request]).0, 0);
+    assert!(completions(cq, 2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    assert_eq!(&block.bytes[2048..2052], b"here");
     finish(lab, cq, [from, to], block);
 }
 
