@@ -82,6 +82,50 @@ mod without_xrc {
     }
 }
 
+/// One device that reaches itself from one of its addresses to the other, through shared memory only.
+#[cfg(test)]
+mod two_addresses {
+    use crate::common;
+    use crate::common::suite::open;
+    use trunkline_conformance::{Bench, Port, assert_item};
+    use trunkline_verbs::VerbsError;
+
+    struct OneDevice;
+
+    impl Bench for OneDevice {
+        fn provider(&self) -> &str {
+            "softrdma"
+        }
+
+        fn link(&self) -> &str {
+            "shared memory, two addresses of one device"
+        }
+
+        fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+            let other = common::address();
+            let mut options = common::memory();
+            options.addresses.push(other);
+            let near = open(options)?;
+            let far = Port { address: other, gid_index: 1, ..near.clone() };
+            Ok([near, far])
+        }
+
+        fn is_one_device(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn rc_between_addresses_of_one_device() {
+        assert_item(&OneDevice, "R1");
+    }
+
+    #[test]
+    fn xrc_between_addresses_of_one_device() {
+        assert_item(&OneDevice, "F1");
+    }
+}
+
 fn lossy() -> [SoftOptions; 2] {
     [3, 4].map(|seed| {
         let plan = format!("drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed={seed}");

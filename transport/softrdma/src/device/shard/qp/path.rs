@@ -62,7 +62,8 @@ impl Qp {
         self.path = QpPath::default();
     }
 
-    /// Whether its peer's packets come through this pair.
+    /// Returns true if its peer's packets come through this pair. A packet through another one shows that the peer has
+    /// chosen a path, so this side chooses again: a QP that only responds has no time-out that would make it.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
@@ -70,7 +71,7 @@ impl Qp {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        if self.path.epoch != local.epoch() {
+        if self.path.epoch != local.epoch() || self.path.choice.pair != Some(pair) {
             self.choose_again(local, outbox, now);
         }
         self.route.is_some() && self.path.choice.pair == Some(pair)
