@@ -15,6 +15,8 @@ use trunkline_verbs::{Counter, Mtu, Psn, Time, VerbsError};
 
 /// Datagrams taken off the link at once.
 const RECEIVE_SLOTS: usize = 64;
+/// Maximum number of batches that a process forwards before it exits.
+const LAST_BATCHES: usize = 64;
 /// The MTU of a link that does not report one.
 const DEFAULT_MTU_BYTES: u32 = 1500;
 
@@ -97,6 +99,18 @@ impl LinkEndpoint {
 
     /// A batch was handled.
     pub(super) fn recycle(&mut self, batch: ReceiveBatch) {
+        self.received = Some(batch);
+    }
+
+    /// Forwards the datagrams that wait here for other processes, because this process exits and its sockets close.
+    /// Drops its own.
+    pub(in crate::device) fn forward_last(&mut self) {
+        let Some(mut batch) = self.received.take() else { return };
+        for _ in 0..LAST_BATCHES {
+            if self.link.receive(&mut batch) == 0 {
+                break;
+            }
+        }
         self.received = Some(batch);
     }
 

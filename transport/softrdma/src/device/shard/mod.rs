@@ -216,7 +216,7 @@ impl Shard {
     }
 
     /// The link, and the addresses that are open on it.
-    pub(super) fn link_mut(&mut self) -> &mut LinkEndpoint {
+    pub(in crate::device) fn link_mut(&mut self) -> &mut LinkEndpoint {
         &mut self.link
     }
 
