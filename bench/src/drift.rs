@@ -13,7 +13,7 @@ const REPEATS: u32 = 3;
 pub(crate) struct Kept<T> {
     pub(crate) value: T,
     pub(crate) dropped: u32,
-    /// Whether the samples of the result itself still differed too much.
+    /// True if the samples of the result itself still differed too much.
     pub(crate) drifted: bool,
 }
 

@@ -31,7 +31,7 @@ impl LinkFlag {
         }
     }
 
-    /// Whether the environment lets packets take this link, which a server process could not explain.
+    /// Refuses a link that the environment rules out, which a server process could not explain.
     ///
     /// # Errors
     /// Why not.

@@ -191,7 +191,7 @@ impl Point {
         self.skipped.insert(name.to_owned(), why);
     }
 
-    /// Whether that is known of it.
+    /// Returns true if that is known of it.
     pub(crate) fn is_skipped(&self, name: &str) -> bool {
         self.skipped.contains_key(name)
     }

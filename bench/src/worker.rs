@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     /// Calls due per second, of all workers together; without it each calls when its last call has ended.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
-    /// Whether contents of replies are checked.
+    /// True if contents of replies are checked.
     pub(crate) verify: bool,
     /// How long calls are measured.
     pub(crate) measured: Duration,

@@ -44,7 +44,7 @@ impl Announced {
         }
     }
 
-    /// Whether a range was announced, as a whole or in parts of one message.
+    /// Returns true if a range was announced, as a whole or in parts of one message.
     fn covers(&self, pair: (IpAddr, IpAddr), reth: &Reth) -> bool {
         let (start, end) = (reth.address.0, reth.address.0.saturating_add(u64::from(reth.length)));
         self.all.get(&pair).into_iter().flatten().any(|known| {
@@ -97,7 +97,7 @@ mod tests {
         frame
     }
 
-    /// Whether the rule is broken when a READ of this range is answered, after 1,000 bytes at 5,000 were announced.
+    /// Returns true if the rule is broken when a READ of this range is answered, after 1,000 bytes at 5,000 were announced.
     fn is_broken_by(rkey: u32, address: u64, length: u32, is_answered: bool) -> bool {
         let mut announced = Announced::default();
         see(&mut announced, true, Operation::SEND_ONLY, 1, Ok(&announcement(7, 5000, 1000)));

@@ -125,7 +125,7 @@ pub(crate) struct CampaignPlan<'a> {
     pub(crate) time: Duration,
     /// Runs at a time.
     pub(crate) jobs: usize,
-    /// Whether it goes on after a run that fails.
+    /// True if it goes on after a run that fails.
     pub(crate) keep_going: bool,
     /// Pollers of nodes, if not what seeds draw.
     pub(crate) pollers: Option<Pollers>,

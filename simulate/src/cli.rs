@@ -63,7 +63,7 @@ pub(crate) struct Cli {
 const RUNS: u64 = 2_000;
 
 impl Cli {
-    /// Whether the options fit together.
+    /// Refuses options that do not fit together.
     ///
     /// # Errors
     /// What to change.

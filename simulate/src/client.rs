@@ -499,7 +499,7 @@ impl Client {
     }
 }
 
-/// Whether a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
+/// Returns true if a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
 /// waits in a session when that ends is [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted

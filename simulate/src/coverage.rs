@@ -27,7 +27,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether it counts as a fault. Single packets do not: there are too many to say much.
+            /// Returns true if it counts as a fault. Single packets do not: there are too many to say much.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*

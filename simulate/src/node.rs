@@ -111,7 +111,7 @@ impl SimNode {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
 
-    /// Whether a process of it exists, running or about to end.
+    /// Returns the process, if one exists, running or about to end.
     pub(crate) fn process(&self) -> Option<u64> {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
@@ -240,7 +240,7 @@ impl SimNode {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
 
-    /// Whether it reaches other processes of its host through shared memory.
+    /// Returns true if it reaches other processes of its host through shared memory.
     pub(crate) fn shares_memory(&self) -> bool {
         self.plan.shares_memory
     }

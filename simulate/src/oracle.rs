@@ -524,12 +524,12 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Whether a server refused a call because it drains.
+/// Returns true if a server refused a call because it drains.
 pub(crate) fn is_refused_by_draining(status: &Status) -> bool {
     status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
 }
 
-/// Whether a server has refused a call because as many of its method run as may.
+/// Returns true if a server has refused a call because as many of its method run as may.
 fn is_refused_by_a_limit(status: &Status) -> bool {
     status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit")
 }

@@ -65,7 +65,7 @@ pub(crate) struct NodePlan {
     pub(crate) rendezvous_bytes: usize,
     /// Shards of its device at most, if not one for each poller.
     pub(crate) shards: Option<usize>,
-    /// Whether it reaches other processes of its host through shared memory.
+    /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
 }
@@ -83,7 +83,7 @@ impl NodePlan {
 pub(crate) struct Pollers(u16, u16);
 
 impl Pollers {
-    /// Whether any node has several.
+    /// Returns true if any node has several.
     pub(crate) fn are_several(self) -> bool {
         self.0.max(self.1) > 1
     }
@@ -126,25 +126,25 @@ pub(crate) struct Plan {
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
     /// How the peer misbehaves that breaks the rules of the session protocol, if there is one.
     pub(crate) hostility: Option<Hostility>,
-    /// Whether two more nodes with little room call each other, in one run of eight: they take as long as many faults.
+    /// True if two more nodes with little room call each other, in one run of eight: they take as long as many faults.
     pub(crate) has_chains: bool,
     /// How long faults go on.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Whether no node's receives are so few that a sender waits for credit which others have and do
+    /// Returns true if no node's receives are so few that a sender waits for credit which others have and do
     /// not need: that decays within 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
 
-    /// Whether any host has several nodes.
+    /// Returns true if any host has several nodes.
     pub(crate) fn shares_hosts(&self) -> bool {
         (1..self.nodes.len()).any(|at| self.nodes[..at].iter().any(|node| node.host == self.nodes[at].host))
     }
 
-    /// Whether any two nodes can exchange packets through shared memory.
+    /// Returns true if any two nodes can exchange packets through shared memory.
     pub(crate) fn shares_memory(&self) -> bool {
         (1..self.nodes.len()).any(|at| {
             let node = &self.nodes[at];

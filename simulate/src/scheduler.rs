@@ -116,7 +116,7 @@ impl Slot {
         }
     }
 
-    /// Whether it sleeps while work is due, and nobody is about to wake it.
+    /// Returns true if it sleeps while work is due, and nobody is about to wake it.
     fn is_forgotten(&self, now: Time, event: u64) -> bool {
         let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
         sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
@@ -242,12 +242,12 @@ impl Scheduler {
         self.doomed.push((process, member));
     }
 
-    /// Whether [`Scheduler::doom`] was called for a process that has not ended.
+    /// Returns true if [`Scheduler::doom`] was called for a process that has not ended.
     pub(crate) fn is_doomed(&self, process: u64) -> bool {
         self.doomed.iter().any(|(doomed, _)| *doomed == process)
     }
 
-    /// Whether a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
+    /// Returns true if a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
     pub(crate) fn has_death(&self) -> bool {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }

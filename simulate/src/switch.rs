@@ -8,7 +8,7 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Whether this program was built with the faults in it.
+/// Returns true if this program was built with the faults in it.
 pub(crate) const fn are_built_in() -> bool {
     cfg!(feature = "mutants")
 }

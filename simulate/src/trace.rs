@@ -62,7 +62,7 @@ impl Trace {
         }))
     }
 
-    /// Whether lines are kept; whoever has much to compute for a line asks first.
+    /// Returns true if lines are kept; whoever has much to compute for a line asks first.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }

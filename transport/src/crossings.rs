@@ -168,12 +168,12 @@ impl Crossings {
         self.to.get(poller)?.as_ref().map(|_| poller)
     }
 
-    /// Whether something waits to be taken.
+    /// Returns true if something waits to be taken.
     pub(crate) fn has_any(&self) -> bool {
         self.from.iter().any(|ring| !ring.is_empty())
     }
 
-    /// Whether something waits for room in a ring.
+    /// Returns true if something waits for room in a ring.
     pub(crate) fn is_waiting(&self) -> bool {
         self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
     }

@@ -113,7 +113,7 @@ impl<T> Deadlines<T> {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

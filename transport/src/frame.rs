@@ -154,7 +154,7 @@ pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
 }
 
-/// Whether a header of the upper half wants its time left written.
+/// Returns true if a header of the upper half wants its time left written.
 #[inline]
 pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)

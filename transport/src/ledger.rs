@@ -96,7 +96,7 @@ pub struct UpperLedger {
     pub handlers: usize,
     /// Slots that are taken by the futures of handlers.
     pub slots: usize,
-    /// Whether it waits for a time.
+    /// True if it waits for a time.
     pub has_timer: bool,
     /// Its share of budgets.
     pub budgets: Vec<BudgetLedger>,
@@ -126,7 +126,7 @@ pub struct Granting {
     pub target: QpNumber,
     /// The peer that the spender is of.
     pub peer: PeerKey,
-    /// Whether its session is up.
+    /// True if its session is up.
     pub is_up: bool,
     /// The SRQ that they take receives of, by its poller.
     pub home: u16,

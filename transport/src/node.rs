@@ -321,7 +321,7 @@ impl Node {
         self.shared.cm.command(CmCommand::ShutDownBy { deadline });
     }
 
-    /// Whether its machines have ended, after a shutdown or because one of them panicked.
+    /// Returns true if its machines have ended, after a shutdown or because one of them panicked.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.shared.gauges.is_ended()

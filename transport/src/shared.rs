@@ -34,7 +34,7 @@ impl Gauges {
         self.machines.clone()
     }
 
-    /// Whether every machine that was started has ended.
+    /// Returns true if every machine that was started has ended.
     pub(crate) fn is_ended(&self) -> bool {
         Arc::strong_count(&self.machines.0) == 1
     }

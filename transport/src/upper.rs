@@ -138,9 +138,9 @@ pub struct Outgoing<'a> {
     /// Through which session; `None` takes whichever is up, or the next one. A message for a session
     /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows the one which asked.
     pub session: Option<SessionNumber>,
-    /// Whether it waits when the peer cannot be reached.
+    /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
-    /// Whether the peer's poller gets it after all ordered messages that this poller has sent there before, however
+    /// True if the peer's poller gets it after all ordered messages that this poller has sent there before, however
     /// large they are. Other messages overtake large ones, which the peer has yet to READ.
     pub ordered: bool,
     /// First part: copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags (1), two
@@ -338,7 +338,7 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Whether this ends a session that was up, rather than an attempt to make one.
+    /// Returns true if this ends a session that was up, rather than an attempt to make one.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
@@ -353,18 +353,18 @@ impl PeerDown {
         )
     }
 
-    /// Whether waiting for a later attempt to connect is of no use.
+    /// Returns true if waiting for a later attempt to connect is of no use.
     #[must_use]
     pub fn is_final(self) -> bool {
         self.is_of_this_node() || self.is_incompatible()
     }
 
-    /// Whether one of the two nodes has to be updated.
+    /// Returns true if one of the two nodes has to be updated.
     pub(crate) fn is_incompatible(self) -> bool {
         matches!(self, Self::Version { .. } | Self::UnknownSetting(_) | Self::SettingRefused(_))
     }
 
-    /// Whether no pause before the next attempt can help, because the peer was not asked.
+    /// Returns true if no pause before the next attempt can help, because the peer was not asked.
     pub(crate) fn is_of_this_node(self) -> bool {
         matches!(self, Self::ShuttingDown | Self::NoAddress { .. })
     }
@@ -472,7 +472,7 @@ pub trait Carrier {
     /// session, and again, with backoff, whenever something waits to be sent.
     fn peer(&mut self, node: PeerKey) -> PeerKey;
 
-    /// Whether a message to the peer would leave through a session that is up.
+    /// Returns true if a message to the peer would leave through a session that is up.
     fn is_up(&self, peer: PeerKey) -> bool;
 
     /// Begins to connect to a node, if there is no session and an attempt is due. How the attempt ends comes to
@@ -491,7 +491,7 @@ pub trait Carrier {
     /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
     fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
-    /// Whether a message for this session of the peer could leave through it. The upper half hears of a session's end
+    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a session's end
     /// only when all that was under way in it has an outcome.
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
 
@@ -502,7 +502,7 @@ pub trait Carrier {
     /// `is_it` chooses. That begins with the message's header; an announcement follows it.
     fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize>;
 
-    /// Whether the reply to one more request of the peer may be queued. A part of the budget is left to those
+    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is left to those
     /// who refuse requests because it may not.
     ///
     /// # Errors
@@ -542,7 +542,7 @@ pub trait Upper: 'static {
     /// When it must run next even if nothing happens.
     fn next_timer(&self) -> Option<Time>;
 
-    /// Whether it has work that must not wait for a sleep (checked after the poller announced
+    /// Returns true if it has work that must not wait for a sleep (checked after the poller announced
     /// that it goes to sleep).
     fn is_ready(&self) -> bool;
 
@@ -550,7 +550,7 @@ pub trait Upper: 'static {
     /// peers, until the sessions are closed: when every poller's upper half is drained, or the grace is over.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
 
-    /// Whether nothing of it is open any more. A node that shuts down waits for this, and for
+    /// Returns true if nothing of it is open any more. A node that shuts down waits for this, and for
     /// what it has sent, as long as its grace lasts.
     fn is_drained(&self) -> bool {
         true

@@ -110,7 +110,7 @@ pub(super) struct Json<'a> {
     machine: &'a Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Whether nodes were lost, or calls failed.
+    /// True if nodes were lost, or calls failed.
     partial: bool,
     /// Of all calls.
     #[serde(flatten)]
@@ -269,7 +269,7 @@ impl Outcome {
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     pub(super) fn is_empty(&self) -> bool {
         self.all.figures(0).is_none()
     }

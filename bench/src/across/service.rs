@@ -30,7 +30,7 @@ pub(super) trait Control {
     /// Begins the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Whether a run is over, and its results can be had. It ends when nobody asks for 5 s.
+    /// Returns true if a run is over, and its results can be had. It ends when nobody asks for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
     /// Gives a run up.

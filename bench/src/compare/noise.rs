@@ -30,7 +30,7 @@ pub(crate) struct Change {
     pub(crate) range: f64,
     /// Probability of so clear an order without a change.
     pub(crate) chance: f64,
-    /// Whether there are enough repetitions.
+    /// True if there are enough repetitions.
     pub(crate) is_decided: bool,
 }
 
@@ -48,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Whether it is more than noise, and more than `bound`, a fraction.
+    /// Returns true if it is more than noise, and more than `bound`, a fraction.
     pub(crate) fn is_real(&self, bound: f64) -> bool {
         // A value that halves has changed as much as one that doubles.
         let size = self.change.max(-self.change / (1.0 + self.change));

@@ -32,7 +32,7 @@ pub(super) struct Row {
     /// Probability of so clear an order of the repetitions without a change.
     chance: f64,
     pub(super) verdict: Verdict,
-    /// Whether it is undecided because the machine had other work.
+    /// True if it is undecided because the machine had other work.
     pub(super) is_disturbed: bool,
 }
 
@@ -70,7 +70,7 @@ impl Row {
         }
     }
 
-    /// Whether it became worse and is not a floor: that is the machine's.
+    /// Returns true if it became worse and is not a floor: that is the machine's.
     pub(super) fn is_regression(&self) -> bool {
         self.verdict == Verdict::Worse && !is_floor(&self.key)
     }

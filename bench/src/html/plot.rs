@@ -52,7 +52,7 @@ pub(crate) struct Series {
     pub(crate) ranges: Vec<(f64, f64, f64)>,
     /// Text below each point, or nothing.
     pub(crate) notes: Vec<String>,
-    /// Whether points are marked: not on curves with many.
+    /// True if points are marked: not on curves with many.
     pub(crate) is_marked: bool,
 }
 

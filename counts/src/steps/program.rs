@@ -34,7 +34,7 @@ impl Calls {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Whether a call has failed, or returned something else.
+    /// Returns true if a call has failed, or returned something else.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }

@@ -180,7 +180,7 @@ impl World {
         Err(format!("no call has come back in {MOST_TURNS} turns, or not by the link that is asked for"))
     }
 
-    /// Whether all that the nodes exchange goes through memory.
+    /// Returns true if all that the nodes exchange goes through memory.
     fn is_in_memory(&self) -> bool {
         self.places.iter().all(|place| {
             let paths = place.node.as_ref().map(|node| node.report().paths).unwrap_or_default();
@@ -233,7 +233,7 @@ impl World {
         Ok(self.calls.done() - began)
     }
 
-    /// Whether a side's poller has something to do.
+    /// Returns true if a side's poller has something to do.
     fn is_ready(&self, side: Side) -> bool {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
         let Some(poller) = &own.poller else { return false };

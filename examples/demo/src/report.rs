@@ -58,7 +58,7 @@ pub(crate) struct Report {
     pub(crate) rnr: u64,
     /// Packets that both sides retransmitted.
     pub(crate) retransmits: u64,
-    /// Whether the client's pollers outnumbered the CPUs that they may use.
+    /// True if the client's pollers outnumbered the CPUs that they may use.
     pub(crate) oversubscribed: bool,
     /// Faults injected on each side, in the form of `TRUNKLINE_FAULTS`.
     pub(crate) faults: Option<String>,

@@ -155,7 +155,7 @@ impl Run {
     }
 }
 
-/// Whether a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
+/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
 /// out of it, and its text names the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")

@@ -155,7 +155,7 @@ impl Run {
         self.has_left(process, STUCK + LEAVING) && self.restart(leaver, witness)
     }
 
-    /// Whether a process that was shut down ends within a time. The card's machine ends with the last handle.
+    /// Returns true if a process that was shut down ends within a time. The card's machine ends with the last handle.
     fn has_left(&mut self, process: u64, within: Duration) -> bool {
         let is_over = |name: &&str| name.ends_with("card");
         let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);

@@ -48,7 +48,7 @@ pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
 }
 
-/// Whether an honest node takes it for a peer that takes nothing, which it can know by the time only.
+/// Returns true if an honest node takes it for a peer that takes nothing, which it can know by the time only.
 fn takes_long(hostility: Hostility) -> bool {
     [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
 }
@@ -118,7 +118,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Whether a node has a session with the hostile peer, or what is left of one.
+    /// Returns true if a node has a session with the hostile peer, or what is left of one.
     fn knows_hostile(&self) -> bool {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let sessions = self.scheduler.sessions();

@@ -157,7 +157,7 @@ impl Run {
     }
 }
 
-/// Whether a call has failed because its session ended.
+/// Returns true if a call has failed because its session ended.
 fn broke_with_its_session(status: &Status) -> bool {
     let causes = ["the peer stopped answering", "the peer closed the session", "the peer was restarted"];
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))

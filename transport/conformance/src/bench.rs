@@ -30,17 +30,17 @@ pub trait Bench: Send + Sync {
     /// Why they cannot be opened; the item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
-    /// Whether the two are one device that was opened twice, as two processes do (contract A2).
+    /// Returns true if the two are one device that was opened twice, as two processes do (contract A2).
     fn is_one_device(&self) -> bool {
         false
     }
 
-    /// Whether completions indicate that the sender requested a solicited event; those of the C API do not.
+    /// Returns true if completions indicate that the sender requested a solicited event; those of the C API do not.
     fn shows_solicited(&self) -> bool {
         true
     }
 
-    /// Whether a receive that is posted to a QP in ERR is flushed at once.
+    /// Returns true if a receive that is posted to a QP in ERR is flushed at once.
     fn flushes_late_receives(&self) -> bool {
         true
     }

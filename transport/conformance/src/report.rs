@@ -67,7 +67,7 @@ pub fn run_all(
 }
 
 impl Report {
-    /// Whether no item failed. Skipped items do not count as failures.
+    /// Returns true if no item failed. Skipped items do not count as failures.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_))) == 0

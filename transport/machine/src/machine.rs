@@ -35,11 +35,11 @@ pub trait Machine {
     /// threads only, and only with what the last turn returned.
     fn sleep(&mut self, until: Option<Time>);
 
-    /// Whether what it waits for has come since it went to sleep. Called by a simulation, in place of
+    /// Returns true if what it waits for has come since it went to sleep. Called by a simulation, in place of
     /// [`Machine::sleep`].
     fn is_woken(&self) -> bool;
 
-    /// Whether there is work that it would do now if it were awake. Called by a simulation while the
+    /// Returns true if there is work that it would do now if it were awake. Called by a simulation while the
     /// machine sleeps and nobody is about to wake it: then the answer must be `false`.
     fn is_due(&self) -> bool {
         false

@@ -35,7 +35,7 @@ impl Runtime {
         &self.clock
     }
 
-    /// Whether a simulation runs the machines: then nothing may block, start a thread or open a
+    /// Returns true if a simulation runs the machines: then nothing may block, start a thread or open a
     /// socket.
     #[must_use]
     pub fn is_simulated(&self) -> bool {

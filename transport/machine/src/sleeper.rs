@@ -110,7 +110,7 @@ impl Sleeper {
         let _ringer_was_faster = self.doorbell().woken();
     }
 
-    /// Whether somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
+    /// Returns true if somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
     #[must_use]
     pub fn is_woken(&self) -> bool {
         !self.doorbell().is_sleeping()
@@ -144,7 +144,7 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Waker {
-    /// Whether both wake the same machine.
+    /// Returns true if both wake the same machine.
     #[must_use]
     pub fn wakes_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -88,7 +88,7 @@ impl Context {
         &self.events
     }
 
-    /// Whether the kernel has removed the device: libibverbs no longer lists it.
+    /// Returns true if the kernel has removed the device: libibverbs no longer lists it.
     fn is_removed(&self) -> bool {
         // SAFETY: the list keeps the context open.
         let device = unsafe { (*self.raw.as_ptr()).device };

@@ -61,7 +61,7 @@ pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, Verbs
     })
 }
 
-/// Whether an XRC domain can be opened: some devices announce XRC and have no domains.
+/// Returns true if an XRC domain can be opened: some devices announce XRC and have no domains.
 fn has_xrc(opened: &Arc<Opened>) -> bool {
     match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
         Ok(_) => true,

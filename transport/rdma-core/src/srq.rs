@@ -87,7 +87,7 @@ impl Srq {
         &self.opened
     }
 
-    /// Whether it is an XRC SRQ.
+    /// Returns true if it is an XRC SRQ.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }

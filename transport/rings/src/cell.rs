@@ -92,7 +92,7 @@ impl<T> Setter<T> {
         self.finish(Some(value)).map_or(Ok(()), Err)
     }
 
-    /// Whether the getter was dropped, so that the value is no longer needed.
+    /// Returns true if the getter was dropped, so that the value is no longer needed.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         // SYNC: cell-word

@@ -69,7 +69,7 @@ impl<T> Crossing<T> {
         if before & LISTENING == 0 { Sent::Quietly } else { Sent::Notify }
     }
 
-    /// Whether a sender has sent something that was not taken.
+    /// Returns true if a sender has sent something that was not taken.
     #[inline]
     pub fn has_items(&self) -> bool {
         // SYNC: crossing-word

@@ -184,7 +184,7 @@ impl<V> Keyed<V> {
         lock(&self.counts).keys
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

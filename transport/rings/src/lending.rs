@@ -22,7 +22,7 @@ pub trait Stock {
     /// How many it holds.
     fn len(&self) -> usize;
 
-    /// Whether it holds none.
+    /// Returns true if it holds none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -107,7 +107,7 @@ impl<S: Stock> Lending<S> {
         change(&mut lock(&self.home).stock)
     }
 
-    /// Whether anything is left, lent or not.
+    /// Returns true if anything is left, lent or not.
     pub fn is_empty(&self) -> bool {
         let mut home = lock(&self.home);
         if home.stock.is_empty() {
@@ -147,13 +147,13 @@ impl<S: Stock> Kept<'_, S> {
         &mut self.home.stock
     }
 
-    /// Whether nothing is lent until further notice.
+    /// Returns true if nothing is lent until further notice.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.home.is_exact
     }
 
-    /// Whether everything stays at home from now on.
+    /// If `keeps` is true, everything stays at home from now on.
     pub fn keep_home(&mut self, keeps: bool) {
         if keeps && !self.home.is_exact {
             self.lending.recall(&mut self.home, usize::MAX);

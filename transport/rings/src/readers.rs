@@ -92,7 +92,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Whether these are its readers.
+    /// Returns true if these are its readers.
     #[inline]
     pub(crate) fn is_of(&self, readers: &Arc<Readers>) -> bool {
         Arc::ptr_eq(&self.reader.readers, readers)

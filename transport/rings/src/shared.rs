@@ -112,7 +112,7 @@ impl Producer {
         Self { written: Position::new(capacity), published: 0, consumed: 0, woken: 0 }
     }
 
-    /// Whether there is room for a message of so many bytes.
+    /// Returns true if there is room for a message of so many bytes.
     ///
     /// # Errors
     /// [`Nonsense`].
@@ -160,7 +160,7 @@ impl Producer {
         self.finds_parked(theirs)
     }
 
-    /// Whether the receiver has parked the ring and was not woken since.
+    /// Returns true if the receiver has parked the ring and was not woken since.
     fn finds_parked(&mut self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-parked
         let parked = theirs.load(Word::Parked);
@@ -176,7 +176,7 @@ impl Producer {
         self.woken = 0;
     }
 
-    /// Whether the receiver has taken out all that it was shown.
+    /// Returns true if the receiver has taken out all that it was shown.
     #[must_use]
     pub fn is_drained(&self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-consumed
@@ -295,7 +295,7 @@ impl Consumer {
         }
     }
 
-    /// Whether it does not look.
+    /// Returns true if it does not look.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.parked % 2 == 1

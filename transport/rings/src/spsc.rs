@@ -136,7 +136,7 @@ impl<T> Producer<T> {
         self.tail.wrapping_sub(self.shared.head.load(Ordering::Acquire))
     }
 
-    /// Whether the consumer has taken everything.
+    /// Returns true if the consumer has taken everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -195,7 +195,7 @@ impl<T> Consumer<T> {
         self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// Whether the ring is empty.
+    /// Returns true if the ring is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -136,7 +136,7 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
+    /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
     /// it here; after that a part of the budget is left to refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.queued.check(peer, self.refusals)

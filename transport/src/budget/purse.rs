@@ -26,7 +26,7 @@ impl Purse {
         self.reserved
     }
 
-    /// Whether so many units are reserved and not in use.
+    /// Returns true if so many units are reserved and not in use.
     #[inline]
     pub(super) fn has(&self, units: usize) -> bool {
         units <= self.reserved - self.used
@@ -38,7 +38,7 @@ impl Purse {
         self.used += units;
     }
 
-    /// Whether the end of the use of so many units needs no more than to be counted.
+    /// Returns true if the end of the use of so many units needs no more than to be counted.
     #[inline]
     pub(super) fn keeps(&self, units: usize) -> bool {
         self.used - units >= self.least
@@ -89,7 +89,7 @@ impl Purse {
         self.take(units, portion, account, limit)
     }
 
-    /// Whether all that is reserved is within a limit, but for what this poller would not use after it has taken
+    /// Returns true if all that is reserved is within a limit, but for what this poller would not use after it has taken
     /// so many units that it has.
     #[inline]
     pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
@@ -97,13 +97,13 @@ impl Purse {
         account.reserved() - unused <= limit
     }
 
-    /// Whether so many more units, of which some may not be reserved yet, are certainly within a limit.
+    /// Returns true if so many more units, of which some may not be reserved yet, are certainly within a limit.
     #[inline]
     pub(super) fn reaches(&self, units: usize, account: &Account, limit: usize) -> bool {
         account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
     }
 
-    /// Whether [`Purse::take`] could use so many more units now.
+    /// Returns true if [`Purse::take`] could use so many more units now.
     pub(super) fn could_take(&self, units: usize, account: &Account, limit: usize) -> bool {
         self.has(units) || {
             let missing = self.used.saturating_add(units) - self.reserved;

@@ -57,7 +57,7 @@ impl ByAll {
         }
     }
 
-    /// Whether no peer uses anything.
+    /// Returns true if no peer uses anything.
     #[inline]
     fn is_unused(&self) -> bool {
         self.purse.used() == 0 && self.set_aside == 0
@@ -389,7 +389,7 @@ impl<const N: usize> Share<N> {
         }
     }
 
-    /// Whether a peer could take so many more units of each budget of which it uses any. It does not take them, so they may
+    /// Checks that a peer could take the units of each budget of which it uses any. It does not take them, so they may
     /// be gone to another poller afterwards.
     ///
     /// # Errors

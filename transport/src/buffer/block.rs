@@ -348,7 +348,7 @@ impl Block {
         self.chunk.as_ref().map_or(0, |chunk| chunk.memory.address(0).0)
     }
 
-    /// Whether its keys are those of the device of today.
+    /// Returns true if its keys are those of the device of today.
     pub(super) fn is_registered(&self) -> bool {
         let generation = self.pool.lock().generation;
         self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)

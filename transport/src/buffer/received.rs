@@ -124,7 +124,7 @@ impl ReceiveSlots {
         self.missing = missing;
     }
 
-    /// Whether receives are missing because slots were short.
+    /// Returns true if receives are missing because slots were short.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.missing > 0
     }
@@ -213,7 +213,7 @@ impl ReceiveSlots {
         }
     }
 
-    /// Whether a frame is in one of these slots.
+    /// Returns true if a frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         let Content::Lent(lent) = &frame.content else { return false };
         self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
@@ -255,12 +255,12 @@ struct Lent {
 }
 
 impl Received {
-    /// Whether it has a receive slot.
+    /// Returns true if it has a receive slot.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.content, Content::Lent(_))
     }
 
-    /// Whether it has memory of its own.
+    /// Returns true if it has memory of its own.
     pub(crate) fn is_copied(&self) -> bool {
         matches!(self.content, Content::Copied(_))
     }

@@ -39,7 +39,7 @@ impl Registry {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether bytes are in a frozen buffer.
+    /// Returns true if bytes are in a frozen buffer.
     pub(crate) fn has(&self, bytes: &[u8]) -> bool {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         find(&buffers, bytes).is_some()

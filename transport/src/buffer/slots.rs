@@ -104,7 +104,7 @@ impl SendSlots {
         (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
     }
 
-    /// Whether any slot is free.
+    /// Returns true if any slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -129,7 +129,7 @@ impl Grantor {
         (self.capacity, self.bulk) = parts(self.depth);
     }
 
-    /// Whether the SRQ should be deeper before one more pair is added: base credits take more than half of what
+    /// Returns true if the SRQ should be deeper before one more pair is added: base credits take more than half of what
     /// there is, so that little is left for those that are busy, or busy ones have left no room.
     pub(crate) fn is_crowded(&self) -> bool {
         let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
@@ -273,7 +273,7 @@ impl Grantor {
         pair.granted
     }
 
-    /// Whether a frame of its own is due for the position: the spender ran dry, or at least as
+    /// Returns true if a frame of its own is due for the position: the spender ran dry, or at least as
     /// much is new as it still knows to have.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };

@@ -29,7 +29,7 @@ impl Grants {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
 
-    /// Whether the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
+    /// Returns true if the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
     /// each other's SRQs, none grows.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(&self.by_home[..], [only] if only.is_crowded())
@@ -109,7 +109,7 @@ impl Grants {
         self.by_home.iter_mut().flat_map(Grantor::take_hoarding).collect()
     }
 
-    /// Whether a frame of its own is due for the position.
+    /// Returns true if a frame of its own is due for the position.
     pub(crate) fn must_tell(&self, id: GrantId) -> bool {
         self.by_home.get(id.home).is_some_and(|grantor| grantor.must_tell(id.pair))
     }

@@ -104,9 +104,9 @@ impl Peers {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Whether any message waits however long a session takes, for the CM machine to be asked for one; `None` when
-    /// it was asked, a session is there that follows the one that is being taken down, or nobody would wait for the
-    /// answer. The machine answers nobody who asks for a session that is up: who did would never ask again.
+    /// Returns how to ask the CM machine for a session: to wait if any message waits however long that takes. `None` if
+    /// the machine was asked, if a session follows the one that is being taken down, or if nobody would wait for the
+    /// answer. The machine does not answer a request for a session that is up.
     pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| !peer.asked && peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
@@ -282,7 +282,7 @@ impl Peers {
         }
     }
 
-    /// Whether no message waits for a session.
+    /// Returns true if no message waits for a session.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, peer)| peer.waiting.is_empty())
     }

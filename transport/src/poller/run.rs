@@ -206,7 +206,7 @@ impl<U: Upper> Poller<U> {
         Ok(())
     }
 
-    /// Whether the upper half was charged time, in a simulation: then nothing may be flushed before
+    /// Fails if the upper half was charged time, in a simulation: then nothing may be flushed before
     /// that time has passed.
     fn ends_turn(&self) -> Result<(), Charged> {
         if self.core.is_charged() { Err(Charged) } else { Ok(()) }
@@ -253,7 +253,7 @@ impl<U: Upper> Poller<U> {
         Turn::Sleep([self.upper.next_timer(), self.core.next_timer()].into_iter().flatten().min())
     }
 
-    /// Whether any queue holds work that somebody else has brought.
+    /// Returns true if any queue holds work that somebody else has brought.
     fn is_brought_work(&self) -> bool {
         self.upper.is_ready() || self.core.inbox.has_any() || self.core.has_work()
     }
@@ -339,12 +339,12 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
-    /// Whether the upper half was charged time in this turn, in a simulation.
+    /// Returns true if the upper half was charged time in this turn, in a simulation.
     fn is_charged(&self) -> bool {
         self.res.shared.runtime.clock().is_charged()
     }
 
-    /// Whether something came up that the next round must see to.
+    /// Returns true if something came up that the next round must see to.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()
     }

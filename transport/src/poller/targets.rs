@@ -115,7 +115,7 @@ impl Target {
             .map_err(|violation| FrameError::Broken(violation.0))
     }
 
-    /// Whether its peer may send a frame of this kind before the session is up here: its Settings, once.
+    /// Returns true if its peer may send a frame of this kind before the session is up here: its Settings, once.
     fn may_be_early(&self, kind: Kind) -> bool {
         self.early.is_none() && kind == Kind::Settings
     }
@@ -300,7 +300,7 @@ impl Targets {
         self.spare = emptied;
     }
 
-    /// Whether a spender may still need a credit frame.
+    /// Returns true if a spender may still need a credit frame.
     pub(super) fn is_untold(&self) -> bool {
         !self.untold.is_empty()
     }

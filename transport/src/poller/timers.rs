@@ -55,7 +55,7 @@ impl Core {
         next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)))
     }
 
-    /// Whether nothing of the poller is left to be done.
+    /// Returns true if nothing of the poller is left to be done.
     pub(super) fn is_finished(&self) -> bool {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }

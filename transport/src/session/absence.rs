@@ -32,7 +32,7 @@ const LOOK_DOUBLINGS: u32 = 6;
 /// After so many failed attempts, about a minute, the absence is logged again.
 const TELL_EVERY: u32 = 64;
 
-/// Whether there is a device.
+/// State of the device: present, or away.
 #[derive(Debug)]
 enum State {
     Present,

@@ -119,7 +119,7 @@ impl Endpoints {
         self.attached.as_ref()?.channel.next_event()
     }
 
-    /// Whether the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
+    /// Returns true if the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
     pub(crate) fn has_event(&self) -> bool {
         self.attached
             .as_ref()
@@ -380,7 +380,7 @@ impl Endpoints {
         }
     }
 
-    /// Whether nothing is left but listeners.
+    /// Returns true if nothing is left but listeners.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sessions.is_empty() && self.closing.is_empty()
     }

@@ -172,12 +172,12 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Whether a request echoes the current session, of which nobody but the peer has heard.
+    /// Returns true if a request echoes the current session, of which nobody but the peer has heard.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
     }
 
-    /// Whether a session with the peer has been up.
+    /// Returns true if a session with the peer has been up.
     pub(crate) fn was_up(&self) -> bool {
         self.was_up
     }
@@ -188,7 +188,7 @@ impl Machine {
         self.was_up = true;
     }
 
-    /// Whether the current session is up.
+    /// Returns true if the current session is up.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
@@ -209,12 +209,12 @@ impl Machine {
         self.incompatible.filter(|(known, _)| *known == epoch).map(|(_, setting)| setting)
     }
 
-    /// Whether a poller waits for a session.
+    /// Returns true if a poller waits for a session.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Whether nothing goes on and nobody waits.
+    /// Returns true if nothing goes on and nobody waits.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
@@ -528,7 +528,7 @@ impl Session {
     }
 }
 
-/// Whether session number `a` was given out after `b`; the counter may wrap.
+/// Returns true if session number `a` was given out after `b`; the counter may wrap.
 fn is_later(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < u32::MAX / 2
 }

@@ -135,7 +135,7 @@ impl Peers {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether the half-made sessions of a host, or of all, have as many connections as they may. They end
+    /// Returns true if the half-made sessions of a host, or of all, have as many connections as they may. They end
     /// when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
         if mutant!(half_made_sessions_have_no_bound) {

@@ -37,7 +37,7 @@ impl Cookies {
         cookie(self.keys[0], from, hello)
     }
 
-    /// Whether a request returns the cookie that was sent to its address.
+    /// Returns true if a request returns the cookie that was sent to its address.
     pub(crate) fn is_returned(&mut self, from: IpAddr, hello: &Hello) -> bool {
         self.rotate();
         let Some(Cookie(returned)) = hello.cookie else { return false };

@@ -89,7 +89,7 @@ impl CopyTurns {
         self.current
     }
 
-    /// Whether no trunk has anything to copy.
+    /// Returns true if no trunk has anything to copy.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -192,7 +192,7 @@ impl Trunk {
         false
     }
 
-    /// Whether a message leaves by a copy that has not begun.
+    /// Returns true if a message leaves by a copy that has not begun.
     fn needs_copy(&self, res: &Resources, message: &Outbound) -> bool {
         message.copying.is_none()
             && !self.is_eager(message.bytes())

@@ -71,7 +71,7 @@ impl Lane {
         }
     }
 
-    /// Whether a credit frame may be sent now.
+    /// Returns true if a credit frame may be sent now.
     pub(super) fn may_announce_credit(&self) -> bool {
         self.has_begun && self.credits_out < CREDITS_OUT
     }
@@ -99,12 +99,12 @@ impl Lane {
         LEAVING
     }
 
-    /// Whether anything waits that may have to be copied.
+    /// Returns true if anything waits that may have to be copied.
     pub(super) fn may_have_copies(&self) -> bool {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether a small message that is sent now would overtake none that waits here and that it must not overtake, and
+    /// Returns true if a small message that is sent now would overtake none that waits here and that it must not overtake, and
     /// takes from a large one no credit that this waits for.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, in_order, large, _] = &self.queues;
@@ -113,7 +113,7 @@ impl Lane {
         small.is_empty() && self.fins.is_empty() && may_pass && leaves_credit
     }
 
-    /// Whether a small message must wait until the peer has READ those that went before it. That is how order is kept
+    /// Returns true if a small message must wait until the peer has READ those that went before it. That is how order is kept
     /// on this side, so that no peer can make another keep messages until they are due.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
@@ -171,12 +171,12 @@ impl Lane {
         }
     }
 
-    /// Whether messages may leave: both sides have begun.
+    /// Returns true if messages may leave: both sides have begun.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }
 
-    /// Whether nothing waits to leave.
+    /// Returns true if nothing waits to leave.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }

@@ -85,7 +85,7 @@ impl Trunk {
         Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
     }
 
-    /// Whether the peer can READ all that is not in the announcing frame from the message's body.
+    /// Returns true if the peer can READ all that is not in the announcing frame from the message's body.
     pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
         self.announced_of(message) == message.head.len() && message.body.len() > EAGER_BYTES / 2
     }

@@ -139,12 +139,12 @@ impl Trunk {
         self.number
     }
 
-    /// Whether messages may be sent: it takes what has waited for the session, and all that follows.
+    /// Returns true if messages may be sent: it takes what has waited for the session, and all that follows.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether the peer's settings have come since [`Trunk::is_open`] was `false`.
+    /// Returns true if the peer's settings have come since [`Trunk::is_open`] was `false`.
     pub(crate) fn is_newly_open(&self) -> bool {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
@@ -173,7 +173,7 @@ impl Trunk {
         counted.announced(self.peer, self.sinks.len());
     }
 
-    /// Whether nothing waits and nothing is under way.
+    /// Returns true if nothing waits and nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.pipeline.is_empty()
             && self.sources.is_empty()
@@ -181,7 +181,7 @@ impl Trunk {
             && self.lanes.iter().all(Lane::is_empty)
     }
 
-    /// Whether bytes of large messages are on their way in or out.
+    /// Returns true if bytes of large messages are on their way in or out.
     pub(crate) fn is_transferring(&self) -> bool {
         self.sinks.is_reading() || !self.sources.is_empty()
     }

@@ -127,7 +127,7 @@ impl<'a> Parts<'a> {
         Self { parts, deadline: None, has_time_left: false }
     }
 
-    /// Whether its header has the time left as of this moment, or none.
+    /// Returns true if its header has the time left as of this moment, or none.
     fn is_as_of(&self, now: Time) -> bool {
         let header = self.parts.first().copied().unwrap_or_default();
         !self.has_time_left || has_time(header, self.deadline, now)
@@ -167,7 +167,7 @@ pub(super) struct Completed {
     pub(super) record: Record,
     /// The messages in the bundle, but for the first one; return the list to [`Pipeline::rest`].
     pub(super) joined: Vec<Joined>,
-    /// Whether somebody is told when one of them is delivered.
+    /// True if somebody is told when one of them is delivered.
     pub(super) is_told: bool,
 }
 
@@ -225,17 +225,17 @@ impl Pipeline {
         self.slot
     }
 
-    /// Whether one more work request fits the send queue.
+    /// Returns true if one more work request fits the send queue.
     pub(super) fn has_room(&self) -> bool {
         self.work.len() < SEND_QUEUE_DEPTH
     }
 
-    /// Whether the device has nothing of it.
+    /// Returns true if the device has nothing of it.
     pub(super) fn is_idle(&self) -> bool {
         self.posted == 0
     }
 
-    /// Whether nothing is staged either.
+    /// Returns true if nothing is staged either.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
@@ -245,7 +245,7 @@ impl Pipeline {
         self.posted
     }
 
-    /// Whether [`Pipeline::stage`] would find room for a frame without payload.
+    /// Returns true if [`Pipeline::stage`] would find room for a frame without payload.
     pub(super) fn can_place_header(&self, sends: &SendRoom) -> bool {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
     }
@@ -624,7 +624,7 @@ impl What {
     }
 }
 
-/// Whether a header has this time left.
+/// Returns true if a header has this time left.
 #[inline]
 fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
     header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])

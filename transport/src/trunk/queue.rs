@@ -90,12 +90,12 @@ impl<'a> Cancelling<'a> {
         self.cancelled
     }
 
-    /// Whether all were found.
+    /// Returns true if all were found.
     fn is_done(&self) -> bool {
         self.cancelled.len() == self.tokens.len()
     }
 
-    /// Whether the message with this token is one of them, which is found now.
+    /// Returns true if the message with this token is one of them, which is found now.
     fn take(&mut self, token: Token) -> bool {
         self.tokens.contains(&token) && self.cancelled.insert(token)
     }
@@ -216,7 +216,7 @@ impl MessageQueue {
         (self.messages, self.earliest) = (waiting, earliest);
     }
 
-    /// Whether any message waits for a session, however many attempts to connect fail.
+    /// Returns true if any message waits for a session, however many attempts to connect fail.
     pub(crate) fn waits(&self) -> bool {
         self.messages.iter().any(|message| message.connect == Connect::Wait)
     }

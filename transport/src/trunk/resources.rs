@@ -142,7 +142,7 @@ impl SendRoom {
         self.outstanding
     }
 
-    /// Whether one more work request may be staged.
+    /// Returns true if one more work request may be staged.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < self.most
     }
@@ -224,7 +224,7 @@ impl ReceiveRoom {
         self.depth_wr += more_wr;
     }
 
-    /// Whether receives are missing because slots were short.
+    /// Returns true if receives are missing because slots were short.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.slots.is_missing_any()
     }

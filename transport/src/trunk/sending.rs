@@ -128,7 +128,7 @@ impl Trunk {
         is_staged
     }
 
-    /// Whether [`Trunk::stage_credit`] would find room.
+    /// Returns true if [`Trunk::stage_credit`] would find room.
     pub(super) fn can_stage_credit(&self, res: &Resources, lane: usize) -> bool {
         self.is_live() && self.pipeline.can_place_header(&res.sends) && self.lanes[lane].may_announce_credit()
     }
@@ -187,7 +187,7 @@ impl Trunk {
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
-    /// Whether a message goes by SEND.
+    /// Returns true if a message goes by SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
         bytes <= self.max_frame && bytes <= SLOT_BYTES
     }

@@ -266,7 +266,7 @@ pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event, if one is waiting. The descriptor is readable while events are waiting.
     fn next_event(&self) -> Option<CmEvent>;
 
-    /// Whether the descriptor is readable now. A simulation calls this where a thread would sleep on it.
+    /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }

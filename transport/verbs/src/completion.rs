@@ -35,7 +35,7 @@ pub enum CompletionStatus {
 }
 
 impl CompletionStatus {
-    /// Whether the work request succeeded.
+    /// Returns true if the work request succeeded.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Success

@@ -159,7 +159,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// A descriptor that is readable while asynchronous events are waiting.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
+    /// Returns true if [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
     /// on it.
     fn has_async_event(&self) -> bool {
         is_readable(self.async_event_fd())

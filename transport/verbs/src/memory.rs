@@ -88,7 +88,7 @@ impl Memory {
         self.length
     }
 
-    /// Whether the length is 0.
+    /// Returns true if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -190,7 +190,7 @@ impl Memory {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
-    /// Whether a range is inside the memory.
+    /// Returns true if a range is inside the memory.
     #[must_use]
     pub fn contains(&self, range: &Range<usize>) -> bool {
         range.start <= range.end && range.end <= self.length

@@ -227,7 +227,7 @@ impl Link {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
 
-    /// Whether `INLINE` bytes can be sent inline.
+    /// Returns true if `INLINE` bytes can be sent inline.
     pub(super) fn has_inline(&self) -> bool {
         self.qp.capacities().max_inline_data as usize >= INLINE
     }

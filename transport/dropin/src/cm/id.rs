@@ -150,12 +150,12 @@ pub(super) fn hand_out_id<'a>(
 }
 
 impl Id<'_> {
-    /// Whether calls on the id wait for their outcome.
+    /// Returns true if calls on the id wait for their outcome.
     pub(super) fn is_synchronous(self) -> bool {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Whether the id is of port space UDP: it asks for QPs and names them, and connects nothing.
+    /// Returns true if the id is of port space UDP: it asks for QPs and names them, and connects nothing.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }

@@ -68,7 +68,7 @@ pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     Ok((&raw const known.device.device).cast_mut())
 }
 
-/// Whether there is a device now: it may have been removed.
+/// Returns true if there is a device now: it may have been removed.
 fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }

@@ -62,7 +62,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an id is of this device, or of none yet.
+    /// Returns true if an id is of this device, or of none yet.
     ///
     /// # Safety
     /// The id is not destroyed, and nobody else changes it.

@@ -33,7 +33,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether a peer could make many of these at no cost.
+    /// Returns true if a peer could make many of these at no cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
     }
@@ -104,7 +104,7 @@ impl Connection {
         RemoteKey { address: self.addresses.remote, ca_guid: self.peer.ca_guid, number: self.peer.qpn }
     }
 
-    /// Whether the peer's comm id is known.
+    /// Returns true if the peer's comm id is known.
     pub(super) const fn is_known(&self) -> bool {
         self.remote_id != 0
     }

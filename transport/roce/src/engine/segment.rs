@@ -19,7 +19,7 @@ pub struct Transmit {
     pub retransmission: bool,
 }
 
-/// Whether an opcode is a request, for a responder; else it is an answer, for a requester.
+/// Returns true if an opcode is a request, for a responder; else it is an answer, for a requester.
 #[must_use]
 pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()

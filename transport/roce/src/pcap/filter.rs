@@ -20,7 +20,7 @@ pub struct RoceFilter {
 }
 
 impl RoceFilter {
-    /// Whether the datagram is RoCE, judging by its content and by the datagrams before it.
+    /// Returns true if the datagram is RoCE, judging by its content and by the datagrams before it.
     pub fn takes(&mut self, datagram: &Datagram<'_>) -> bool {
         let ends = [datagram.headers.source, datagram.headers.destination];
         let known = datagram.is_on_roce_port() || ends.iter().all(|end| self.endpoints.contains(end));

@@ -60,7 +60,7 @@ impl Background {
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
 
-    /// Whether it is that shard's.
+    /// Returns true if it is that shard's.
     pub(super) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
         Arc::ptr_eq(&self.lock, lock)
     }
@@ -193,7 +193,7 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Whether it was left asleep: in a tick although the duty is its own, until a time later than
+    /// Returns true if it was left asleep: in a tick although the duty is its own, until a time later than
     /// the shard's next deadline, or although another shard has handed something over.
     fn is_due(&self) -> bool {
         match self.step {

@@ -163,7 +163,7 @@ impl Card {
         std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Whether a shard's turn has to be followed by control's work. That of other processes, and timers, are
+    /// Returns true if a shard's turn has to be followed by control's work. That of other processes, and timers, are
     /// left to the first shard.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
         if lock.note_found(shard) {

@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Whether a simulation runs the device: then no caller may wait.
+    /// Returns true if a simulation runs the device: then no caller may wait.
     pub(super) fn is_simulated(&self) -> bool {
         self.runtime().is_simulated()
     }

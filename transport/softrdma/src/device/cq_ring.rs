@@ -85,12 +85,12 @@ impl CqRing {
         Ok(())
     }
 
-    /// Whether the program asked for an event that has not come yet.
+    /// Returns true if the program asked for an event that has not come yet.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Whether a completion was lost: what completes here is broken (contract H5).
+    /// Returns true if a completion was lost: what completes here is broken (contract H5).
     pub(super) fn is_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl CqRing {
         });
     }
 
-    /// Whether completions of other shards wait to be moved here.
+    /// Returns true if completions of other shards wait to be moved here.
     #[inline]
     pub(super) fn has_crossed(&self) -> bool {
         self.crossing.has_items()

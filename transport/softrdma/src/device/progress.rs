@@ -52,7 +52,7 @@ impl Progress {
         self.waker.descriptor().as_fd()
     }
 
-    /// Whether a background thread is missing since a fork.
+    /// Returns true if a background thread is missing since a fork.
     pub(super) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl Progress {
         }
     }
 
-    /// Whether a poller has handed the work over, or the machine has taken it.
+    /// Returns true if a poller has handed the work over, or the machine has taken it.
     pub(super) fn has_handed_over(&self) -> bool {
         self.handover.is_background()
     }
@@ -153,7 +153,7 @@ impl Progress {
         self.waker.wake();
     }
 
-    /// Whether the machine is to end.
+    /// Returns true if the machine is to end.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -61,7 +61,7 @@ impl ReceiveQueue {
         self.broken = true;
     }
 
-    /// Whether it gives out no more.
+    /// Returns true if it gives out no more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }

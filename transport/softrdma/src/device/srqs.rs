@@ -79,7 +79,7 @@ impl Srq {
         self.xrc.as_ref().filter(|xrc| xrc.number == domain).map(|xrc| &*xrc.cq)
     }
 
-    /// Whether any receive is posted.
+    /// Returns true if any receive is posted.
     pub(super) fn has_receives(&self) -> bool {
         !self.receives.is_empty()
     }

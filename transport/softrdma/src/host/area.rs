@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Whether this is the process that made it, not a child of a fork: that has none of the areas.
+    /// Returns true if this is the process that made it, not a child of a fork: that has none of the areas.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             Kind::Mapped(fork) => fork.is_own_process(),

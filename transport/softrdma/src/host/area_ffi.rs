@@ -39,7 +39,7 @@ impl Fork {
         Ok(fork)
     }
 
-    /// Whether this is the process that made it.
+    /// Returns true if this is the process that made it.
     pub(super) fn is_own_process(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1
     }
@@ -214,7 +214,7 @@ pub(super) fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether a file can be mapped for writing, for tests.
+/// Fails if a file cannot be mapped for writing. For tests.
 #[cfg(test)]
 pub(super) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -223,7 +223,7 @@ pub(super) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> 
     Ok(())
 }
 
-/// Whether a mapping for reading can be made writable, for tests.
+/// Fails if a mapping for reading cannot be made writable. For tests.
 #[cfg(test)]
 pub(super) fn can_make_writable(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ)?;

@@ -109,7 +109,7 @@ impl AwayFiles {
         Ok(Self(names.map(|name| folder.join(name)).collect()))
     }
 
-    /// Whether the device is away.
+    /// Returns true if the device is away.
     pub(crate) fn any(&self) -> bool {
         self.0.iter().any(|path| path.exists())
     }

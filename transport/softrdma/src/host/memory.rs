@@ -25,7 +25,7 @@ const INBOX_BYTES: usize = 1 << 20;
 /// A number of stores that is never reached.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Whether a simulated process lives.
+/// Life of a simulated process.
 #[derive(Debug)]
 pub(crate) struct Life {
     is_alive: AtomicBool,
@@ -149,7 +149,7 @@ impl HostMemory {
         self.lock().lives.remove(&member);
     }
 
-    /// Whether a member has joined and its process lives.
+    /// Returns true if a member has joined and its process lives.
     pub(super) fn lives(&self, member: MemberId) -> bool {
         self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
     }
@@ -164,7 +164,7 @@ impl HostMemory {
         self.lock().inboxes.remove(&member);
     }
 
-    /// Whether a member lives and accepts messages.
+    /// Returns true if a member lives and accepts messages.
     pub(super) fn is_open(&self, member: MemberId) -> bool {
         self.lives(member) && self.lock().inboxes.contains_key(&member)
     }
@@ -207,7 +207,7 @@ impl HostMemory {
         Some(entry)
     }
 
-    /// Whether a member's inbox holds an entry.
+    /// Returns true if a member's inbox holds an entry.
     pub(super) fn has_entries(&self, member: MemberId) -> bool {
         self.lock().inboxes.get(&member).is_some_and(|inbox| !inbox.entries.is_empty())
     }

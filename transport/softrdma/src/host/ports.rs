@@ -122,13 +122,13 @@ impl Host {
         }
     }
 
-    /// Whether a member has a port at an address, without a system call.
+    /// Returns true if a member has a port at an address, without a system call.
     pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
         let [high, low] = Place::new(address, false).words();
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
-    /// Whether any member has a port at an address.
+    /// Returns true if any member has a port at an address.
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
         let [high, low] = Place::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
@@ -312,7 +312,7 @@ struct Moment {
 }
 
 impl Port {
-    /// Whether a packet from it is its owner's.
+    /// Returns true if a packet from it is its owner's.
     fn is_believed(&mut self, host: &Host, moment: Moment) -> bool {
         let is_known_to_live = moment.now < self.next_check && host.is_member(self.owner);
         if self.left.is_none() && !is_known_to_live {

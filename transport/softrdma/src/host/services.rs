@@ -59,7 +59,7 @@ impl Place {
         self == Self::ALL || (self.0 >> 32) != 0xffff
     }
 
-    /// Whether a request can match both.
+    /// Returns true if a request can match both.
     fn meets(self, other: Self) -> bool {
         if self.is_wildcard() || other.is_wildcard() {
             (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())

@@ -36,7 +36,7 @@ pub(super) fn remove_unused(own: &Path, random: u64) {
     let _bounded = removed.take(MAX_REMOVED).count();
 }
 
-/// Whether a folder's name is one that we, or an earlier version, chose.
+/// Returns true if a folder's name is one that we, or an earlier version, chose.
 fn is_ours(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
         let name = name.strip_prefix(REMOVED).unwrap_or(name);
@@ -44,7 +44,7 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Whether it had to be removed.
+/// Returns true if it had to be removed.
 fn remove_if_unused(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(OsStr::to_str) else { return false };
     if name.starts_with(REMOVED) {

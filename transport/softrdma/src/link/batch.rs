@@ -104,7 +104,7 @@ impl SendBatch {
         self.entries.len() - self.first
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -255,7 +255,7 @@ impl ReceiveBatch {
         self.entries.len()
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -354,7 +354,7 @@ impl ReceiveBatch {
         self.used = end / MAX_DATAGRAM_BYTES;
     }
 
-    /// Whether no slot is free.
+    /// Returns true if no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.used == self.slots
     }

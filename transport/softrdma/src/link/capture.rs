@@ -118,7 +118,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the process's limit on files leaves room for a record with so many bytes. Processes that append at the
+/// Refuses a record that the process's limit on files has no room for. Processes that append at the
 /// same time may together exceed it.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {

@@ -179,7 +179,7 @@ impl Relay {
         lost
     }
 
-    /// Whether `take` would find a message.
+    /// Returns true if `take` would find a message.
     pub(super) fn is_readable(&mut self) -> bool {
         let readable = self.has_arrivals();
         if readable {

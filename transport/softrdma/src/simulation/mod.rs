@@ -81,7 +81,7 @@ impl SimulatedProcess {
         &self.host
     }
 
-    /// Whether it lives. The simulation drops the machines and devices of a process that does not.
+    /// Returns true if it lives. The simulation drops the machines and devices of a process that does not.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.life.is_alive()

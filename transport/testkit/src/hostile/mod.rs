@@ -109,7 +109,7 @@ impl Announcement {
     }
 }
 
-/// Whether a packet begins a message of a session. QP 1 has the connection manager's messages, whose datagrams have
+/// Returns true if a packet begins a message of a session. QP 1 has the connection manager's messages, whose datagrams have
 /// another service.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());

@@ -36,7 +36,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Whether calls succeeded, and none returned a wrong value or failed unexpectedly.
+    /// Returns true if calls succeeded, and none returned a wrong value or failed unexpectedly.
     pub(crate) fn is_sound(&self) -> bool {
         self.wrong == 0 && self.other == 0 && self.ok > 0
     }

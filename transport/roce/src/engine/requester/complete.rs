@@ -16,7 +16,7 @@ enum Position {
     Beyond,
 }
 
-/// Whether anything before a response's PSN lacks its own response.
+/// Outcome of a check for requests before a response's PSN that lack their own response.
 enum Implied {
     /// Everything before it is acknowledged.
     Clear,
@@ -80,7 +80,7 @@ impl Requester {
         outcome
     }
 
-    /// Whether a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers a PSN that is outstanding.
     #[must_use]
     pub fn has_outstanding(&self, bth: &Bth) -> bool {
         self.is_sending()

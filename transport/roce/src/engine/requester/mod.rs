@@ -138,7 +138,7 @@ pub enum Response {
 }
 
 impl Response {
-    /// Whether it is proof of where the peer sends from: it answered a PSN that was outstanding.
+    /// Returns true if it is proof of where the peer sends from: it answered a PSN that was outstanding.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress

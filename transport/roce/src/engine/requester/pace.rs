@@ -48,7 +48,7 @@ fn buffer_bytes(mtu: u32) -> u32 {
 }
 
 impl Requester {
-    /// Whether a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
+    /// Returns true if a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
     pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
         let missing = self.cursor.read_span + self.cursor.reads;
         missing > 0 && missing + packets > self.pace.read_window

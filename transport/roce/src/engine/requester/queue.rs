@@ -184,7 +184,7 @@ fn kind_of(operation: &SendOperation) -> Kind {
 }
 
 impl Requester {
-    /// Whether [`Requester::post`] would take a request after `before` others.
+    /// Refuses a request that [`Requester::post`] would not take after `before` others.
     ///
     /// # Errors
     /// As `post`.

@@ -55,7 +55,7 @@ impl Retry {
         self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.has_answered)]))
     }
 
-    /// Whether the wait after an RNR NAK is not over.
+    /// Returns true if the wait after an RNR NAK is not over.
     pub(super) fn is_pausing(&self, now: Time) -> bool {
         self.rnr_until.is_some_and(|until| now < until)
     }

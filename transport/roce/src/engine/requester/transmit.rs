@@ -48,7 +48,7 @@ impl Requester {
         self.transmit(now, memory, JOINED_BYTES / self.geometry.mtu, out)
     }
 
-    /// Whether [`Requester::poll_transmit`] may have something; `false` only if it has not.
+    /// Returns true if [`Requester::poll_transmit`] may have something; `false` only if it has not.
     #[inline]
     #[must_use]
     pub fn has_output(&self) -> bool {
@@ -149,7 +149,7 @@ impl Requester {
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
-    /// Whether the packet at the cursor has to wait for something.
+    /// Returns true if the packet at the cursor has to wait for something.
     #[inline]
     fn is_blocked(&self, wqe: &Wqe) -> bool {
         let cursor = &self.cursor;

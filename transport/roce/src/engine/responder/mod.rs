@@ -47,14 +47,14 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Whether it is proof of where the peer sends from: the packet was the one that the QP waited for, and
+    /// Returns true if it is proof of where the peer sends from: the packet was the one that the QP waited for, and
     /// nothing in it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
     }
 
-    /// Whether the packet had the expected PSN.
+    /// Returns true if the packet had the expected PSN.
     #[must_use]
     pub fn is_in_sequence(self) -> bool {
         matches!(self, Self::Taken | Self::Waiting | Self::Refused)
@@ -283,13 +283,13 @@ impl ResponderState {
         QpNumber::new(self.number)
     }
 
-    /// Whether a placement was answered `Later` and [`ResponderState::answer`] is awaited.
+    /// Returns true if a placement was answered `Later` and [`ResponderState::answer`] is awaited.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.pending.active != 0
     }
 
-    /// Whether it is in ERR, by its own failure or by `modify`.
+    /// Returns true if it is in ERR, by its own failure or by `modify`.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.phase == PHASE_ERROR
@@ -308,7 +308,7 @@ impl ResponderState {
         None
     }
 
-    /// Whether a message is half received: its target may hold a receive that has to be flushed
+    /// Returns true if a message is half received: its target may hold a receive that has to be flushed
     /// when the QP goes to ERR or RESET (contract I2).
     #[must_use]
     pub fn message_in_progress(&self) -> bool {

@@ -38,7 +38,7 @@ impl ResponderState {
         None
     }
 
-    /// Whether `poll_transmit` would have something (unless a READ's bytes are still fetched).
+    /// Returns true if `poll_transmit` would have something (unless a READ's bytes are still fetched).
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()

@@ -60,7 +60,7 @@ impl SavedAnswers {
         self.depth
     }
 
-    /// Whether a further READ or atomic may be taken: the entry it displaces must have been
+    /// Returns true if a further READ or atomic may be taken: the entry it displaces must have been
     /// answered (contract rocev2 7.6).
     pub(super) fn has_room(&self) -> bool {
         let oldest_is_answered =
@@ -150,7 +150,7 @@ impl SavedAnswers {
         }
     }
 
-    /// Whether the newest entry is the last thing before `expected`.
+    /// Returns true if the newest entry is the last thing before `expected`.
     pub(super) fn ends_at(&self, expected: Psn) -> bool {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }

@@ -136,7 +136,7 @@ impl Flow {
         crc.finalize()
     }
 
-    /// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+    /// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
     #[must_use]
     pub fn check(&mut self, payload_with_icrc: &[u8]) -> bool {
         self.difference(payload_with_icrc) == Some(0)
@@ -211,7 +211,7 @@ pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+/// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
 #[must_use]
 pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
     Flow::new(headers).check(payload_with_icrc)

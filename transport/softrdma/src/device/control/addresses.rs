@@ -26,7 +26,7 @@ pub(super) struct Addresses {
     gids: GidTable,
     /// The other devices of this user that share the addresses.
     host: Option<Arc<Host>>,
-    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     asks_host: bool,
     random: Random,
     /// Addresses of wildcard listeners that could not be opened, and were warned of.
@@ -166,7 +166,7 @@ impl Addresses {
         }
     }
 
-    /// Whether the device has the addresses of the host, which change, rather than those that the user named.
+    /// Returns true if the device has the addresses of the host, which change, rather than those that the user named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
     }
@@ -315,12 +315,12 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Whether the host's routing refuses packets from a loopback address to a peer on another host.
+/// Returns true if the host's routing refuses packets from a loopback address to a peer on another host.
 fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Whether the host has no route to a peer.
+/// Returns true if the host has no route to a peer.
 fn is_nowhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
 }

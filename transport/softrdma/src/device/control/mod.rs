@@ -58,7 +58,7 @@ pub(super) struct ControlInit {
     pub(super) events: Arc<AsyncEvents>,
     pub(super) random: Random,
     pub(super) guid: u64,
-    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     pub(super) asks_host: bool,
     /// The other devices of this user that share the addresses; none on a network in process.
     pub(super) host: Option<Arc<Host>>,

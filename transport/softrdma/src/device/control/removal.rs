@@ -15,7 +15,7 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
 /// How often a removable device looks whether it was taken away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Whether the device was removed, and how that is found out.
+/// State of the device's removal, and the means to detect it.
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl Removal {
         self.away.as_ref().map(|(_, next)| *next)
     }
 
-    /// Whether the operator has taken the device away, if it is time to look.
+    /// Returns true if the operator has taken the device away, if it is time to look.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let Some((files, next)) = &mut self.away else { return false };
         if *next > now {
@@ -50,7 +50,7 @@ impl Removal {
 }
 
 impl Control {
-    /// Whether the device was removed.
+    /// Returns true if the device was removed.
     pub(in crate::device) fn is_removed(&self) -> bool {
         self.removal.is_removed.load(Ordering::Acquire)
     }

@@ -58,7 +58,7 @@ impl LinkEndpoint {
         Ok(())
     }
 
-    /// Whether packets to the address reach us.
+    /// Returns true if packets to the address reach us.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
     }
@@ -105,7 +105,7 @@ impl LinkEndpoint {
         &mut self.outgoing
     }
 
-    /// Whether no packet waits for room at the link.
+    /// Returns true if no packet waits for room at the link.
     pub(super) fn is_idle(&self) -> bool {
         self.outgoing.len() == 0
     }
@@ -125,12 +125,12 @@ impl LinkEndpoint {
         self.link.arm()
     }
 
-    /// Whether datagrams wait at the link.
+    /// Returns true if datagrams wait at the link.
     pub(in crate::device) fn has_arrivals(&self) -> bool {
         self.link.has_arrivals()
     }
 
-    /// Whether receiving leaves the link armed.
+    /// Returns true if receiving leaves the link armed.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed()
     }

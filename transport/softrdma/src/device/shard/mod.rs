@@ -195,17 +195,17 @@ impl Shard {
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
     }
 
-    /// Whether something was found for control.
+    /// Returns true if something was found for control.
     pub(super) fn has_found(&self) -> bool {
         !self.resources.found.is_empty()
     }
 
-    /// Whether a message of another process waits for control.
+    /// Returns true if a message of another process waits for control.
     pub(super) fn has_messages(&self) -> bool {
         self.resources.outbox.has_messages()
     }
 
-    /// Whether QPs want service and the link has room.
+    /// Returns true if QPs want service and the link has room.
     pub(super) fn has_work(&self) -> bool {
         self.qps.ready() > 0 && self.link.is_idle()
     }
@@ -303,7 +303,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether the first packet at a QP stands in for the RTU of its connection.
+    /// If `awaits` is true, the first packet at a QP stands in for the RTU of its connection.
     pub(super) fn await_rtu(&mut self, number: u32, awaits: bool) {
         if let Some(qp) = self.qps.get_mut(number) {
             qp.await_rtu(awaits);

@@ -67,7 +67,7 @@ impl Neighbours {
         &self.directory
     }
 
-    /// Whether there is more than one shard.
+    /// Returns true if there is more than one shard.
     #[inline]
     pub(super) fn are_many(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 1
@@ -106,7 +106,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether something was handed to a shard.
+    /// Returns true if something was handed to a shard.
     pub(in crate::device) fn has_packets(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.has_items())
     }

@@ -81,12 +81,12 @@ impl MemberOutbox {
                 && self.waiting.iter().filter(|waiting| waiting.to == to).count() < MAX_WAITING_OF_ONE
     }
 
-    /// Whether a message of another member waits to be taken.
+    /// Returns true if a message of another member waits to be taken.
     pub(super) fn has_messages(&self) -> bool {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Whether nothing waits.
+    /// Returns true if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -105,7 +105,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Whether a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
+    /// Returns true if a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
     pub(super) fn is_soft(&self, pair: Pair) -> bool {
         let is_last = self.last_soft.as_ref().is_some_and(|flow| {
             let headers = flow.headers();
@@ -175,7 +175,7 @@ impl Peers {
     }
 }
 
-/// Whether a datagram belongs to a flow.
+/// Returns true if a datagram belongs to a flow.
 fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
     let headers = flow.headers();
     headers.source == datagram.source && headers.destination == datagram.destination
@@ -197,7 +197,7 @@ impl Identification {
         }
     }
 
-    /// Whether it is close enough after another (or, reordered, before it): within 64, and one more for
+    /// Returns true if it is close enough after another (or, reordered, before it): within 64, and one more for
     /// each millisecond in between, in which its sender may have served other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();

@@ -80,7 +80,7 @@ impl QpTable {
         }
     }
 
-    /// Whether it has a QP.
+    /// Returns true if it has a QP.
     #[inline]
     pub(super) fn contains(&self, number: u32) -> bool {
         self.entries.contains(number)

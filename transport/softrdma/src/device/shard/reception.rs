@@ -44,7 +44,7 @@ pub(super) struct HeldReceive {
 }
 
 impl HeldReceive {
-    /// Whether a message holds a receive, and of which SRQ.
+    /// Returns the SRQ of the receive that a message holds, if it holds one.
     pub(super) fn message(&self) -> Option<Option<SrqNumber>> {
         self.in_use.then_some(self.srq)
     }
@@ -92,7 +92,7 @@ impl ReceiveSource {
         }
     }
 
-    /// Whether the CQ of receives has lost a completion; an XRC SRQ has its own.
+    /// Returns true if the CQ of receives has lost a completion; an XRC SRQ has its own.
     pub(super) fn is_overflowed(&self) -> bool {
         match self {
             Self::Own { cq, .. } | Self::Basic { cq, .. } => cq.is_overflowed(),

@@ -59,7 +59,7 @@ impl Route {
         self.destination
     }
 
-    /// Whether a datagram has come from the one address to the other.
+    /// Returns true if a datagram has come from the one address to the other.
     pub(super) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
         is_same_address(&self.destination, &datagram.source)
             && is_same_address(&self.source, &datagram.destination)
@@ -82,7 +82,7 @@ impl Route {
         self.is_to_member = true;
     }
 
-    /// Whether the peer has proved to be a member of this host.
+    /// Returns true if the peer has proved to be a member of this host.
     pub(super) fn is_to_member(&self) -> bool {
         self.is_to_member
     }
@@ -95,7 +95,7 @@ impl Route {
     }
 }
 
-/// Whether two ports are at the same address.
+/// Returns true if two ports are at the same address.
 fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
     match (one, other) {
         (SocketAddr::V4(one), SocketAddr::V4(other)) => one.ip() == other.ip(),

@@ -33,7 +33,7 @@ pub(in crate::device) struct RemoteCall<'a> {
 
 /// The part of a TGT, executed here, that concerns the other processes that share it.
 pub(in crate::device) trait SharedTgt: Any + Debug + Send {
-    /// Whether a placement in another process is pending. Packets that arrive meanwhile are kept.
+    /// Returns true if a placement in another process is pending. Packets that arrive meanwhile are kept.
     fn is_waiting(&self) -> bool;
 
     /// Keeps a packet until the pending placement is answered; `joined` is whether it may have the payload of
@@ -59,7 +59,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// A packet is placed here. Called before the program can see it.
     fn note_placed(&self, serial: u64);
 
-    /// Whether this packet was placed by a process that has ended: it only remains to acknowledge it.
+    /// Returns true if this packet was placed by a process that has ended: it only remains to acknowledge it.
     fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool;
 
     /// Publishes the TGT's state. Before that nothing may leave that reveals what the state has become.

@@ -48,7 +48,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Whether it is the QP's present entry, which ends with that; otherwise it is a stale one.
+    /// Returns true if it is the QP's present entry, which ends with that; otherwise it is a stale one.
     pub(super) fn accept(self, scheduled: &mut Scheduled) -> bool {
         let current = scheduled.0 == Some(self.when);
         if current {

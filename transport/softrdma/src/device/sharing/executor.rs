@@ -348,7 +348,7 @@ impl SharedTgt for Executor {
     }
 }
 
-/// Whether a piece starts where another does.
+/// Returns true if a piece starts where another does.
 fn same(one: &ReadPiece, other: &ReadPiece) -> bool {
     (one.psn, one.srq, one.range, one.offset) == (other.psn, other.srq, other.range, other.offset)
 }

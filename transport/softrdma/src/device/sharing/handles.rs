@@ -67,7 +67,7 @@ impl Handles {
 }
 
 impl Sharing {
-    /// Whether a TGT of the host has the number: one that outlived its maker may have a number of a block
+    /// Returns true if a TGT of the host has the number: one that outlived its maker may have a number of a block
     /// that was given away again.
     pub(in crate::device) fn is_taken(&self, number: u32) -> bool {
         self.targets.find(number).is_some()

@@ -51,7 +51,7 @@ pub(super) struct Takeovers {
 pub(super) struct Due {
     /// Members that have died.
     pub(super) dead: Vec<MemberId>,
-    /// Whether to connect to the executors of other TGTs.
+    /// True if to connect to the executors of other TGTs.
     pub(super) watches: bool,
 }
 

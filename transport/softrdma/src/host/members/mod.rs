@@ -74,9 +74,9 @@ pub(crate) enum Received {
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<State>,
-    /// Whether a message is queued for the card, so that an idle card need not take the lock.
+    /// True if a message is queued for the card, so that an idle card need not take the lock.
     has_queued: AtomicBool,
-    /// Whether connections wait for descriptors or memory; so that asking takes no lock.
+    /// True if connections wait for descriptors or memory; so that asking takes no lock.
     is_short: Arc<AtomicBool>,
     /// Becomes readable when messages arrive; a simulated host has none.
     epoll: Option<Arc<Epoll>>,
@@ -164,7 +164,7 @@ impl Members {
         }
     }
 
-    /// Whether connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
+    /// Returns true if connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
@@ -210,7 +210,7 @@ impl Members {
         Some(received)
     }
 
-    /// Whether a message is queued for the card. For a caller in the turn in which messages are read.
+    /// Returns true if a message is queued for the card. For a caller in the turn in which messages are read.
     pub(crate) fn has_queued(&self) -> bool {
         self.has_queued.load(Ordering::Relaxed)
     }
@@ -240,7 +240,7 @@ impl Members {
         }
     }
 
-    /// Whether [`Members::receive`] may find something.
+    /// Returns true if [`Members::receive`] may find something.
     pub(crate) fn has_arrivals(&self) -> bool {
         match &self.lock().way {
             Way::Sockets(connections) => connections.is_readable(),

@@ -48,7 +48,7 @@ pub enum FaultPlanError {
 }
 
 impl FaultPlan {
-    /// Whether a datagram is longer than what the network carries.
+    /// Returns true if a datagram is longer than what the network carries.
     pub(super) fn is_too_long(&self, datagram: &[u8]) -> bool {
         self.longest != 0 && u64::try_from(datagram.len()).is_ok_and(|length| length > self.longest)
     }

@@ -18,7 +18,7 @@ pub(in crate::device) enum PathPolicy {
 pub(in crate::device::shard) struct Choice {
     /// The pair that its peer's packets may come from.
     pub(in crate::device::shard) pair: Option<usize>,
-    /// Whether the QP sends by it, too.
+    /// True if the QP sends by it, too.
     pub(in crate::device::shard) is_used: bool,
     /// Why not, if not.
     pub(in crate::device::shard) why: &'static str,

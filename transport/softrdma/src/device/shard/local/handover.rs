@@ -199,7 +199,7 @@ impl LocalPaths {
     }
 }
 
-/// Whether a device can have a shard of this index.
+/// Returns true if a device can have a shard of this index.
 fn is_shard(index: u8) -> bool {
     usize::from(index) < MAX_SHARDS
 }

@@ -49,7 +49,7 @@ impl LocalInit {
 pub(super) struct Room(AtomicUsize);
 
 impl Room {
-    /// Whether there may be one more, with a member that has some with the shard or none. Shards that ask at once may
+    /// Refuses one pair more beyond the limit; `has_pairs` is true if its member has some with the shard. Shards that ask at once may
     /// come to a few more than the limit.
     pub(super) fn check(&self, has_pairs: bool) -> Result<(), &'static str> {
         let limit = if has_pairs { MAX_PAIRS - FOR_OTHERS } else { MAX_PAIRS };

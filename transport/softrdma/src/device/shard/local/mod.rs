@@ -159,17 +159,17 @@ impl LocalPaths {
         self.epoch
     }
 
-    /// Whether QPs have to choose again, since this was called last.
+    /// Returns true if QPs have to choose again, since this was called last.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether QPs may not use the network.
+    /// Returns true if QPs may not use the network.
     pub(super) fn must_use_memory(&self) -> bool {
         self.policy == PathPolicy::Memory
     }
 
-    /// Whether a QP that does not use memory for this reason never will.
+    /// Returns true if a QP that does not use memory for this reason never will.
     pub(super) fn is_final(&self, why: &str) -> bool {
         self.partners.values().any(|known| known.again.is_none() && known.pair.is_none() && known.why == why)
     }
@@ -221,7 +221,7 @@ impl LocalPaths {
         Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why }
     }
 
-    /// Whether peers at an address can be reached through memory, for a device that must; or why not.
+    /// Refuses an address whose peers cannot be reached through memory, for a device that must use it.
     pub(super) fn check(&self, at: IpAddr) -> Result<(), &'static str> {
         if self.policy != PathPolicy::Memory {
             return Ok(());
@@ -326,7 +326,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Whether this is the process that made the areas; a child of a fork forgets them.
+    /// Returns true if this is the process that made the areas; a child of a fork forgets them.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -335,13 +335,13 @@ impl LocalPaths {
         is_own
     }
 
-    /// Whether there is no pair, and nothing that QPs have to be told.
+    /// Returns true if there is no pair, and nothing that QPs have to be told.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
     }
 
-    /// Whether rings are looked into at each turn.
+    /// Returns true if rings are looked into at each turn.
     pub(super) fn is_active(&self) -> bool {
         !self.active.is_empty()
     }
@@ -431,7 +431,7 @@ impl LocalPaths {
         }
     }
 
-    /// Whether there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
+    /// Returns true if there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
     /// when its pair has ended.
     pub(super) fn has_room(
         &mut self,
@@ -523,13 +523,13 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Whether it is better to look again than to sleep.
+    /// Returns true if it is better to look again than to sleep.
     pub(super) fn lingers(&self, now: Time) -> bool {
         let is_recent = |index: &usize| now.since(self.pairs[*index].heard()) < LINGER_NS;
         self.lingers && self.active.iter().any(is_recent)
     }
 
-    /// Whether QPs wait for room.
+    /// Returns true if QPs wait for room.
     pub(super) fn waits_for_room(&self) -> bool {
         !self.pairs.is_empty() && self.pairs.iter().any(|(_, pair)| !pair.waiting.is_empty())
     }

@@ -148,17 +148,17 @@ impl Pair {
         self.heard = now;
     }
 
-    /// Whether the other side's area is mapped.
+    /// Returns true if the other side's area is mapped.
     pub(super) fn has_other(&self) -> bool {
         !matches!(self.other, Other::Awaited)
     }
 
-    /// Whether the other side's area is the one of this number.
+    /// Returns true if the other side's area is the one of this number.
     pub(super) fn is_with(&self, area: u64) -> bool {
         matches!(self.other, Other::Mapped(_, number) if number == area)
     }
 
-    /// Whether it is this shard itself.
+    /// Returns true if it is this shard itself.
     pub(super) fn is_same(&self) -> bool {
         matches!(self.other, Other::Same)
     }
@@ -173,17 +173,17 @@ impl Pair {
         self.is_attached
     }
 
-    /// Whether packets may be sent.
+    /// Returns true if packets may be sent.
     pub(super) fn is_attached(&self) -> bool {
         self.is_attached
     }
 
-    /// Whether the other side has stopped taking packets.
+    /// Returns true if the other side has stopped taking packets.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Whether a packet of any length has room.
+    /// Returns true if a packet of any length has room.
     pub(super) fn has_room(&mut self) -> Result<bool, Nonsense> {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
@@ -237,7 +237,7 @@ impl Pair {
         self.heard
     }
 
-    /// Whether the other side has taken out all that it was shown.
+    /// Returns true if the other side has taken out all that it was shown.
     pub(super) fn is_drained(&self) -> bool {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
@@ -263,7 +263,7 @@ impl Pair {
         self.full = None;
     }
 
-    /// Whether a receiver that had stopped has taken everything out.
+    /// Returns true if a receiver that had stopped has taken everything out.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;

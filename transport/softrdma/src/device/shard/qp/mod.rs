@@ -157,7 +157,7 @@ impl Qp {
         &self.attributes
     }
 
-    /// Whether such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
+    /// Returns true if such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
     /// peer of a QP that has heard from a member of this host stays one: when it dies, its address and
     /// ports may become another user's.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
@@ -185,7 +185,7 @@ impl Qp {
         (self.requester.as_ref().map(Requester::counters), responder)
     }
 
-    /// Whether the first packet stands in for an RTU from now on.
+    /// If `awaits` is true, the first packet stands in for an RTU from now on.
     pub(super) fn await_rtu(&mut self, awaits: bool) {
         self.awaits_rtu = awaits;
     }
@@ -241,7 +241,7 @@ impl Qp {
         }
     }
 
-    /// Whether it completes into a CQ that has lost a completion, and still works.
+    /// Returns true if it completes into a CQ that has lost a completion, and still works.
     pub(super) fn has_overflowed(&self) -> bool {
         let sends = self.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
         (sends || self.reception.source().is_overflowed())

@@ -62,7 +62,7 @@ impl Qp {
         self.path = QpPath::default();
     }
 
-    /// Whether its peer's packets come through this pair.
+    /// Returns true if its peer's packets come through this pair.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
@@ -121,7 +121,7 @@ impl Qp {
         sent
     }
 
-    /// Whether it may have a packet to send.
+    /// Returns true if it may have a packet to send.
     #[inline]
     fn has_output(&self) -> bool {
         self.responder.as_ref().is_some_and(ResponderState::has_output)
@@ -164,7 +164,7 @@ impl Qp {
         self.route.as_ref().map(|route| route.destination().ip())
     }
 
-    /// Whether it is connected and works.
+    /// Returns true if it is connected and works.
     pub(in crate::device::shard) fn can_break(&self) -> bool {
         self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
     }

@@ -80,7 +80,7 @@ impl Qp {
         })
     }
 
-    /// Whether a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers a PSN that is outstanding.
     pub(in crate::device::shard) fn has_outstanding(&self, bth: &Bth) -> bool {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
     }
