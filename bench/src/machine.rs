@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the operating system reports.
+/// The machine as the operating system reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
     processor: String,

@@ -1,4 +1,4 @@
-//! What the macro knows of a type: how it is written.
+//! The macro's knowledge of a type: how it is written.
 
 use syn::{GenericArgument, PathArguments, Type};
 

@@ -1,4 +1,4 @@
-//! Who calls whom.
+//! Patterns: the targets that each node calls.
 
 use clap::ValueEnum;
 
@@ -26,7 +26,7 @@ impl Pattern {
         }
     }
 
-    /// The targets of each of so many nodes.
+    /// Returns the targets of each node.
     ///
     /// # Errors
     /// That it needs another number of nodes.

@@ -30,7 +30,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Files {
-    /// What --json has written.
+    /// Files that --json has written.
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
     /// The page.

@@ -51,7 +51,7 @@ macro_rules! services {
             }
         }
 
-        /// A node that serves so many of them.
+        /// Starts a node that serves the given number of them.
         pub(crate) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
             $(let builder = if $number < count {
                 builder.serve($module::EchoServer::new(Mirror))

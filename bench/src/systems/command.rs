@@ -1,4 +1,4 @@
-//! Runs a program that somebody else wrote: on a core, for a limited time, and never longer than this one.
+//! Runs another project's program: on a core, for a limited time, and never longer than this one.
 
 use crate::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// A server has so long to listen before its client starts; none of these programs says when it does.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
-/// What a program prints is read up to so many bytes of a line.
+/// Maximum bytes of a line that are read from a program.
 const LINE: u64 = 1 << 16;
 
 /// A running program, which ends when this is dropped.

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// One line of its CSV output: half round trips or sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
-    /// Of the rank that was asked for.
+    /// Percentile of the requested rank.
     percentile_us: f64,
     mean_us: f64,
     per_s: f64,

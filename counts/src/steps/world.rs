@@ -35,7 +35,7 @@ const MOST_TURNS: u64 = 1_000_000;
 /// During an exchange, connection managers and cards have a turn so often. A poller that has just woken leaves its
 /// card's work to the card for a few polls; would the card have a turn before each of these, it would take what arrives.
 const OTHERS_EVERY: u64 = 64;
-/// Where the server listens.
+/// Port of the server.
 const PORT: u16 = 7471;
 
 /// A machine, and until when it sleeps if it does.
@@ -44,7 +44,7 @@ struct Task {
     asleep: Option<Option<Time>>,
 }
 
-/// What the turns of one side have done so far.
+/// Work of one side's turns so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) turns: u64,
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// What its node is started with.
+    /// Returns the options of its node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -120,7 +120,7 @@ pub(crate) struct World {
     heap: &'static CountingAllocator,
     /// Times that neither poller had anything to do during an exchange, and time had to pass.
     pub(crate) stalls: u64,
-    /// Whose poller had the last turn of an exchange.
+    /// Side whose poller had the last turn of an exchange.
     last: Option<Side>,
 }
 
@@ -188,7 +188,7 @@ impl World {
         })
     }
 
-    /// What the turns of both sides have done so far, client first.
+    /// Returns the work of both sides' turns so far, client first.
     pub(crate) fn tallies(&self) -> [Tally; 2] {
         [0, 1].map(|at| {
             let Place { tally, passed, .. } = &self.places[at];
@@ -201,7 +201,7 @@ impl World {
         [0, 1].map(|at| self.places[at].passed.take_longest())
     }
 
-    /// Steps the pollers until at least so many more calls are done; returns how many were.
+    /// Steps the pollers until the given number of further calls is done; returns how many were.
     ///
     /// # Errors
     /// When calls fail, or do not end.
