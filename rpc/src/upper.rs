@@ -35,9 +35,9 @@ pub(crate) struct RpcPoller {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
-    /// Of the node's first poller.
+    /// Present on the node's first poller only.
     seeker: Option<Seeker>,
-    /// What runs the lookups of `seeker`, unless this is a simulation.
+    /// Runs the lookups of `seeker`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
     /// An empty list, for its room.
@@ -93,7 +93,7 @@ impl RpcPoller {
 
     fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
         let mut any = false;
-        // So may one that made it by a client which it shares.
+        // A task may have made the last call by a client that it shares, and read the clock for it.
         carrier.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
@@ -340,7 +340,7 @@ impl Upper for RpcPoller {
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
         self.inbox.occupant().turn_begins();
         let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
-        // What tasks call leaves in the turn in which they run.
+        // Calls of tasks leave in the turn in which the tasks run.
         let ran = self.run_ready(carrier);
         if ran {
             self.take_local(carrier);

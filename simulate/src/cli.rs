@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::plan::Pollers;
 use clap::Parser;
@@ -88,7 +88,7 @@ impl Cli {
         Ok(())
     }
 
-    /// How many runs at most.
+    /// Returns the maximum number of runs.
     pub(crate) fn runs(&self) -> u64 {
         match (self.runs, self.minutes, self.seed) {
             (Some(runs), ..) => runs,
@@ -98,7 +98,7 @@ impl Cli {
         }
     }
 
-    /// For how long runs begin.
+    /// Returns the time during which runs begin.
     pub(crate) fn time(&self) -> Duration {
         let seconds = self.minutes.map_or(f64::MAX, |minutes| minutes * 60.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

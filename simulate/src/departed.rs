@@ -1,4 +1,4 @@
-//! What must be true of requests as they leave their node.
+//! Rules for requests as they leave their node.
 //!
 //! A request has the time that its call has left, written when the frame is handed to the device and rounded up: it is 0
 //! only if the deadline had passed by then. The network shows each datagram here before anything happens to it;

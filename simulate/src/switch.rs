@@ -1,4 +1,4 @@
-//! Which deliberate fault is on, if this program was built with them.
+//! Choice of the deliberate fault, if this program was built with them.
 
 /// Switches a fault on in this thread.
 pub(crate) fn choose(name: Option<&str>) {

@@ -93,7 +93,7 @@ impl Line {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // What small calls lack, large ones lack too.
+            // If small calls lack it, large ones do too.
             let is_ahead = part == own || own == Part::Large || matches!(why, NoRoom::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);

@@ -192,7 +192,7 @@ impl Table {
     ) -> Result<bool, NoRoom> {
         let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
-            // By its hash it waits for the next session. An ordered call must not follow others there.
+            // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
             self.send(carrier, peer, pending, (Asked::from(pending.method), None, leaves))
         } else {
             Err(error)

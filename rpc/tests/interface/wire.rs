@@ -41,7 +41,7 @@ mod tests {
         async fn note(&self, _: String) {}
     }
 
-    /// What the decoder prints.
+    /// Output of the decoder.
     #[derive(Debug, Deserialize)]
     struct Counts {
         sent: BTreeMap<String, u64>,

@@ -60,7 +60,7 @@ impl Run {
 
     /// Starts two more nodes, with limits that `set` gives to each.
     pub(super) fn two_ends(&mut self, set: impl Fn(SimNode) -> SimNode) -> Option<[End; 2]> {
-        // That of a hostile peer may be the next one.
+        // A hostile peer's may be the next one.
         let host = self.nodes.len() + 1;
         let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
         let node = |host, pollers| {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
 
-/// How long the node is away.
+/// Time for which the node is away.
 const AWAY: Duration = Duration::from_secs(10);
 /// The pause of its caller between two calls: shorter than any pause between attempts that nobody answers.
 const BETWEEN: Duration = Duration::from_millis(50);

@@ -45,7 +45,7 @@ pub trait Bench: Send + Sync {
         true
     }
 
-    /// How a send over RC that is longer than its receive may complete.
+    /// Returns the possible completions of a send over RC that is longer than its receive.
     fn length_violation(&self) -> &[CompletionStatus] {
         &[CompletionStatus::RemoteInvalidRequest]
     }
@@ -55,7 +55,7 @@ pub trait Bench: Send + Sync {
         None
     }
 
-    /// How a send to an SRQ number that the target's domain does not have may complete. Devices
+    /// Returns the possible completions of a send to an SRQ number that the target's domain does not have. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {
         &[

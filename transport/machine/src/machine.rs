@@ -1,10 +1,10 @@
-//! What a machine is.
+//! The trait of machines.
 
 use std::any::Any;
 use std::io;
 use trunkline_verbs::Time;
 
-/// What a machine wants after a turn.
+/// Outcome of a machine's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Another turn: there is more to do, or it is half way to sleep.
@@ -45,7 +45,7 @@ pub trait Machine {
         false
     }
 
-    /// What a simulation may count in it between two turns; which type that is, the machine's crate
+    /// Returns the state that a simulation may count between two turns. Its type
     /// defines.
     fn inspect(&self) -> Option<Box<dyn Any>> {
         None

@@ -1,4 +1,4 @@
-//! What runs machines, and what they take from the world: time and randomness.
+//! The runtime of machines, and their sources of time and randomness.
 
 use crate::machine::MakeMachine;
 use crate::simulator::Simulator;

@@ -1,14 +1,14 @@
 //! Going to sleep without losing a wake-up.
 //!
 //! ```text
-//!   machine                                    whoever brings work
+//! machine                                    source of work
 //!   announce()                                 puts it into a queue
 //!   looks into every queue once more           wake(): a system call only if the machine sleeps
 //!   sleep(until)   -- or --   awake()
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as that of a completion channel. In a simulation
+//! A [`Sleeper`] also watches descriptors, such as a completion channel's. In a simulation
 //! there are neither descriptors nor system calls: the machine asks its channels itself.
 
 use crate::bell::Bell;

@@ -1,4 +1,4 @@
-//! Which fault is on in this thread.
+//! The fault that is on in this thread.
 
 use std::cell::{Cell, RefCell};
 

@@ -30,7 +30,7 @@ macro_rules! mutant {
     };
 }
 
-/// What [`mutant!`] expands to.
+/// Implementation of [`mutant!`].
 #[must_use]
 #[inline(always)]
 pub fn is_on(name: &'static str) -> bool {

@@ -1,4 +1,4 @@
-//! What is asked of a device once, when it is opened: its limits and capabilities.
+//! Limits and capabilities of a device, asked once, when it is opened.
 //!
 //! Two of them are tried, because devices do not report them: whether a device that announces XRC has
 //! XRC domains, and the size of its inline data.

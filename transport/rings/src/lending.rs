@@ -7,7 +7,7 @@
 //! What is lent counts as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
 //! lent: everyone takes from home.
 //!
-//! Home's lock comes before those of borrowers. Only home lends, so whoever has home's lock and finds that
+//! Home's lock comes before those of borrowers. Only home lends, so a thread that has home's lock and finds that
 //! home and each borrower have nothing knows that nothing is left at all.
 
 use core::fmt;
@@ -19,7 +19,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A queue that a part can be moved out of.
 pub trait Stock {
-    /// How many it holds.
+    /// Returns the number of items.
     fn len(&self) -> usize;
 
     /// Returns true if it holds none.
@@ -27,10 +27,10 @@ pub trait Stock {
         self.len() == 0
     }
 
-    /// Moves the oldest to the end of another one, so many at most and no more than have room there.
+    /// Moves the oldest items to the end of another store, up to a maximum and no more than have room there.
     fn shift(&mut self, into: &mut Self, most: usize);
 
-    /// An empty one of its kind, with room for so many.
+    /// Creates an empty store of its kind, with room for the given number of items.
     fn small(&self, room: usize) -> Self;
 }
 
@@ -50,7 +50,7 @@ pub struct Home<S> {
 /// See the module.
 pub struct Lending<S> {
     home: CachePadded<Mutex<Home<S>>>,
-    /// By borrower; made when it borrows for the first time.
+    /// Lent items, by borrower; made when it borrows for the first time.
     lent: [OnceLock<Box<CachePadded<Mutex<S>>>>; MAX_BORROWERS],
     batch: usize,
 }
@@ -116,14 +116,14 @@ impl<S: Stock> Lending<S> {
         home.stock.is_empty()
     }
 
-    /// How many are left, lent or not.
+    /// Returns the number of items that are left, lent or not.
     pub fn count(&self) -> usize {
         let home = lock(&self.home);
         let lent = self.lent.iter().filter_map(OnceLock::get).map(|lent| lock(lent).len());
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Brings back what is lent, so many at most.
+    /// Brings back lent items, up to a maximum.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());

@@ -38,7 +38,7 @@ fn feature(attributes: &[Attribute]) -> Option<String> {
 }
 
 struct Entry {
-    /// Which other crate defines it, if one does.
+    /// The other crate that defines it, if one does.
     origin: String,
     items: Vec<Item>,
 }

@@ -426,7 +426,7 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Closes this end: moves the QP to ERR and waits until each of its own receives is flushed.
+    /// Closes this end: moves the QP to ERR and waits until all of the receives posted here are flushed.
     pub(super) fn close(mut self) -> Verdict {
         // Answers the peer's DREQ if there was one; otherwise this is refused, which does not matter.
         let _ = self.id.disconnect();

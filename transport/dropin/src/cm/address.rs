@@ -1,4 +1,4 @@
-//! What an id's C structure shows of its addresses and of the path to its peer.
+//! Addresses of an id, and of the path to its peer, in its C structure.
 
 use super::fields::{DESTINATION, GIDS, Id, PATH, PATH_COUNT, PD, PORT, SOURCE, VERBS};
 use super::host::host;

@@ -21,7 +21,7 @@ unsafe impl Send for Known {}
 // SAFETY: neither C nor this library writes it after its creation, so shared reads do not race.
 unsafe impl Sync for Known {}
 
-/// What `verbs_device.ops` points to. Providers' libraries compare the address with that of their
+/// Target of `verbs_device.ops`. Providers' libraries compare the address with their
 /// own table and do not read it.
 static PROVIDER_OPS: [usize; 32] = [0; 32];
 

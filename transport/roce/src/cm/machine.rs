@@ -206,7 +206,7 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// A free comm id, never 0: that of the next index.
+    /// A free comm id, never 0: from the next index.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);

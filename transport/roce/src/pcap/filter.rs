@@ -1,4 +1,4 @@
-//! Which datagrams of a capture are RoCE.
+//! Selection of a capture's RoCE datagrams.
 //!
 //! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791.
 //! A datagram without that port counts as RoCE if it parses and its ICRC is right. From then on every

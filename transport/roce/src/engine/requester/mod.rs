@@ -13,7 +13,7 @@
 //!
 //! # Pieces of a READ
 //! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it
-//! down except to request less. So a READ is requested in pieces, each a READ request of its own to
+//! down except to request less. So a READ is requested in pieces, each a separate READ request to
 //! the peer, and the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from
 //! the request's first PSN: when a response is lost, the rest of its piece is requested again, and
 //! that is part of what the peer has saved (contract rocev2 7.24).
@@ -126,7 +126,7 @@ pub enum RequesterEvent {
     Drained,
 }
 
-/// What an answer did.
+/// Outcome of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
     /// It acknowledged something, or was a NAK for what is outstanding.

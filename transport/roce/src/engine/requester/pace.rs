@@ -1,4 +1,4 @@
-//! How much may be under way, in packets of the path MTU.
+//! Amount that may be under way, in packets of the path MTU.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::Kind;
@@ -41,7 +41,7 @@ impl Pace {
     }
 }
 
-/// What Linux counts for a full packet in a receive buffer: the next power of two that holds it and
+/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that holds it and
 /// its headers, and 256.
 fn buffer_bytes(mtu: u32) -> u32 {
     2 * mtu.max(512) + 256

@@ -1,4 +1,4 @@
-//! What is sent next, and how it looks on the wire.
+//! Choice of the next packet, and its form on the wire.
 
 use super::queue::Wqe;
 use super::{Requester, RequesterEvent};

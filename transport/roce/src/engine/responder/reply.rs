@@ -124,7 +124,7 @@ impl ResponderState {
                 return None;
             }
             // A duplicate of a READ whose response has arrived may come after its requester has told us
-            // to free the memory, so this is no error of its (contract rocev2 7.5).
+            // to free the memory, so the peer is not to blame (contract rocev2 7.5).
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
@@ -147,7 +147,7 @@ impl ResponderState {
         Some(Transmit { psn, retransmission: saved.is_replay })
     }
 
-    /// Sends the NAK that is due, unless the missing packets have arrived in the meantime.
+    /// Sends the pending NAK, unless the missing packets have arrived in the meantime.
     fn send_refusal(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);

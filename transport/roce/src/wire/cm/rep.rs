@@ -56,7 +56,7 @@ pub struct Rep {
     pub responder_resources: u8,
     /// Number of READs and atomics that the sender will have outstanding at most.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
+    /// Time that the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Acceptance of the alternate path, 2 bits.
     pub failover: u8,
