@@ -1,5 +1,5 @@
-//! A program that forks after it has opened the device: the child uses the device, with a background
-//! separate thread. Without the test harness, since a child would not have its threads.
+//! A program that forks after it has opened the device: the child uses the device, with a separate
+//! background thread. Without the test harness, since a child would not have its threads.
 //!
 //! In real time: processes and threads are what is tested.
 

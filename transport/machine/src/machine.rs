@@ -46,7 +46,7 @@ pub trait Machine {
     }
 
     /// Returns the state that a simulation may count between two turns. Its type
-    /// defines.
+    /// belongs to the machine's crate.
     fn inspect(&self) -> Option<Box<dyn Any>> {
         None
     }

@@ -27,7 +27,7 @@ use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// How long after the last poll the background machine takes over.
+/// Time after the last poll at which the background machine takes over.
 const TICK: Duration = Duration::from_millis(1);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);
@@ -93,7 +93,7 @@ struct ShardMachine {
     listens: bool,
 }
 
-/// Where the machine is in its cycle.
+/// Step of the machine's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// It finds out whose the work is.
@@ -106,7 +106,7 @@ enum Step {
     Sleep,
 }
 
-/// What it sleeps on.
+/// Manner in which it sleeps.
 enum Rest {
     Descriptors(Descriptors),
     /// In a simulation.

@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 256;
 #[derive(Debug, Clone)]
 pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
-    /// So many addresses were named by the user. Others are loopback addresses that were bound.
+    /// Number of addresses that the user named. Others are loopback addresses that were bound.
     named: Option<usize>,
     /// Those that the host does not have any more. Their indices stay, so that they are the same when they come back.
     gone: Vec<IpAddr>,

@@ -1,4 +1,4 @@
-//! Whose a shard's work is: the words between the program's pollers and the shard's background machine.
+//! Owner of a shard's work: the words between the program's pollers and the shard's background machine.
 //!
 //! Owns the words by which the work changes hands. While a program polls, the machine checks once per
 //! tick whether it still does, and packets do not wake it. When nobody has polled for a tick, or a
@@ -24,7 +24,7 @@ pub(super) struct Progress {
     watching: AtomicBool,
     /// When the sleeping machine wakes by itself.
     sleeps_until_ns: AtomicU64,
-    /// Which version of the link's descriptors it watches.
+    /// Version of the link's descriptors that it watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
     /// This process is a child that has no background thread yet.
@@ -80,7 +80,7 @@ impl Progress {
         }
     }
 
-    /// After a thread of the program has changed the shard, in its turn. `version` is that of the link's descriptors,
+    /// After a thread of the program has changed the shard, in its turn. `version` is the version of the link's descriptors,
     /// `deadline` when the shard wants to be called.
     pub(super) fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         let watched = self.watched_version.load(Ordering::Relaxed);

@@ -82,7 +82,7 @@ impl SoftDevice {
         self.core.present().is_err()
     }
 
-    /// What its objects share.
+    /// Returns the state that its objects share.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }

@@ -33,7 +33,7 @@ pub(super) struct FolderLock {
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Where the file returns to. The threads of a process exclude each other by this.
+    /// Place that the file returns to. The threads of a process exclude each other by this.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 

@@ -34,7 +34,7 @@ const SLOT: &str = "slot-";
 pub(crate) struct MemberId {
     /// Its place in the registry.
     pub(crate) slot: u16,
-    /// Which of the members that have had the slot, from 1.
+    /// Generation: the count of members that have had the slot, from 1.
     pub(crate) generation: u32,
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::Memory;
 
-/// Capacity of a member's inbox in bytes, like that of a socket's buffer.
+/// Capacity of a member's inbox in bytes, like a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
 
 /// A number of stores that is never reached.
@@ -47,7 +47,7 @@ impl Life {
         self.is_alive.store(false, Ordering::Relaxed);
     }
 
-    /// Ends it after so many more stores to shared memory.
+    /// Ends it after a number of further stores to shared memory.
     pub(crate) fn kill_after_stores(&self, stores: u64) {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
@@ -78,7 +78,7 @@ pub(super) enum Entry {
     Message {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,

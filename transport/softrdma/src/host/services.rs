@@ -1,4 +1,4 @@
-//! Which member listens for which CM service.
+//! Listeners for CM services among the members.
 //!
 //! Owns the claims on services across members. Lookups take no lock and make no system call; a claim is
 //! made under the lock.
@@ -70,7 +70,7 @@ impl Place {
 }
 
 impl Host {
-    /// Claims a service at an address; the unspecified address means every one, that of
+    /// Claims a service at an address; the unspecified address means every one, the one of
     /// IPv6 those of IPv4 too unless `is_family_only`. Claims of this member do not conflict.
     ///
     /// # Errors

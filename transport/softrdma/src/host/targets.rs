@@ -67,7 +67,7 @@ pub(crate) struct TargetRecord {
     start: usize,
 }
 
-/// What remains when a handle was closed.
+/// Remainder when a handle was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Other handles.
@@ -336,7 +336,7 @@ fn buffer(record: TargetRecord, index: usize) -> usize {
     record.start + BUFFERS + index * 8 * BUFFER_WORDS
 }
 
-/// Where a record of this number may be.
+/// Returns the possible places of a record of this number.
 fn places(number: u32) -> impl Iterator<Item = usize> {
     let first = (number.wrapping_mul(0x9e37_79b1) >> (32 - RECORDS_LOG)) as usize;
     (0..PROBES).map(move |probe| TABLE + (first + probe) % RECORDS * RECORD)

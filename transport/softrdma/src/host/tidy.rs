@@ -12,13 +12,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a folder without members is kept.
+/// Time for which a folder without members is kept.
 const UNUSED: Duration = Duration::from_secs(3600);
 /// Largest number of folders that one start examines, and that it removes: a folder has up to some
 /// thousand files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
-/// The prefix of a folder that is being removed. It is renamed first, so that whoever joins meanwhile makes a new
+/// The prefix of a folder that is being removed. It is renamed first, so that a process that joins meanwhile makes a new
 /// one; if the remover dies, the next start continues.
 const REMOVED: &str = "removed-";
 

@@ -23,7 +23,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where datagrams come from and go to.
+/// Source and destination of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ends {
     source: SocketAddr,
@@ -50,7 +50,7 @@ struct Entry {
     ends: usize,
     start: usize,
     length: usize,
-    /// Of a received datagram.
+    /// Origin of a received datagram.
     origin: Origin,
 }
 
@@ -72,12 +72,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a link knows of the sender of a received datagram.
+/// A link's knowledge about the sender of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
     /// It is a member of this host's registry, by the address and port that it sends from.
     pub(crate) is_member: bool,
-    /// What the process that received it found out by its ICRC, if it has judged it.
+    /// Verdict of the process that received it, by its ICRC, if it has judged it.
     pub(crate) verdict: Option<Verdict>,
 }
 

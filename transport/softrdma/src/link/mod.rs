@@ -49,7 +49,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// What is found out of a datagram by its ICRC.
+/// Verdict on a datagram by its ICRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is what its sender sent.

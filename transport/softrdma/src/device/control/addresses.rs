@@ -33,7 +33,7 @@ pub(super) struct Addresses {
     unopened: BTreeSet<IpAddr>,
 }
 
-/// What came of opening the addresses of a wildcard.
+/// Result of opening the addresses of a wildcard.
 #[derive(Debug)]
 pub(super) struct Opened {
     is_any: bool,
@@ -188,7 +188,7 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // What a peer sends to port 4791 arrives at the first shard.
+        // Packets that a peer sends to port 4791 arrive at the first shard.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?
@@ -221,7 +221,7 @@ impl Addresses {
     }
 
     /// The address that the host's routing would send from, if it names one. Refuses a link-local peer, and one that the host
-    /// has no route to, at all or from the address that is given; a network in process has no routing of its own.
+    /// has no route to, at all or from the address that is given; a network in process has no routing.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,

@@ -26,7 +26,7 @@ pub(in crate::device) struct Connections {
     next_number: u64,
     /// PSN of the next management datagram.
     psn: Psn,
-    /// For the ports and PSNs of endpoints.
+    /// Source of the ports and PSNs of endpoints.
     random: Random,
 }
 

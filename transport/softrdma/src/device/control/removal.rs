@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
 
-/// How often a removable device looks whether it was taken away.
+/// Interval at which a removable device checks whether it was taken away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// State of the device's removal, and the means to detect it.
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
-    /// What shows that it is to be removed, and when that is looked for next.
+    /// Files that show that it is to be removed, and the time of the next check.
     away: Option<(AwayFiles, Time)>,
 }
 

@@ -63,7 +63,7 @@ impl LinkEndpoint {
         self.opened.contains(&address)
     }
 
-    /// What packets from an open address are sent from.
+    /// Returns the source of packets from an open address.
     pub(super) fn source(&self, address: IpAddr) -> SocketAddr {
         self.link.source(address)
     }
@@ -162,12 +162,12 @@ impl LinkEndpoint {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
-    /// Of the packets that were added last.
+    /// Flow of the packets that were added last.
     flow: Option<Flow>,
 }
 
 impl Outgoing {
-    /// How many there are.
+    /// Returns the number of packets.
     pub(super) fn len(&self) -> usize {
         self.batch.len()
     }

@@ -92,7 +92,7 @@ const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 /// Batches of packets handled before other work gets its turn.
 const BATCHES_IN_TURN: usize = 4;
 
-/// What a shard is made with.
+/// Parts that a shard is made with.
 #[derive(Debug)]
 pub(super) struct ShardInit {
     pub(super) index: ShardIndex,
@@ -154,14 +154,14 @@ impl Shard {
         }
     }
 
-    /// Does the work that is due, by a thread that will soon call again: while packets come through memory, it looks
+    /// Does pending work, by a thread that will soon call again: while packets come through memory, it looks
     /// at the link less often.
     pub(super) fn poll(&mut self, now: Time) {
         let skips = self.local.is_active() && now.since(self.looked_at_link) < LOOK_AT_LINK_NS;
         self.work_with(now, !skips);
     }
 
-    /// Does the work that is due; returns whether more is due at once.
+    /// Does pending work; returns whether more is ready at once.
     pub(super) fn work(&mut self, now: Time) -> bool {
         self.work_with(now, true) || self.local.lingers(now)
     }
@@ -334,7 +334,7 @@ impl Shard {
         self.post_send(number, requests, now)
     }
 
-    /// Posts receives on an RC QP with a queue of its own.
+    /// Posts receives on an RC QP with a separate queue.
     pub(super) fn post_receive(
         &mut self,
         number: u32,

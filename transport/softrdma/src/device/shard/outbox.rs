@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Messages that wait at most.
 const MAX_WAITING: usize = 2048;
-/// Of those, for one member: one that takes none leaves room for the others.
+/// Limit for one member among those: one that takes none leaves room for the others.
 const MAX_WAITING_OF_ONE: usize = 1024;
 /// Buffers kept for the next messages.
 const MAX_SPARE: usize = 64;

@@ -1,4 +1,4 @@
-//! Whose ICRC may be solved for.
+//! Peers whose ICRC may be solved for.
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
 //! (contract rocev2 5.7). Our own kind sends 0; that is tried first. For other senders, a NIC or
@@ -96,7 +96,7 @@ impl Judge for Checker<'_> {
     }
 }
 
-/// What is known of senders.
+/// Knowledge about senders.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Pair, Peer>,
@@ -182,7 +182,7 @@ fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
 }
 
 impl Identification {
-    /// What a foreign peer's packet makes of it, and its verdict.
+    /// Returns the state of a foreign peer after its packet, and the verdict.
     fn after_foreign(self, last: Self, stray: Option<Self>) -> (Peer, Verdict) {
         let taken = Verdict::Taken { is_soft: false };
         if self.follows(last) {

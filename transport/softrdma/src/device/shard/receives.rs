@@ -68,7 +68,7 @@ impl<'a> Receives<'a> {
         self.rkey_pd
     }
 
-    /// Where they complete.
+    /// Returns the CQ in which they complete.
     pub(super) fn cq(&self) -> &'a CqRing {
         self.cq
     }

@@ -13,12 +13,12 @@ use crate::device::receive_queue::{ReceiveQueue, Taken};
 use std::sync::Arc;
 use trunkline_verbs::{Completion, CompletionOpcode, CompletionStatus, QpNumber, SrqNumber};
 
-/// Where a QP takes its receives from.
+/// Source of a QP's receives.
 #[derive(Debug)]
 pub(super) enum ReceiveSource {
     /// An INI receives nothing.
     None,
-    /// An RC QP with a queue of its own.
+    /// An RC QP with a separate queue.
     Own { queue: ReceiveQueue, pd: PdNumber, cq: Arc<CqRing> },
     /// An RC QP with a basic SRQ.
     Basic { srq: u32, pd: PdNumber, cq: Arc<CqRing> },

@@ -12,7 +12,7 @@ use trunkline_verbs::Time;
 #[derive(Debug, Default)]
 pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
 
-/// What a QP remembers of its place in the heap.
+/// A QP's record of its place in the heap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scheduled(Option<Time>);
 
@@ -31,7 +31,7 @@ impl Timers {
         self.0.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes out the next entry that is due.
+    /// Takes out the next entry whose time has come.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Due> {
         let Reverse((when, number)) = *self.0.peek().filter(|Reverse((when, _))| *when <= now)?;
         self.0.pop();

@@ -15,7 +15,7 @@ use crate::host::{Left, TargetRecord};
 use std::sync::Arc;
 use trunkline_verbs::{QpAttributes, Time, VerbsError};
 
-/// How often an executor that writes faster than we read is read.
+/// Attempts to read an executor that writes faster than we read.
 const TRIES: usize = 1000;
 
 /// Handles of this process on a TGT.

@@ -39,7 +39,7 @@ pub(crate) enum MemberMessage {
     Message {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) enum MemberMessage {
     Handover {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) enum MemberMessage {
     Lost(MemberId),
 }
 
-/// What [`Members::receive`] found.
+/// Result of [`Members::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A message of the kind that was asked for; its body is in the buffer.
@@ -86,12 +86,12 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     way: Way,
-    /// For the card, oldest first.
+    /// Messages for the card, oldest first.
     queued: VecDeque<MemberMessage>,
     spare: Vec<Vec<u8>>,
 }
 
-/// How messages are transported.
+/// Transport of messages.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -155,7 +155,7 @@ impl Members {
         }
     }
 
-    /// Makes sure that the death of a member will be reported as a loss; that of one that is dead
+    /// Makes sure that the death of a member will be reported as a loss; the death of one that is dead
     /// already is reported as well. Returns `false` when that is not possible now: call it again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
         match &mut self.lock().way {

@@ -14,7 +14,7 @@ pub struct FaultPlan {
     pub(super) duplicate: u64,
     pub(super) corrupt: u64,
     pub(super) delay: Duration,
-    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 is no limit.
+    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 means no limit.
     pub(super) longest: u64,
     pub(super) seed: u64,
 }

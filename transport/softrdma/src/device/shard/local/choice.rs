@@ -1,8 +1,8 @@
-//! What there is to say about paths: which ones a device may use, and which one a QP does.
+//! Paths: those that a device may use, and the one that a QP uses.
 
 use super::Refusal;
 
-/// Which paths a device may use.
+/// Paths that a device may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum PathPolicy {
     /// Memory where it can be shared, else the network.

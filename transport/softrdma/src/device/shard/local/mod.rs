@@ -18,12 +18,12 @@
 //! # From offer to use
 //! A QP's number shows its member and that one's shard. The first QP that is connected with one of theirs makes this side
 //! offer an area. The other side maps it and
-//! accepts with one of its own, or refuses. Each side writes into its area which area of the other it has mapped, and
+//! accepts with its own, or refuses. Each side writes into its area which area of the other it has mapped, and
 //! the other sends from then on. Until then, and whenever a pair ends, QPs use the network.
 //!
 //! # Looking
 //! Rings in which something came lately are looked into at each turn; the others are parked, and their senders wake
-//! this side by a message between members. It comes to the first shard, and whoever takes it there does the work of the
+//! this side by a message between members. It comes to the first shard, and the thread that takes it there does the work of the
 //! shard that it is for. Before the card sleeps, all are parked.
 
 mod choice;
@@ -58,7 +58,7 @@ const STALLED_NS: u64 = 100_000_000;
 /// When a pair that ended is made again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
-/// How long the background machine goes on looking after something came, before it sleeps.
+/// Time for which the background machine goes on looking after something came, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
 /// Why there is no pair with a member now.
@@ -71,7 +71,7 @@ struct Partner {
     shard: u8,
 }
 
-/// What is known of a partner.
+/// Knowledge about a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
@@ -121,7 +121,7 @@ pub(in crate::device) struct LocalPaths {
     counts: Counts,
 }
 
-/// What a look into a ring came to.
+/// Outcome of a look into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Packet,
@@ -179,7 +179,7 @@ impl LocalPaths {
         self.has_changed = true;
     }
 
-    /// Whose the peer of a QP is. TGTs that processes share belong to the first shard of whoever executes them.
+    /// Returns the owner of a QP's peer. TGTs that processes share belong to the first shard of their executor.
     fn partner_of(&self, peer: QpNumber, at: IpAddr) -> Option<Partner> {
         let host = self.host.as_ref()?;
         let number = peer.get();
@@ -408,7 +408,7 @@ impl LocalPaths {
         }
     }
 
-    /// What a pair holds is nothing that a member writes.
+    /// Ends a pair whose memory contains values that no member writes.
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);

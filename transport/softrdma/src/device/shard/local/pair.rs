@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
-//!        each word on a cache line of its own
+//!        each word on its own cache line
 //! ```
 //! `attached` is the number of the other side's area that this side has mapped: the other one may send from then on.
 
@@ -18,7 +18,7 @@ use trunkline_verbs::Time;
 
 /// Bytes of an area: what each side of a pair takes of memory.
 pub(super) const AREA_BYTES: usize = 64 << 10;
-/// Where the ring begins.
+/// Offset of the ring.
 const RING_AT: usize = 4096;
 const RING_BYTES: usize = AREA_BYTES - RING_AT;
 const ATTACHED: usize = 256;
@@ -28,7 +28,7 @@ pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
-/// Published at once when so many bytes wait, so that the other side copies them while more are written.
+/// Bytes that are published at once when they wait, so that the other side copies them while more are written.
 const PUBLISH_AT_BYTES: usize = 8 << 10;
 
 /// Words of each ring, by offset.
@@ -108,7 +108,7 @@ impl Theirs for Shown<'_> {
 }
 
 impl Pair {
-    /// Of an area of ours, before the other side has shown its own.
+    /// Creates a pair from an area of ours, before the other side has shown its own.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -131,7 +131,7 @@ impl Pair {
         Self { other: Other::Same, is_attached: true, ..Self::new(partner, own, number, now) }
     }
 
-    /// Who has the other side.
+    /// Returns the partner on the other side.
     pub(super) fn partner(&self) -> Partner {
         self.partner
     }

@@ -159,7 +159,7 @@ impl Qp {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Where its peer is.
+    /// Returns the peer's address.
     pub(in crate::device::shard) fn peer_address(&self) -> Option<IpAddr> {
         self.route.as_ref().map(|route| route.destination().ip())
     }
@@ -169,7 +169,7 @@ impl Qp {
         self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
     }
 
-    /// What it sends is lost.
+    /// Sends to nowhere: its packets are lost.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
         local: &mut LocalPaths,
