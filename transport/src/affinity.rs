@@ -1,4 +1,4 @@
-//! Which CPUs the process may use, and putting a poller on one of them.
+//! CPUs that the process may use, and placement of a poller on one of them.
 #![forbid(unsafe_code)]
 
 use crate::options::Pinning;

@@ -10,19 +10,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a peer has of one budget.
+/// A peer's part of one budget.
 #[derive(Debug)]
 pub(super) struct ByPeer {
     pub(super) account: Arc<Account>,
     pub(super) purse: Purse,
 }
 
-/// What a host has of one budget.
+/// A host's part of one budget.
 #[derive(Debug)]
 pub(super) struct ByHost {
     pub(super) accounts: Arc<HostAccounts>,
     pub(super) purse: Purse,
-    /// Of the units in use: those of what is set aside.
+    /// Units in use that were set aside.
     pub(super) set_aside: usize,
 }
 
@@ -69,7 +69,7 @@ impl ByHost {
             && budget.set_aside.could_reserve(units, budget.limit.set_aside())
     }
 
-    /// Puts back up to so many units of what is set aside; returns how many.
+    /// Puts back up to the given number of units that were set aside; returns the number.
     pub(super) fn put_back_set_aside(&mut self, units: usize, budget: &Budget) -> usize {
         let units = units.min(self.set_aside);
         if units > 0 {

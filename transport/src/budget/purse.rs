@@ -1,4 +1,4 @@
-//! Units of one account that one poller has: so many are reserved, and some of these in use.
+//! Units of one account that one poller has: a number are reserved, and some of these in use.
 //!
 //! Pollers write to an account only when a purse changes what it has reserved. The ways that may not do so are
 //! separate functions, short enough to be compiled into the paths of messages.
@@ -50,7 +50,7 @@ impl Purse {
         self.used -= units;
     }
 
-    /// Completes any other change. From now on so many units are kept that at most two portions are not in use; none
+    /// Completes any other change. From now on it keeps enough units that at most two portions are not in use; none
     /// without a look at each, if `is_watched`.
     pub(super) fn settle(&mut self, portion: usize, is_watched: bool) {
         self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * portion) };
@@ -90,7 +90,7 @@ impl Purse {
     }
 
     /// Returns true if all that is reserved is within a limit, but for what this poller would not use after it has taken
-    /// so many units that it has.
+    /// units that it has.
     #[inline]
     pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
         let unused = self.reserved - self.used - units;

@@ -21,13 +21,13 @@ use trunkline_mutants::mutant;
 /// Units that have to be free.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Of the peer's own limit; at least `of_all`.
+    /// Room of the peer's own limit; at least `of_all`.
     pub(super) of_peer: usize,
-    /// Of that of its host, and of what all may use.
+    /// Room of its host's limit, and of the limit for all.
     pub(super) of_all: usize,
 }
 
-/// Whose limit would be exceeded.
+/// Level of the limit that would be exceeded.
 #[derive(Debug, Clone, Copy)]
 enum Level {
     Peer,
@@ -35,7 +35,7 @@ enum Level {
     All,
 }
 
-/// What all peers use of one budget.
+/// Use of one budget by all peers.
 #[derive(Debug)]
 struct ByAll {
     published: Arc<Published>,
@@ -69,7 +69,7 @@ impl ByAll {
     }
 }
 
-/// What one poller has of a [`Budget`], or of `N` that it uses together.
+/// One poller's part of a [`Budget`], or of `N` that it uses together.
 #[derive(Debug)]
 pub struct Share<const N: usize = 1> {
     budgets: [Arc<Budget>; N],
@@ -90,7 +90,7 @@ struct Pocket {
     peer: Option<PeerKey>,
     leaves: Leaves,
     units: usize,
-    /// Who took one last that was not in the pocket.
+    /// Peer that took the last unit that was not in the pocket.
     last: Option<PeerKey>,
 }
 
@@ -147,7 +147,7 @@ impl Share {
         self.take_each(peer, [1], leaves)
     }
 
-    /// Puts back one unit that was taken by a use which leaves so much, into the pocket if it can be.
+    /// Puts back one unit that was taken by a use with these `leaves`, into the pocket if it can be.
     #[inline]
     pub fn put_back_one(&mut self, peer: PeerKey, leaves: Leaves) {
         let Pocket { peer: of, leaves: left, units, .. } = &mut self.pocket;
@@ -196,7 +196,7 @@ impl Share {
         used - self.in_pocket(peer)
     }
 
-    /// What is used by whom, next to what the owner itself counts.
+    /// Returns the use by each peer, next to the owner's own counts.
     #[must_use]
     pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         let [ledger] = self.ledgers([counted]);
@@ -227,7 +227,7 @@ impl<const N: usize> Share<N> {
         self.take_by_the_limits(peer, units, leaves)
     }
 
-    /// Takes units if they are reserved on all levels, and are certainly within what a use that leaves so much may take.
+    /// Takes units if they are reserved on all levels, and are certainly within the limit of a use with these `leaves`.
     #[inline(always)]
     fn take_reserved(&mut self, peer: PeerKey, units: [usize; N], leaves: Leaves) -> bool {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
@@ -366,7 +366,7 @@ impl<const N: usize> Share<N> {
         let portions = &budget.portions;
         by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
         by_host.purse.put_back(units, portions.per_host, &by_host.accounts.all);
-        // What is set aside comes first.
+        // Units that were set aside come first.
         let set_aside = by_host.put_back_set_aside(units, budget);
         by_all.set_aside -= set_aside;
         by_all.purse.put_back(units - set_aside, portions.in_all, &budget.general);
@@ -403,7 +403,7 @@ impl<const N: usize> Share<N> {
             let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
             let has_room = |at: usize| {
                 let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
-                // Of its own limit a peer needs more than a poller keeps reserved for it.
+                // Of its own limit, a peer needs more than a poller keeps reserved for it.
                 own.purse.used() == 0
                     || own.purse.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
                         && by_host[at].purse.has(of_all)
@@ -459,7 +459,7 @@ impl<const N: usize> Share<N> {
         self.settle(peer);
     }
 
-    /// What is used by whom, next to what the owner itself counts, of each budget.
+    /// Returns the use by each peer of each budget, next to the owner's own counts.
     pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
         let mut counted = counted.into_iter();
         array::from_fn(|at| {
@@ -510,7 +510,7 @@ impl<const N: usize> Drop for Share<N> {
     }
 }
 
-/// Who is charged: the peer itself.
+/// Returns the peer that is charged: itself.
 fn charged<const N: usize>(entries: &Entries<N>, peer: PeerKey) -> PeerKey {
     if !mutant!(another_peer_is_charged) {
         return peer;

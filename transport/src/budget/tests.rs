@@ -168,7 +168,7 @@ fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
         assert_eq!(taken(&mut share, peer(host, 1)), 16, "host {host}");
     }
     assert_eq!((budget.report().used, taken(&mut share, peer(11, 1))), (1024, 0));
-    // What is put back is first what was set aside.
+    // Units that were set aside are put back first.
     share.put_back(peer(3, 1), 16);
     assert_eq!(taken(&mut share, peer(11, 1)), 16);
     share.put_back(peer(3, 1), 128);
@@ -209,7 +209,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     }
 }
 
-/// By default, two replies of the largest size, which their peer READs, leave room for those to small calls.
+/// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
 #[test]
 fn large_replies_do_not_keep_small_calls_out() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1), 0);

@@ -167,7 +167,7 @@ impl ReceiveSlots {
         (posted, 0)
     }
 
-    /// The slot of a receive's work request number; `None` for that of a send.
+    /// The slot of a receive's work request number; `None` for a send's.
     pub(crate) fn slot_of(wr_id: u64) -> Option<u32> {
         (wr_id & RECEIVE_BIT != 0).then(|| u32::try_from(wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX))
     }
@@ -260,12 +260,12 @@ impl Received {
         matches!(self.content, Content::Lent(_))
     }
 
-    /// Returns true if it has memory of its own.
+    /// Returns true if it has separate memory.
     pub(crate) fn is_copied(&self) -> bool {
         matches!(self.content, Content::Copied(_))
     }
 
-    /// The same in memory of its own; the slot goes back now.
+    /// The same in separate memory; the slot goes back now.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }

@@ -10,7 +10,7 @@ pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
     /// Until the device goes; lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
-    /// Where the device sees the memory.
+    /// Address at which the device sees the memory.
     start: IoAddress,
     lkey: Lkey,
     slot_bytes: usize,
@@ -43,7 +43,7 @@ impl SlotRegion {
         self.slots
     }
 
-    /// Where a slot begins.
+    /// Returns the start of a slot.
     #[inline]
     pub(super) fn offset(&self, slot: u32) -> usize {
         usize::try_from(slot).unwrap_or(usize::MAX).wrapping_mul(self.slot_bytes)

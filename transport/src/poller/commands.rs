@@ -1,4 +1,4 @@
-//! What other machines ask of a poller, in order.
+//! Commands of other machines to a poller, in order.
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -70,7 +70,7 @@ pub(crate) struct Core {
     inbox: Inbox,
     batch: Batch,
     shutdown: Shutdown,
-    /// For lines about peers that misbehave.
+    /// Limit on log lines about peers that misbehave.
     log: LogLimit,
     /// When it looked at its timers last.
     scanned_ms: u64,

@@ -1,4 +1,4 @@
-//! How far shutting down has come: what a poller still waits for before it reports and ends.
+//! Progress of a shutdown: what a poller still waits for before it reports and ends.
 //!
 //! Until the CM machine has closed the sessions the upper half may send, also to new peers: what it has open at the
 //! beginning may need them to end.

@@ -30,7 +30,7 @@ pub(super) struct Target {
     poller: u16,
     /// The poller whose SRQ its messages take receives of.
     home: u16,
-    /// Where its trunk was found last.
+    /// Last known place of its trunk.
     trunk: Option<usize>,
     /// Its credit; none until the session is up.
     pair: Option<GrantId>,
@@ -41,7 +41,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// For what a poller of the peer sends in our session of that number. It holds no credit yet: whoever
+    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: whoever
     /// makes many sessions half must not take it from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }
@@ -70,7 +70,7 @@ impl Target {
         self.poller
     }
 
-    /// Where its trunk is in the poller's table, unless that has changed.
+    /// Returns the place of its trunk in the poller's table, unless that has changed.
     pub(super) fn trunk(&self) -> Option<usize> {
         self.trunk
     }
@@ -129,11 +129,11 @@ pub(super) struct Targets {
     places: BTreeMap<QpNumber, usize>,
     /// The one that was looked for last: frames come in runs.
     recent: Option<(QpNumber, usize)>,
-    /// Which of them have kept an early frame.
+    /// Targets that have kept an early frame.
     early: EarlyFrames,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
     unannounced: Vec<(QpNumber, Received)>,
-    /// Which of these TGTs have sent more than they may.
+    /// TGTs whose peers have sent more than they may.
     excessive: Vec<QpNumber>,
     /// Targets whose spender may need a credit frame.
     untold: Vec<QpNumber>,

@@ -97,7 +97,7 @@ pub(crate) struct Sinks {
 }
 
 impl Sinks {
-    /// For a trunk that may have so many READs outstanding.
+    /// Creates the sink of a trunk that may have the given number of READs outstanding.
     pub(crate) fn new(read_depth: u32) -> Self {
         Self { open: Slab::new(), unfed: VecDeque::new(), reading: VecDeque::new(), reads_out: 0, read_depth }
     }

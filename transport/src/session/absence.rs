@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// After so many failed attempts, about a minute, the absence is logged again.
+/// After this many failed attempts, about a minute, the absence is logged again.
 const TELL_EVERY: u32 = 64;
 
 /// State of the device: present, or away.
@@ -46,11 +46,11 @@ enum State {
     },
 }
 
-/// What the CM machine knows of the device's coming and going.
+/// The CM machine's knowledge of the device's coming and going.
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,
-    /// How the first one was opened, why that one, and why its kind of connections.
+    /// Options of the first opening, and the reasons for that device and its kind of connections.
     options: NodeOptions,
     why: (String, String),
     /// Peers that somebody wants a session with.

@@ -46,7 +46,7 @@ impl CmMachine {
         peer.source = Some(admitted.local);
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
-        // What ends an earlier session comes before the accept, the dials of the new one after it.
+        // Actions that end an earlier session come before the accept, the dials of the new one after it.
         let dials =
             actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
         let after = actions.split_off(dials);

@@ -28,10 +28,10 @@ pub(super) struct PeerSession {
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
-    /// What it wants to see in our requests.
+    /// Cookie that it wants to see in our requests.
     pub(super) cookie: Option<Cookie>,
     forget_at: Option<Time>,
-    /// What the indices say of it.
+    /// Timer as the indices have it.
     timer: Option<Time>,
     half_made: u32,
 }

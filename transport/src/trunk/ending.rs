@@ -45,7 +45,7 @@ impl Trunk {
         self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
     }
 
-    /// That its device may only share memory with peers, and does not with this one.
+    /// Returns the cause if its device may only share memory with peers, and does not with this one.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
         Some(PeerDown::NotShared(path.why))
@@ -131,7 +131,7 @@ impl Trunk {
         res.marked.remove(self.pipeline.slot());
     }
 
-    /// How a message on this trunk fails.
+    /// Returns the outcome of a failed message on this trunk.
     pub(super) fn failure(&self, may_have_arrived: bool) -> SendOutcome {
         let cause = match self.health {
             Health::Dying { cause, .. } => cause,

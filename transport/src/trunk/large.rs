@@ -220,7 +220,7 @@ impl Trunk {
     }
 }
 
-/// How long the peer may wait for memory: not past the deadline, and not so long that it seems to take nothing.
+/// Returns the time for which the peer may wait for memory: within the deadline, and not so long that it seems to take nothing.
 fn patience_ms(res: &Resources, message: &Outbound) -> u32 {
     let most = u64::from(PATIENCE_MS).min(res.shared.limits.stall_ms / 2);
     let left = message.deadline.map_or(most, |deadline| {

@@ -53,7 +53,7 @@ pub(crate) struct Trunk {
     /// Our number of its session.
     number: u32,
     health: Health,
-    /// By poller of the peer.
+    /// Lanes by poller of the peer.
     lanes: Vec<Lane>,
     /// The peer's incarnation.
     epoch: u64,
@@ -65,14 +65,14 @@ pub(crate) struct Trunk {
     /// Largest bundle that is sent to it, in bytes, and largest message in one; 0 if it takes none.
     max_bundle: usize,
     max_bundled: usize,
-    /// What waited for the session has been queued here.
+    /// True once the messages that waited for the session are queued here.
     is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
-    /// Which of the lanes' queues copies next.
+    /// Index of the lane whose queues copy next.
     next_copy: usize,
-    /// When the peer has been silent for so long that a keepalive is due, in milliseconds of the poller.
+    /// Time of the next keepalive to a silent peer, in milliseconds of the poller.
     keepalive_due_ms: u64,
     /// A keepalive is staged or in flight.
     keepalive_out: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Trunk {
 }
 
 impl Trunk {
-    /// The credits of each of its lanes, for whoever counts them.
+    /// The credits of each of its lanes, for a count.
     pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
         let peer = self.peer.address();
@@ -121,7 +121,7 @@ impl Trunk {
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
-            // The first keepalive is due at once: a QP waits longer for its first answer than for later ones, and a
+            // The first keepalive is sent at once: a QP waits longer for its first answer than for later ones, and a
             // peer that dies before it has sent anything must not be noticed later than others.
             keepalive_due_ms: res.time.now_ms(),
             keepalive_out: false,
@@ -149,7 +149,7 @@ impl Trunk {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
 
-    /// What has waited for the session is queued from now on.
+    /// Opens the trunk: messages that waited for the session are queued from now on.
     pub(crate) fn open(&mut self) {
         self.is_open = true;
     }
@@ -164,7 +164,7 @@ impl Trunk {
         self.lanes.iter().find_map(|lane| lane.heard)
     }
 
-    /// What the peer makes us hold.
+    /// Counts the resources that the peer holds.
     pub(crate) fn count(&self, counted: &mut Counted) {
         for lane in &self.lanes {
             counted.queued(self.peer, lane.waiting());

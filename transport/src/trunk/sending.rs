@@ -107,7 +107,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
-        // What staging marked is posted right here.
+        // Staged marks are posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)
     }
@@ -362,7 +362,7 @@ impl Trunk {
         let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
         known.spender.spend(res.time.now_ms());
         known.took(res.time.now_ms());
-        // What follows must not join an earlier one.
+        // Later messages must not join an earlier one.
         known.last = None;
         self.mark(res);
         Some(number)

@@ -121,7 +121,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a capacity of 0 or above the device's limit.
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 
-    /// Opens an XRC domain: that of the file's inode, or with `None` a new private one
+    /// Opens an XRC domain: the domain of the file's inode, or with `None` a new private one
     /// (contract A1 to A7).
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! a limit each check is two system calls. Called before large blocks are allocated, files are mapped and
 //! threads are started. It must never allocate.
 //!
-//! It is no lock: threads that allocate at the same time may together leave less. The limit of a control group is
+//! It does not lock: threads that allocate at the same time may together leave less. The limit of a control group is
 //! not known here; the kernel ends a process that exceeds it.
 
 use crate::heap_ffi;
@@ -174,7 +174,7 @@ pub fn return_large_blocks() {
     heap_ffi::return_large_blocks();
 }
 
-/// What counts against a limit, in KiB.
+/// Returns the memory that counts against a limit, in KiB.
 fn in_use_kib(limit: Limit) -> Option<u64> {
     let mut bytes = [0; STATUS_BYTES];
     let mut length = 0;

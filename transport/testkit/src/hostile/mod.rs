@@ -89,12 +89,12 @@ impl HostilePeer {
         Self(Changer::new(hostility, random))
     }
 
-    /// What leaves in place of a datagram that the peer's node sends; `None` if that leaves as it is.
+    /// Returns the packet in place of a datagram that the peer's node sends; `None` if that leaves as it is.
     pub fn outgoing(&mut self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |qp, srq, payload| self.0.outgoing(qp, srq, payload))
     }
 
-    /// What the peer's node receives in place of a datagram; `None` if it receives that as it is.
+    /// Returns the packet that the peer's node receives in place of a datagram; `None` if it receives that as it is.
     #[must_use]
     pub fn incoming(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |_, _, payload| self.0.incoming(payload))
