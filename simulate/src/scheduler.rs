@@ -116,7 +116,7 @@ impl Slot {
         }
     }
 
-    /// Returns true if it sleeps while work is due, and nobody is about to wake it.
+    /// Returns true if it sleeps while it has work, and nobody is about to wake it.
     fn is_forgotten(&self, now: Time, event: u64) -> bool {
         let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
         sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)

@@ -12,7 +12,7 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// The time that is left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then asks the next server for its time left: inherited, with a limit of an hour of its own, and
+    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate limit of an hour, and
     /// detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
     /// Hangs at the end of a chain of `depth` calls.

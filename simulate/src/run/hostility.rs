@@ -6,7 +6,7 @@
 //! | rule | broken when |
 //! |---|---|
 //! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
-//! | the session ends, but for that of a hoarder, which others can do without | not within its bound, or the end is logged with another cause |
+//! | the session ends, except for a hoarder's, which others can do without | not within its bound, or the end is logged with another cause |
 //! | it READs what it was sent | a READ of anything else is answered with bytes (`announced.rs`) |
 //! | it gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
 //! | everything comes back | when it is gone, anything of it is left at the node that it attacked |

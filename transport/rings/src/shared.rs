@@ -112,7 +112,7 @@ impl Producer {
         Self { written: Position::new(capacity), published: 0, consumed: 0, woken: 0 }
     }
 
-    /// Returns true if there is room for a message of so many bytes.
+    /// Returns true if there is room for a message of `length` bytes.
     ///
     /// # Errors
     /// [`Nonsense`].

@@ -31,7 +31,7 @@ impl Account {
         try_reserve(need).then_some(need)
     }
 
-    /// Returns true if so many units could be reserved now.
+    /// Returns true if `units` could be reserved now.
     pub(super) fn could_reserve(&self, units: usize, limit: usize) -> bool {
         self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
     }

@@ -63,7 +63,7 @@ impl ByHost {
         true
     }
 
-    /// Returns true if [`ByHost::take_set_aside`] could take so many units now.
+    /// Returns true if [`ByHost::take_set_aside`] could take `units` now.
     pub(super) fn could_take_set_aside(&self, units: usize, budget: &Budget) -> bool {
         self.accounts.set_aside.could_reserve(units, budget.limit.set_aside_per_host())
             && budget.set_aside.could_reserve(units, budget.limit.set_aside())

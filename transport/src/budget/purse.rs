@@ -26,7 +26,7 @@ impl Purse {
         self.reserved
     }
 
-    /// Returns true if so many units are reserved and not in use.
+    /// Returns true if `units` are reserved and not in use.
     #[inline]
     pub(super) fn has(&self, units: usize) -> bool {
         units <= self.reserved - self.used
@@ -38,7 +38,7 @@ impl Purse {
         self.used += units;
     }
 
-    /// Returns true if the end of the use of so many units needs no more than to be counted.
+    /// Returns true if the end of the use of `units` only has to be counted.
     #[inline]
     pub(super) fn keeps(&self, units: usize) -> bool {
         self.used - units >= self.least
@@ -89,21 +89,21 @@ impl Purse {
         self.take(units, portion, account, limit)
     }
 
-    /// Returns true if all that is reserved is within a limit, but for what this poller would not use after it has taken
-    /// units that it has.
+    /// Returns true if all reserved units are within a limit, except those that this poller would not use after it has taken
+    /// `units` from its reserve.
     #[inline]
     pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
         let unused = self.reserved - self.used - units;
         account.reserved() - unused <= limit
     }
 
-    /// Returns true if so many more units, of which some may not be reserved yet, are certainly within a limit.
+    /// Returns true if `units` more, of which some may not be reserved yet, are certainly within a limit.
     #[inline]
     pub(super) fn reaches(&self, units: usize, account: &Account, limit: usize) -> bool {
         account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
     }
 
-    /// Returns true if [`Purse::take`] could use so many more units now.
+    /// Returns true if [`Purse::take`] could use `units` more now.
     pub(super) fn could_take(&self, units: usize, account: &Account, limit: usize) -> bool {
         self.has(units) || {
             let missing = self.used.saturating_add(units) - self.reserved;

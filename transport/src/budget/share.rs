@@ -403,7 +403,7 @@ impl<const N: usize> Share<N> {
             let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
             let has_room = |at: usize| {
                 let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
-                // Of its own limit, a peer needs more than a poller keeps reserved for it.
+                // A peer needs more of its limit than a poller keeps reserved for it.
                 own.purse.used() == 0
                     || own.purse.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
                         && by_host[at].purse.has(of_all)

@@ -41,7 +41,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: whoever
+    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer that
     /// makes many sessions half must not take it from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }

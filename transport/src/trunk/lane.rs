@@ -114,7 +114,7 @@ impl Lane {
     }
 
     /// Returns true if a small message must wait until the peer has READ those that went before it. That is how order is kept
-    /// on this side, so that no peer can make another keep messages until they are due.
+    /// on this side, so that no peer can make another keep messages until their turn.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }

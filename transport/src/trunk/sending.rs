@@ -107,7 +107,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
-        // Staged marks are posted right here.
+        // Work that staging marked is posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)
     }

@@ -229,7 +229,7 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Returns true if the range is that of the next request (for a READ, its next piece) and the key is right.
+    /// Returns true if the range belongs to the next request (for a READ, its next piece) and the key is right.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];

@@ -64,7 +64,7 @@ pub struct Tuning {
     pub probe_floor_ns: u64,
     /// Probe after this many smoothed round trips.
     pub probe_round_trips: u32,
-    /// The ACK timeout is no shorter than this, in nanoseconds, within the room that the standard leaves:
+    /// Minimum ACK timeout, in nanoseconds, within the room that the standard leaves:
     /// from its nominal value to four times that (contract rocev2 7.22). Probes find losses long before;
     /// the timeout decides when a peer counts as dead, and one that waits for a processor does not.
     pub ack_floor_ns: u64,

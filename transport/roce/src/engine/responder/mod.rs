@@ -238,7 +238,7 @@ impl ResponderState {
     }
 
     /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`;
-    /// RESET forgets everything but the counts; ERR forgets pending packets (not the NAK of its own
+    /// RESET forgets everything but the counts; ERR forgets pending packets (not the NAK of the
     /// failure, with which it got there).
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.phase;
