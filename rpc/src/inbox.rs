@@ -191,7 +191,7 @@ impl Inbox {
     }
 
     /// Keeps a buffer for a later call.
-    pub(crate) fn rest(&self, mut buffer: Encoded) {
+    pub(crate) fn keep(&self, mut buffer: Encoded) {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
             let _ = self.spare.push(buffer);

@@ -25,7 +25,7 @@ mod account;
 mod entries;
 mod leaves;
 mod node;
-mod purse;
+mod reservation;
 mod share;
 mod tally;
 

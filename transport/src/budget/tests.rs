@@ -53,9 +53,9 @@ fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
 }
 
 proptest! {
-    /// Single units are taken and refused as they are without a pocket, and count as used by who has them.
+    /// Single units are taken and refused as they are without a cache, and count as used by who has them.
     #[test]
-    fn the_pocket_changes_nothing_but_what_it_costs(
+    fn the_cache_changes_nothing_but_what_it_costs(
         per_peer in 1_usize..2000,
         steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
     ) {
@@ -85,7 +85,7 @@ proptest! {
                     _ => {}
                 }
             }
-            share.settle_pocket();
+            share.settle_cache();
             prop_assert_eq!([A, B].map(|peer| share.used_by(peer)), used.map(|of| of[0] + of[1]));
             prop_assert_eq!(budget.report().used, plain_budget.report().used);
             prop_assert_eq!(share.ledger(BTreeMap::new()).used, plain.ledger(BTreeMap::new()).used);

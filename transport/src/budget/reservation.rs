@@ -1,21 +1,21 @@
-//! Units of one account that one poller has: a number are reserved, and some of these in use.
+//! Units of one account that one poller has reserved, and the part of them that is in use.
 //!
-//! Pollers write to an account only when a purse changes what it has reserved. The ways that may not do so are
+//! Pollers write to an account only when the number of reserved units changes. The ways that may not do so are
 //! separate functions, short enough to be compiled into the paths of messages.
 #![forbid(unsafe_code)]
 
 use super::account::Account;
 
-/// Units of one account that a poller has.
+/// Units of one account that a poller has reserved.
 #[derive(Debug, Default)]
-pub(super) struct Purse {
+pub(super) struct Reservation {
     reserved: usize,
     used: usize,
-    /// With fewer in use, more has to be done than to count: see [`Purse::settle`].
+    /// With fewer in use, more has to be done than to count: see [`Reservation::settle`].
     least: usize,
 }
 
-impl Purse {
+impl Reservation {
     /// Units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
@@ -103,7 +103,7 @@ impl Purse {
         account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
     }
 
-    /// Returns true if [`Purse::take`] could use `units` more now.
+    /// Returns true if [`Reservation::take`] could use `units` more now.
     pub(super) fn could_take(&self, units: usize, account: &Account, limit: usize) -> bool {
         self.has(units) || {
             let missing = self.used.saturating_add(units) - self.reserved;
