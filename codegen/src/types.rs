@@ -1,4 +1,4 @@
-//! The macro's knowledge of a type: how it is written.
+//! Types as the macro sees them: as they are written.
 
 use syn::{GenericArgument, PathArguments, Type};
 

@@ -20,7 +20,7 @@ const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Knowledge about one poller.
+/// Last observation of one poller.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     turn: u32,

@@ -22,7 +22,7 @@ pub(super) const LOST_NS: u64 = 20_000_000;
 /// Time for which a blocking server waits before it checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Manner in which the ends wait for a datagram.
+/// Wait mode for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receive {
     Polling,

@@ -46,7 +46,7 @@ enum State {
     },
 }
 
-/// The CM machine's knowledge of the device's coming and going.
+/// Presence of the device, as the CM machine tracks it.
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,

@@ -106,7 +106,7 @@ enum Step {
     Sleep,
 }
 
-/// Manner in which it sleeps.
+/// Sleep mode.
 enum Rest {
     Descriptors(Descriptors),
     /// In a simulation.

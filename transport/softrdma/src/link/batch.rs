@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A link's knowledge about the sender of a received datagram.
+/// Sender of a received datagram, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
     /// It is a member of this host's registry, by the address and port that it sends from.

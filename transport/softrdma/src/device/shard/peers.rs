@@ -96,7 +96,7 @@ impl Judge for Checker<'_> {
     }
 }
 
-/// Knowledge about senders.
+/// Known senders.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Pair, Peer>,

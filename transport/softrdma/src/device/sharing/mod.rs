@@ -65,7 +65,7 @@ use std::sync::Arc;
 use take_over::Takeovers;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
 
-/// This process's knowledge of shared TGTs.
+/// This process's shared TGTs.
 #[derive(Debug)]
 pub(super) struct Sharing {
     targets: Arc<Targets>,

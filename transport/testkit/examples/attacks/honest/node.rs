@@ -60,7 +60,7 @@ pub(crate) struct NodeArguments {
     /// Receives that each of its pollers keeps posted.
     #[arg(long, default_value_t = 512)]
     pub(super) depth: u32,
-    /// Manner of its misbehaviour.
+    /// Kind of misbehaviour.
     #[arg(long)]
     pub(super) hostile: Option<Hostility>,
 }

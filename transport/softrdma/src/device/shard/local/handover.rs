@@ -214,7 +214,7 @@ mod tests {
 
     const THEIRS: u64 = 500;
 
-    /// A shard's knowledge, another member, and the room for pairs.
+    /// A shard's paths, another member, and the room for pairs.
     struct Scene {
         _folder: crate::host::testing::Folder,
         local: LocalPaths,

@@ -71,7 +71,7 @@ struct Partner {
     shard: u8,
 }
 
-/// Knowledge about a partner.
+/// State of a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,

@@ -23,7 +23,7 @@ struct World {
     first_lives: bool,
     /// Published: the serial of the packet that is expected.
     published: u64,
-    /// The present executor's knowledge: expected serial, and whether it waits for the owner.
+    /// State of the present executor: expected serial, and whether it waits for the owner.
     expected: u64,
     waits: bool,
     /// Requests on their way to the owner, by the executor that sent them, oldest first.
