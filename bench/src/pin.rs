@@ -40,7 +40,7 @@ impl Pin {
     /// The cores, checked. Without a choice they are the first two that the process may use, if there are two.
     ///
     /// # Errors
-    /// That the process may not use one of them.
+    /// The process may not use one of them.
     pub(crate) fn cores(choice: Option<Self>) -> Result<Option<Cores>, String> {
         let usable = usable()?;
         match choice {

@@ -32,7 +32,7 @@ impl<'a> Run<'a> {
     /// Plans the run. `sizes` and `outstanding` count where the settings have none.
     ///
     /// # Errors
-    /// What cannot be measured.
+    /// The quantity that cannot be measured.
     pub(crate) fn new(
         measure: Measure,
         settings: &'a Settings,

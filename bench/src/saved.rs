@@ -74,7 +74,7 @@ impl Saved {
     /// Reads a file.
     ///
     /// # Errors
-    /// That it cannot be read or is not a result of this program, and why.
+    /// Fails if it cannot be read or is not a result of this program, with the reason.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");
@@ -93,7 +93,7 @@ impl Saved {
     /// Checks what is there; `name` is where it comes from.
     ///
     /// # Errors
-    /// What is missing or of another type, and where.
+    /// The value that is missing or of another type, and its place.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;

@@ -1,6 +1,6 @@
 //! Reads what callgrind writes.
 //!
-//! Of the format (valgrind's manual, "Callgrind Format Specification") it takes what counts need: the instructions of
+//! The parser takes what counts need of the format (valgrind's manual, "Callgrind Format Specification"): the instructions of
 //! each function by source file, so that inlined code counts where it was written, and what each caller's calls of
 //! a function cost.
 

@@ -20,7 +20,7 @@ impl Toolchain {
     /// Returns the toolchain of this machine and this build.
     ///
     /// # Errors
-    /// How to install valgrind, when it is missing.
+    /// Valgrind is missing; the text tells how to install it.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {

@@ -66,7 +66,7 @@ impl Cli {
     /// Refuses options that do not fit together.
     ///
     /// # Errors
-    /// What to change.
+    /// The change to make.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let (Some(seed), Some(runs)) = (self.seed, self.runs)
             && seed.checked_add(runs - 1).is_none()

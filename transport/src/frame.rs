@@ -18,8 +18,8 @@
 //! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
 //!
-//! Which poller sent a frame is known from the QP that it came through, its length from the completion, and the
-//! version from the session. Positions of credit travel modulo 2^16.
+//! The QP that a frame came through identifies its poller, the completion gives its length, and the
+//! session its version. Positions of credit travel modulo 2^16.
 #![forbid(unsafe_code)]
 
 use crate::sizes::BUNDLE_BYTES;

@@ -79,7 +79,7 @@ impl Hello {
     /// Refuses another version: its figures would be of another program.
     ///
     /// # Errors
-    /// Which it is.
+    /// Both versions.
     pub(super) fn check(&self) -> Result<(), String> {
         let own = Self::own();
         if *self == own {

@@ -86,7 +86,7 @@ struct Outcome {
 /// Compares, prints, and writes.
 ///
 /// # Errors
-/// That a file is not one of ours, that something became worse, or that the outcome cannot be written.
+/// Fails if a file is not one of ours, if something became worse, or if the outcome cannot be written.
 pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
     let began = Instant::now();
     let (before, after) = (Saved::read(&files.before)?, Saved::read(&files.after)?);

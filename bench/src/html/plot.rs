@@ -101,7 +101,7 @@ impl Plot {
     /// The SVG element.
     ///
     /// # Errors
-    /// That of the library, which has no reason to fail when it writes to memory.
+    /// The library's error, which has no cause when it writes to memory.
     pub(crate) fn svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(&mut svg).map_err(|error| format!("cannot draw \"{}\": {error}", self.title))?;

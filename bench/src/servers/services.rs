@@ -36,7 +36,7 @@ macro_rules! services {
             /// A client of the service with this number.
             ///
             /// # Errors
-            /// That there is no such service, or why it cannot be connected.
+            /// Fails if there is no such service, or if it cannot be connected, with the reason.
             pub(crate) fn connect(context: &PollerContext, server: SocketAddr, number: u16) -> Result<Self, Status> {
                 match number {
                     $($number => $module::EchoLocal::connect(context, server).map(Self::$module),)*

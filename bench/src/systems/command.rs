@@ -24,7 +24,7 @@ impl Running {
     /// Starts a program on a core. What it prints, to either output, is read line by line.
     ///
     /// # Errors
-    /// That it is not installed, or why it does not start.
+    /// Fails if it is not installed or does not start.
     pub(super) fn start(command: &mut Command, core: Option<usize>) -> Result<Self, String> {
         let name = Path::new(command.get_program());
         let name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();

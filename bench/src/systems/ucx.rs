@@ -28,7 +28,7 @@ struct Row {
 /// Measures messages over these transports.
 ///
 /// # Errors
-/// That it is not installed, or what it printed instead of a result.
+/// Fails if it is not installed, or prints something other than a result.
 pub(super) fn measure(measure: Measure, shape: &Shape, transports: &str) -> Result<Figures, String> {
     let run = |iterations: u64, rank: &str| run(measure, shape, transports, iterations, rank);
     let trial = run(TRIAL, "50")?;

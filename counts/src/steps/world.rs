@@ -6,7 +6,7 @@
 //!              datagrams have arrived for it, or a task or a command waits
 //! ```
 //!
-//! So a poller never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
+//! A poller therefore never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
 //! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
 
 use super::echo::EchoServer;

@@ -56,7 +56,7 @@ impl Running {
     /// The same, for at most so long.
     ///
     /// # Errors
-    /// Whether the thread panicked or was abandoned.
+    /// The thread panicked or was abandoned.
     pub fn join_within(self, limit: Duration) -> Result<(), NotJoined> {
         if let Some(thread) = &self.thread
             && !thread.handle.number().is_current()

@@ -86,7 +86,7 @@ impl<T> Handle<T> {
     /// object was not destroyed.
     ///
     /// # Errors
-    /// What `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
+    /// The error that `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
     pub(crate) fn destroy(
         &self,
         destroy: impl FnOnce(Live<'_, T>) -> c_int,

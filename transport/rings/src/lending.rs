@@ -4,7 +4,7 @@
 //! its own that only recalls contend for. A borrower takes from what it was lent; when that is used up it is
 //! lent more, and when nothing is left at home, what others were lent and have not used is recalled.
 //!
-//! What is lent counts as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
+//! Lent items count as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
 //! lent: everyone takes from home.
 //!
 //! Home's lock comes before those of borrowers. Only home lends, so a thread that has home's lock and finds that

@@ -104,7 +104,7 @@ impl Share {
     /// Takes units for a peer.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
         self.take_each(peer, [units], Leaves::Nothing)
@@ -113,7 +113,7 @@ impl Share {
     /// Takes units for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.take_each(peer, [units], leaves)
@@ -123,7 +123,7 @@ impl Share {
     /// poller's turn.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take_one(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
         let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
@@ -218,7 +218,7 @@ impl<const N: usize> Share<N> {
     /// Takes units of each budget for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub(super) fn take_each(
         &mut self,
@@ -404,7 +404,7 @@ impl<const N: usize> Share<N> {
     /// be gone to another poller afterwards.
     ///
     /// # Errors
-    /// Which limit would be exceeded.
+    /// The limit that would be exceeded.
     #[inline]
     pub(super) fn check(&mut self, peer: PeerKey, rooms: [Room; N]) -> Result<(), Exhausted> {
         if self.of.iter().all(ByAll::is_unused) {

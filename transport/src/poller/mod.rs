@@ -16,7 +16,7 @@
 //! | `carrier.rs` | what the upper half can ask for |
 //! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
 //!
-//! What one trunk has and does is in [`crate::trunk`]. Nothing here is shared but what
+//! The state and work of one trunk are in [`crate::trunk`]. Nothing here is shared but what
 //! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A poll takes the lock of the CQ.
 
 mod attach;

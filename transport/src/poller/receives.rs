@@ -1,7 +1,7 @@
 //! The way in: from completions to messages. Receives are reposted before anything is handled.
 //!
-//! Which peer and poller a frame comes from is known from the TGT it came through, never from
-//! what it claims. A peer that breaks the rules loses its session.
+//! The TGT that a frame came through identifies its peer and poller, not
+//! the claims in the frame. A peer that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -96,7 +96,7 @@ impl Target {
     /// The header of a frame that came to this poller.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(super) fn parse(res: &Resources, frame: &Received) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
         if u16::from(header.target) != res.index.0 {

@@ -1,6 +1,6 @@
 //! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or the reason why not.
 //!
-//! What may be accepted is judged in `requests.rs`; which session it belongs to, by the peer's machine.
+//! `requests.rs` judges requests; the peer's machine assigns them to sessions.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;

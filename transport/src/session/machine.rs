@@ -20,12 +20,12 @@
 //! a session before the next attempt gets that failure again at once, unless it asks to wait; the attempt
 //! begins when its time has come and a caller wants a session. A caller that comes while an attempt is under way waits for it.
 //!
-//! Of a session's INIs the first is dialled alone, the others when the peer has shown that it is there: by
+//! The first of a session's INIs is dialled alone, the others when the peer has shown that it is there: by
 //! answering it, or by a cookie. So a request makes this node send one request, whatever its address.
 //!
 //! Requests come here only when their sender has proved its address (`requests.rs`).
 //!
-//! Which request belongs to what is decided by names. A node numbers its sessions, and has an epoch for each peer;
+//! Requests are matched by names. A node numbers its sessions, and has an epoch for each peer;
 //! (epoch, number) is never reused for another. A dial-back echoes the name it answers. So:
 //!
 //! | request | our session | done |
@@ -248,7 +248,7 @@ impl Machine {
     /// accepts.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer instead.
     pub(crate) fn request(
         &mut self,
         now: Time,

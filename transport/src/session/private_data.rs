@@ -280,7 +280,7 @@ impl Hello {
     /// Out of private data.
     ///
     /// # Errors
-    /// What to answer instead of a welcome.
+    /// The answer instead of a welcome.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(37).copied())?;
         let read = || -> Option<Self> {
@@ -332,7 +332,7 @@ impl Welcome {
     /// Out of private data.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(6).copied())?;
         let read = || -> Option<Self> {

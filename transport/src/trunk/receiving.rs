@@ -14,7 +14,7 @@ impl Trunk {
     /// being taken down its sender may believe that it arrived, if its lane has begun.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(crate) fn hear(
         &mut self,
         res: &mut Resources,
@@ -52,7 +52,7 @@ impl Trunk {
     /// Takes the contents of a frame from the peer's poller `lane`, unless it is a message.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(crate) fn frame(
         &mut self,
         res: &mut Resources,

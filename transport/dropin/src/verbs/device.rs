@@ -62,7 +62,7 @@ fn known() -> Result<&'static Known, Errno> {
 /// The process's one device, as C holds it.
 ///
 /// # Errors
-/// What the provider returned for its list of devices.
+/// The error that the provider returned for its list of devices.
 pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     let known = known()?;
     Ok((&raw const known.device.device).cast_mut())

@@ -79,7 +79,7 @@ impl Areas {
     /// Creates the maker for a member of this host.
     ///
     /// # Errors
-    /// What the system lacks.
+    /// The feature that the system lacks.
     pub(crate) fn new(host: &Host) -> Result<Self, &'static str> {
         match host.life() {
             Some(life) => Ok(Self(Kind::Simulated(Arc::clone(life)))),
@@ -101,7 +101,7 @@ impl Areas {
     /// Makes an area of zeros, and the handle by which another member maps it.
     ///
     /// # Errors
-    /// What the system, or a limit of this process, lacks.
+    /// The resource that the system, or a limit of this process, lacks.
     pub(crate) fn make(&self, length: usize) -> Result<(OwnArea, AreaHandle), &'static str> {
         has_room(length)?;
         match &self.0 {

@@ -1,6 +1,6 @@
 //! Owner of UDP port 4791 at an address, by the kernel's reports in `/proc`.
 //!
-//! For the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
+//! Used for the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
 //! of the other process but its links and its environment, and waits for nobody.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Programs that run with standard streams closed.
 //!
-//! Which streams are closed is a matter of a whole process, so the tests start this binary again (`play`).
+//! Closed streams concern a whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, part};

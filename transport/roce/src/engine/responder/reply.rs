@@ -46,7 +46,7 @@ impl ResponderState {
 
     /// Appends one more acknowledgement of everything that was taken so far; `None` if nothing was.
     ///
-    /// For a QP that is about to stop: its program may exit after the last message, and then nobody
+    /// Called for a QP that is about to stop: its program may exit after the last message, and then nobody
     /// repeats an acknowledgement that gets lost. To a peer the copies are stale acknowledgements,
     /// which it ignores (contract rocev2 7.18). If the last request was a READ or atomic, its response
     /// is the acknowledgement and cannot be repeated so.

@@ -16,7 +16,7 @@
 //! | soft | taken | refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! So a foreign peer that has left its window is known again with the second of two packets that follow
+//! A foreign peer that has left its window is known again with the second of two packets that follow
 //! each other. What is unsure is dropped, except where its content is proof in itself: management
 //! datagrams, and acknowledgements of a PSN that is outstanding at the QP that they name. An
 //! acknowledgement may be a fatal NAK, which is sent only once. Everything else comes again by
