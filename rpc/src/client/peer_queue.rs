@@ -93,7 +93,7 @@ impl PeerQueue {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // If small calls lack it, large ones do too.
+            // A limit that small calls exceed stops large ones too.
             let is_ahead = part == own || own == Part::Large || matches!(why, NoRoom::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);
