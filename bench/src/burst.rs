@@ -1,6 +1,6 @@
 //! Many calls at once, each by a task of tokio: how long they take together, and how much memory they need.
 //!
-//! Each of the two parts is a process of its own, this program again, so that neither has memory of the other: the calls,
+//! Each of the two parts is a separate process, this program again, so that neither has memory of the other: the calls,
 //! and as many tasks that wait for a timer in place of a call.
 
 use crate::client::Kind;
@@ -27,7 +27,7 @@ const PAYLOAD: &[u8] = &[0x5a; 64];
 /// A timer in place of a call.
 const TIMER: Duration = Duration::from_secs(1);
 
-/// How many calls, and how.
+/// Number of calls, and their settings.
 #[derive(Debug, Args)]
 pub(crate) struct Burst {
     /// Calls that are made at once, 64 bytes there and back.
@@ -36,7 +36,7 @@ pub(crate) struct Burst {
     /// Time limit of each.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Path of the packets; with `process` the memory is that of client and server.
+    /// Path of the packets; with `process` the memory covers client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Process)]
     link: LinkFlag,
     /// Also write the results to this file.
@@ -58,17 +58,17 @@ enum Part {
     Timers,
 }
 
-/// What one part prints, as JSON.
+/// Output of one part, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     succeeded: u32,
-    /// By the name of the status.
+    /// Failed calls, by the name of the status.
     failed: Vec<(String, u32)>,
     seconds: f64,
     grown_bytes: u64,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
@@ -219,7 +219,7 @@ fn timers(burst: &Burst) -> Result<Outcome, Failure> {
     Ok(ends?)
 }
 
-/// Starts so many tasks at once; returns how they ended, and how much the process has grown.
+/// Starts the tasks at once; returns how they ended, and how much the process has grown.
 fn grow<F>(tasks: u32, task: impl Fn() -> F) -> Result<Outcome, String>
 where
     F: Future<Output = Result<(), Code>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::across::{Host, Orders};
 use crate::burst::Burst;
@@ -68,7 +68,7 @@ pub(crate) struct Cli {
     pub(crate) settings: Settings,
 }
 
-/// What is measured.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The time of a call: by default 64 bytes there and back, one at a time.
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Bandwidth(Settings),
     /// The time of small calls next to large ones.
     Fair(fair::Load),
-    /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
+    /// Many calls at once, each by a task of tokio: their time, and their memory next to the memory of timers.
     Burst(Burst),
     Compare(Comparison),
     /// Calls to several peers, over several pollers and services, and how long sessions take to come up.
@@ -99,7 +99,7 @@ pub(crate) enum Command {
     ServeFleet(ServeFleet),
 }
 
-// How it is measured. A doc comment would replace the description of the program.
+// A doc comment would replace the description of the program.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
     /// Path of the packets.
@@ -158,7 +158,7 @@ pub(crate) struct Settings {
     pub(crate) nodes: Nodes,
 }
 
-/// What the server process of `scale` is started with.
+/// Arguments of the server process of `scale`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeFleet {
     #[arg(long, value_enum)]

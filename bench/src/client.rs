@@ -12,7 +12,7 @@ use trunkline::{Bytes, Node, PollerIndex, block_on};
 /// Most calls under way by threads: each needs one.
 pub(crate) const MOST_THREADS: usize = 256;
 
-/// Who makes the calls.
+/// Kind of caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Tasks on the client node's poller.
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// What the workers of a measurement do: each has one call under way at a time.
+/// Work of a measurement's workers: each has one call under way at a time.
 pub(crate) trait Job: Send + Sync + 'static {
     /// Makes calls until the measurement is over.
     async fn work(&self, calls: &impl Calls);
@@ -78,7 +78,7 @@ impl Client {
         &self.client
     }
 
-    /// Where the server listens.
+    /// Returns the address of the server.
     pub(crate) const fn server(&self) -> SocketAddr {
         self.server
     }
@@ -93,7 +93,7 @@ impl Client {
         measurement.finish()
     }
 
-    /// Has so many workers do a job, and waits until all have ended.
+    /// Runs a job on the given number of workers, and waits until all have ended.
     ///
     /// # Errors
     /// Why one could not.

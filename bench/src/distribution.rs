@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Distribution(BTreeMap<String, u64>);
 
 impl Distribution {
-    /// Of these times. Quantiles above which less than one time would be are left out, apart from the longest.
+    /// Creates the distribution of times. Quantiles above which less than one time would be are left out, apart from the longest.
     pub(crate) fn of(times: &Histogram<u64>) -> Self {
         let low = ["0", "0.1", "0.25", "0.5", "0.75"].into_iter().map(str::to_owned);
         let digits = |nines: usize| ["", "5", "75"].map(|end| format!("0.{}{end}", "9".repeat(nines)));

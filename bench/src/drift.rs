@@ -3,7 +3,7 @@
 //! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
 //! by more than [`MOST`], the measurement in between is dropped and repeated.
 
-/// The larger of the two samples may be so many times the smaller.
+/// Largest ratio of two samples that does not count as drift.
 pub(crate) const MOST: f64 = 1.4;
 /// A measurement is repeated so often; the last one counts whatever the samples are.
 const REPEATS: u32 = 3;
@@ -13,7 +13,7 @@ const REPEATS: u32 = 3;
 pub(crate) struct Kept<T> {
     pub(crate) value: T,
     pub(crate) dropped: u32,
-    /// Whether the samples of the result itself still differed too much.
+    /// True if the samples of the result itself still differed too much.
     pub(crate) drifted: bool,
 }
 

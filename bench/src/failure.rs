@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What went wrong.
+/// A failure of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Wrong usage, or something cannot be measured here.

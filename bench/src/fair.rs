@@ -24,7 +24,7 @@ const FOUR_PIECES: f64 = (4 << 20) as f64;
 /// Time limit of a large call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many large calls, and for how long.
+/// Number of large calls, and duration.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
     /// Large calls under way at a time.
@@ -46,14 +46,14 @@ pub(crate) struct Load {
     nodes: Nodes,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
     large: usize,
     large_bytes: usize,
     large_failed: u64,
-    /// Of the large calls, in both directions.
+    /// Rate of the large calls, in both directions.
     bytes_per_s: f64,
     small_calls: u64,
     rtt_p50_ns: u64,
@@ -62,7 +62,7 @@ struct Results {
     four_pieces_ns: f64,
 }
 
-/// Measures small calls while large ones are under way, and prints their times next to that of four pieces at the
+/// Measures small calls while large ones are under way, and prints their times next to the time of four pieces at the
 /// bandwidth that the large ones had meanwhile.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! What other systems report.
+//! Figures that other systems report.
 
-/// What one measurement of a system comes to. Programs that others wrote do not report everything.
+/// Results of one measurement of a system. Programs that others wrote do not report everything.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Figures {
     /// Nanoseconds of a round trip.

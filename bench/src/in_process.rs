@@ -8,7 +8,7 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::Folder;
 use trunkline_transport::NodeOptions;
 
-/// What such nodes share.
+/// State that such nodes share.
 #[derive(Debug)]
 pub(crate) struct Host {
     hub: Arc<Hub>,

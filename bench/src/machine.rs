@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the operating system reports.
+/// The machine as the operating system reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
     processor: String,
@@ -67,7 +67,7 @@ fn named(text: &str) -> String {
 /// Resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
 ///
 /// # Errors
-/// That the operating system does not say.
+/// The operating system does not tell.
 pub(crate) fn memory(field: &str) -> Result<u64, String> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;

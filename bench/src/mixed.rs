@@ -31,10 +31,10 @@ use trunkline_testkit::output;
 
 mod members;
 
-/// How long the cache line is sampled before and after a measurement.
+/// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
 
-/// What is mixed, and how it is measured.
+/// The mix, and how to measure it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
@@ -74,7 +74,7 @@ struct Mixture {
     members: Vec<Member>,
     watch: Stopwatch,
     recorders: Mutex<Recorders>,
-    /// Which member is next: a sequence without chance, so that each has its share in every measurement.
+    /// The next member: a sequence without chance, so that each has its share in every measurement.
     next: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ struct OfMember {
     alone: Summary,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
@@ -103,7 +103,7 @@ struct Results {
     seconds: f64,
     link: &'static str,
     machine: Machine,
-    /// Of the mix, all members together.
+    /// Rate of the mix, all members together.
     calls_per_s: f64,
     /// Payloads, in both directions unless calls are one-way.
     bytes_per_s: f64,
@@ -261,7 +261,7 @@ impl Mixture {
         self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of each member.
+    /// Returns the sample of each member.
     fn finish(&self) -> Result<Vec<Sample>, String> {
         let mut recorders = self.recorders();
         std::mem::replace(&mut recorders.all, Recorder::new(0)).finish()?;

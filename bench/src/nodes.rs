@@ -1,4 +1,4 @@
-//! What the command line asks for of the two nodes, and of the link between them.
+//! Options for the two nodes, and for the link between them.
 
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ impl LinkFlag {
         }
     }
 
-    /// Whether the environment lets packets take this link, which a server process could not explain.
+    /// Refuses a link that the environment rules out, which a server process could not explain.
     ///
     /// # Errors
     /// Why not.
@@ -44,7 +44,7 @@ impl LinkFlag {
         Ok(())
     }
 
-    /// A node of a process of its own, whose packets to another process of this host take this link. Everything else comes from
+    /// A node of a separate process, whose packets to another process of this host take this link. Everything else comes from
     /// the environment.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl LinkFlag {
 /// A link, as it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkFlag {
-    /// What TRUNKLINE_LINK asks for, by default shared memory; floors and results are those of the link that it comes to.
+    /// The value of TRUNKLINE_LINK, by default shared memory; floors and results use the link that it leads to.
     Auto,
     /// UDP sockets of the loopback interface.
     Udp,

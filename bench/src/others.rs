@@ -1,4 +1,4 @@
-//! How busy other programs keep the machine during a run.
+//! Load that other programs put on the machine during a run.
 //!
 //! A compiler that runs next to a measurement makes it slower by more than any change to the program, and in all
 //! repetitions alike, so that no statistics over them notices it.
@@ -23,7 +23,7 @@ impl Others {
         Self { began: Instant::now(), ticks: ticks() }
     }
 
-    /// How many cores other programs have used since then, on average; 0.5 is half of one. With what the host took away. Nothing
+    /// Returns the cores that other programs have used since then, on average; 0.5 is half of one. Includes what the host took away. `None`
     /// if the operating system does not report it.
     pub(crate) fn cores(&self) -> Option<f64> {
         let ticks = ticks()?.saturating_sub(self.ticks?);
@@ -45,7 +45,7 @@ fn ticks() -> Option<u64> {
     Some(all.saturating_sub(of_family(&processes.collect(), std::process::id())))
 }
 
-/// Of the first line of `/proc/stat`: user, nice, system and steal. Interrupts are left out, because those of our own packets
+/// Parses the first line of `/proc/stat`: user, nice, system and steal. Interrupts are left out, because those of our own packets
 /// are among them.
 fn used(stat: &str) -> Option<u64> {
     let mut numbers =

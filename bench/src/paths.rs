@@ -1,13 +1,13 @@
-//! Whether calls go through memory yet: sessions begin on the network and move when both sides have agreed.
+//! Wait for shared memory: sessions begin on the network and move when both sides have agreed.
 
 use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// How long processes may take to agree, on a busy machine.
+/// Time in which processes have to agree, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the node is asked.
+/// Interval at which the node is asked.
 const EVERY: Duration = Duration::from_millis(1);
 
 /// Waits until all QPs to this address go through shared memory.

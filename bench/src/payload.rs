@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use trunkline::Bytes;
 
-/// Where the payload of each call comes from.
+/// Origin of each call's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Buffer {
     /// The same bytes each time: they are in the cache.
@@ -35,7 +35,7 @@ pub(crate) struct Payloads {
 }
 
 impl Payloads {
-    /// Of this size.
+    /// Creates a payload of this size.
     pub(crate) fn new(buffer: Buffer, size: usize) -> Self {
         Self { buffer, size, last: filled(size, 0), written: 0 }
     }

@@ -1,4 +1,4 @@
-//! The server: a process of its own, or a second node in this one.
+//! The server: a separate process, or a second node in this one.
 //!
 //! The process is this program again. It prints its address, and serves until the end of its standard input, which also
 //! comes when its parent is killed.
@@ -21,7 +21,7 @@ use trunkline_testkit::output;
 /// A process whose parent has gone ends after so long, even if its node does not shut down.
 const LAST: Duration = Duration::from_secs(5);
 
-/// What the server process is started with.
+/// Arguments of the server process.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[arg(long)]
@@ -38,7 +38,7 @@ pub(crate) struct Serve {
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Mutex<Child>,
-    /// Where it listens; those of a fleet, with one for each node.
+    /// Addresses that it listens on; those of a fleet, with one for each node.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
@@ -97,7 +97,7 @@ impl Peer {
             .map_err(|error| format!("cannot start the server process: {error}"))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
-            // What cannot be read is no address.
+            // An unreadable line counts as no address.
             let _unread = BufReader::new(stdout).read_line(&mut line);
         }
         let addresses = line.split_whitespace().map_while(|address| address.parse().ok()).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ impl Peer {
         Err(Failure::ServerDied(format!("it did not start, {status}")))
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub(crate) fn death(&self) -> Option<Failure> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let status = child.try_wait().ok().flatten()?;

@@ -1,4 +1,4 @@
-//! Which core each side runs on.
+//! Cores on which the sides run.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -11,7 +11,7 @@ pub(crate) struct Cores {
     pub(crate) server: usize,
 }
 
-/// What `--pin` was given.
+/// Value of `--pin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// To these cores.
@@ -40,7 +40,7 @@ impl Pin {
     /// The cores, checked. Without a choice they are the first two that the process may use, if there are two.
     ///
     /// # Errors
-    /// That the process may not use one of them.
+    /// The process may not use one of them.
     pub(crate) fn cores(choice: Option<Self>) -> Result<Option<Cores>, String> {
         let usable = usable()?;
         match choice {

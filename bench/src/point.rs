@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a subcommand measures.
+/// Quantity that a subcommand measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     Latency,
@@ -82,7 +82,7 @@ pub(crate) struct Results {
     pub(crate) peers_skipped: BTreeMap<String, String>,
 }
 
-/// What the repetitions of another system come to, as far as it reports it.
+/// Summary of another system's repetitions, as far as it reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct OfPeer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,13 +109,13 @@ impl OfPeer {
     }
 }
 
-/// What the repetitions of one kind come to.
+/// Summary of one kind's repetitions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
-    /// Of all repetitions together.
+    /// Distribution over all repetitions together.
     distribution_ns: Distribution,
     repetitions: usize,
     /// Measurements that were dropped because the cache line's time had changed meanwhile.
@@ -141,7 +141,7 @@ impl Repetitions {
         self.drifted += u32::from(kept.drifted);
     }
 
-    /// What they come to, if there is one.
+    /// Returns the summary, if there is one.
     pub(crate) fn summary(&self) -> Option<Summary> {
         Some(Summary {
             p50_ns: Spread::of(&self.p50_ns)?,
@@ -191,12 +191,12 @@ impl Point {
         self.skipped.insert(name.to_owned(), why);
     }
 
-    /// Whether that is known of it.
+    /// Returns true if that is known of it.
     pub(crate) fn is_skipped(&self, name: &str) -> bool {
         self.skipped.contains_key(name)
     }
 
-    /// What has been measured, if each kind was at least once.
+    /// Returns the results, if each kind was measured at least once.
     pub(crate) fn results(&self) -> Option<Results> {
         let calls = self.calls.summary()?;
         let mut floors = BTreeMap::new();
@@ -219,7 +219,7 @@ impl Point {
         })
     }
 
-    /// What the subcommand measures, by its key in JSON, once for each repetition.
+    /// Returns the measured values, by their key in JSON, once for each repetition.
     fn each_repetition(&self) -> Option<BTreeMap<&'static str, Vec<f64>>> {
         let floor = |floor: Floor| self.floors.get(&floor);
         let mut values = BTreeMap::from([
@@ -255,7 +255,7 @@ mod tests {
     const REFERENCES: References =
         References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso };
 
-    /// Calls of so many microseconds, one after the other.
+    /// Makes calls of the given times in microseconds, one after the other.
     fn kept(us: u64) -> Kept<Sample> {
         let mut recorder = Recorder::new(20_000_000);
         let mut now = 0;

@@ -1,4 +1,4 @@
-//! How far a run is, on a terminal, and the line at its end.
+//! Progress of a run, on a terminal, and the line at its end.
 
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// A bar of so many steps, unless nothing is to be printed.
+/// Creates a bar of the given number of steps, unless nothing is to be printed.
 pub(crate) fn bar(is_quiet: bool, steps: u64) -> ProgressBar {
     if is_quiet {
         return ProgressBar::hidden();
@@ -19,7 +19,7 @@ pub(crate) fn bar(is_quiet: bool, steps: u64) -> ProgressBar {
 /// Prints the last line of a run that succeeded, unless it is quiet: results in short, time taken, files written.
 ///
 /// # Errors
-/// That standard output cannot be written.
+/// Standard output cannot be written.
 pub(crate) fn end<'a>(
     is_quiet: bool,
     what: &str,

@@ -1,4 +1,4 @@
-//! What one measurement collects: the time of each call, and how many end in each slice of time.
+//! Data of one measurement: the time of each call, and how many end in each slice of time.
 //!
 //! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end
 //! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms: a host that
@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 /// A slice lasts at least so long.
 const SLICE_NS: u64 = 1_000_000;
-/// Histograms keep so many significant digits.
+/// Significant digits that histograms keep.
 const DIGITS: u8 = 3;
 /// The longest time that is told apart; longer ones count as this: 1,000 s.
 const LONGEST_NS: u64 = 1_000_000_000_000;
@@ -95,7 +95,7 @@ impl Recorder {
         Ok(Sample { times: self.times, per_s })
     }
 
-    /// What was measured until the end or a failure, and the failure.
+    /// Returns the results until the end or a failure, and the failure.
     pub(crate) fn finish_partly(mut self) -> (Option<Sample>, Option<String>) {
         let failed = self.failed.take();
         match self.finish() {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_stall_counts_for_every_call_that_was_due_meanwhile() {
-        // Open loop: one call is due each millisecond, and the server stands still for 50 ms.
+        // Open loop: one call begins each millisecond, and the server stands still for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;
         for call in 0_u64.. {
@@ -160,7 +160,7 @@ mod tests {
             }
         }
         let sample = recorder.finish().unwrap();
-        // Of 200 calls more than 40 waited for at least 10 ms. Measured from when they were made, it would be one.
+        // More than 40 of 200 calls waited for at least 10 ms. Measured from when they were made, it would be one.
         assert!(sample.times.value_at_quantile(0.8) > 10 * MS, "{}", sample.times.value_at_quantile(0.8));
     }
 

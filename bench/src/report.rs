@@ -10,7 +10,7 @@ use crate::whole_file;
 use serde::Serialize;
 use std::path::Path;
 
-/// What the file has. One point's keys are at the top level; several points are listed.
+/// Contents of the file. One point's keys are at the top level; several points are listed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     command: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Report {
     stamp: Stamp,
     settings: Described,
     machine: Machine,
-    /// How many cores other programs used during the run.
+    /// Cores that other programs used during the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_cores: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ struct Described {
 }
 
 impl Report {
-    /// Of these results, on this machine, on these cores, and next to other programs that used so many. `error` is why there are not more.
+    /// Creates a report of these results, with the machine, the cores and the load of other programs. `error` tells why there are not more.
     pub(crate) fn new(
         measure: Measure,
         settings: &Settings,

@@ -14,12 +14,12 @@ use indicatif::ProgressBar;
 use std::thread;
 use std::time::Duration;
 
-/// How long the cache line is sampled before and after a measurement.
+/// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
 /// After so long without work, pollers sleep, and disturb no floor.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// What is measured, and how far it is.
+/// A run, and its progress.
 pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
@@ -32,7 +32,7 @@ impl<'a> Run<'a> {
     /// Plans the run. `sizes` and `outstanding` count where the settings have none.
     ///
     /// # Errors
-    /// What cannot be measured.
+    /// The quantity that cannot be measured.
     pub(crate) fn new(
         measure: Measure,
         settings: &'a Settings,
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
         Ok(Self { settings, cores, points, systems })
     }
 
-    /// How many measurements it has.
+    /// Returns the number of measurements.
     pub(crate) fn steps(&self) -> u64 {
         let of_point = |point: &Point| (1 + self.floors(point).len() + self.systems.len()) as u64;
         u64::from(self.settings.repetitions) * self.points.iter().map(of_point).sum::<u64>()

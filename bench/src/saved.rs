@@ -28,7 +28,7 @@ pub(crate) struct Saved {
     pub(crate) date: Option<String>,
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
-    /// How many cores other programs used meanwhile; 0 if that is not known.
+    /// Cores that other programs used meanwhile; 0 if unknown.
     pub(crate) others_cores: f64,
     /// Why the run ended early, if it did.
     pub(crate) error: Option<String>,
@@ -38,18 +38,18 @@ pub(crate) struct Saved {
 /// One point of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct SavedPoint {
-    /// What sets it apart from the other points: its size, for example, as text.
+    /// Settings that distinguish the point from the others: its size, for example, as text.
     pub(crate) settings: BTreeMap<String, String>,
-    /// What was measured, by key, once for each repetition; all are above 0.
+    /// Measured values, by key, once for each repetition; all are above 0.
     pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
-    /// What has times: the calls and floors, by name.
+    /// Calls and floors with times, by name.
     pub(crate) calls: Option<Timed>,
     pub(crate) floors: BTreeMap<String, Timed>,
     /// Other systems, by name.
     pub(crate) peers: BTreeMap<String, SavedPeer>,
 }
 
-/// What another system reports of itself.
+/// Report of another system.
 #[derive(Debug, Clone)]
 pub(crate) struct SavedPeer {
     pub(crate) p50_ns: Option<Spread>,
@@ -74,7 +74,7 @@ impl Saved {
     /// Reads a file.
     ///
     /// # Errors
-    /// That it cannot be read or is not a result of this program, and why.
+    /// Fails if it cannot be read or is not a result of this program, with the reason.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");
@@ -93,7 +93,7 @@ impl Saved {
     /// Checks what is there; `name` is where it comes from.
     ///
     /// # Errors
-    /// What is missing or of another type, and where.
+    /// The value that is missing or of another type, and its place.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;
@@ -109,7 +109,7 @@ impl Saved {
                 if top.is_empty() { Vec::new() } else { vec![Value::Object(top)] }
             }
             Some(Value::Array(points)) => {
-                // What `scale` was told is next to its points.
+                // The arguments of `scale` are next to its points.
                 top.retain(|key, value| !OF_THE_RUN.contains(&key.as_str()) && !value.is_object());
                 settings.extend(top);
                 points
@@ -166,7 +166,7 @@ impl SavedPoint {
         Ok(Self { settings, each_repetition, calls, floors, peers })
     }
 
-    /// What sets it apart, as one line.
+    /// Returns the settings that distinguish it, as one line.
     pub(crate) fn label(&self) -> String {
         let each = |(key, value): (&String, &String)| match (key.as_str(), value.parse()) {
             ("size_bytes", Ok(bytes)) => format!("{} B", crate::sizes::written(bytes)),

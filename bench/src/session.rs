@@ -17,10 +17,10 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::fresh_ip;
 
-/// How long a probe waits for shared memory, which takes some milliseconds to agree on.
+/// Time for which a probe waits for shared memory, which takes some milliseconds to agree on.
 const PROBE: Duration = Duration::from_millis(300);
 
-/// Where the server is.
+/// Location of the server.
 enum Server {
     Process(Peer),
     /// In this process; with what both share.
@@ -89,7 +89,7 @@ impl Session {
         self.client.measure(plan).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }
 
-    /// Has so many workers do a job.
+    /// Runs a job on the given number of workers.
     ///
     /// # Errors
     /// Why one could not, or that the server has died.
@@ -102,7 +102,7 @@ impl Session {
         &self.client
     }
 
-    /// How the server process ended, if it has.
+    /// Returns how the server process ended, if it has.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.server {
             Server::Process(peer) => peer.death(),

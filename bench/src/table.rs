@@ -89,7 +89,7 @@ fn row(text: &mut String, name: &str, summary: &Summary) {
     );
 }
 
-/// Of another system; what it does not report is `-`. A mean stands for a median that it does not have.
+/// Appends a row of another system; `-` stands for a value that it does not report. A mean stands for a median that it does not have.
 fn peer_row(text: &mut String, name: &str, peer: &OfPeer) {
     let us = |ns: f64| format!("{:.2}", ns / 1e3);
     let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());

@@ -33,7 +33,7 @@ fn partial(target: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes a file. One that is there already stays as it is until the new one is complete. What is there and is no file, such as
+/// Writes a file. One that is there already stays as it is until the new one is complete. Anything else at the path, such as
 /// a terminal or a pipe, is written to; a symbolic link stays one.
 ///
 /// # Errors

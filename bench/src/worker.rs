@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline::{Bytes, Status};
 use trunkline_rings::cell;
 
-/// What a call does.
+/// Work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
     /// The payload comes back.
@@ -24,7 +24,7 @@ pub(crate) enum Exchange {
     OneWay,
 }
 
-/// What is measured.
+/// Plan of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) exchange: Exchange,
@@ -35,13 +35,13 @@ pub(crate) struct Plan {
     /// Calls due per second, of all workers together; without it each calls when its last call has ended.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
-    /// Whether contents of replies are checked.
+    /// True if contents of replies are checked.
     pub(crate) verify: bool,
-    /// How long calls are measured.
+    /// Duration of the measurement.
     pub(crate) measured: Duration,
 }
 
-/// What the workers of one measurement share.
+/// State that the workers of one measurement share.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     plan: Plan,
@@ -93,13 +93,13 @@ impl Measurement {
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish()
     }
 
-    /// What was measured until the end or a failure, and the failure.
+    /// Returns the results until the end or a failure, and the failure.
     pub(crate) fn finish_partly(&self) -> (Option<Sample>, Option<String>) {
         let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish_partly()
     }
 
-    /// Waits until the next call is due, and returns when that was. In an open loop it may be long ago, when every worker
+    /// Waits until the next call has to begin, and returns when that was. In an open loop it may be long ago, when every worker
     /// was waiting for a reply; the time from then on counts as the call's.
     async fn due(&self) -> u64 {
         let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
@@ -134,7 +134,7 @@ fn named(status: Status) -> String {
     format!("a call failed: {status}")
 }
 
-/// When a call of an open loop is due.
+/// Time at which a call of an open loop begins.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -25,7 +25,7 @@ pub enum BuildError {
         /// All errors, with their places in it.
         errors: syn::Error,
     },
-    /// `OUT_DIR` is not set: this is no build script.
+    /// `OUT_DIR` is not set: the program is not a build script.
     NoOutDir,
 }
 

@@ -1,4 +1,4 @@
-//! What the macro knows of a type: how it is written.
+//! Types as the macro sees them: as they are written.
 
 use syn::{GenericArgument, PathArguments, Type};
 

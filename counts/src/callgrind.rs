@@ -1,6 +1,6 @@
 //! Reads what callgrind writes.
 //!
-//! Of the format (valgrind's manual, "Callgrind Format Specification") it takes what counts need: the instructions of
+//! The parser takes what counts need of the format (valgrind's manual, "Callgrind Format Specification"): the instructions of
 //! each function by source file, so that inlined code counts where it was written, and what each caller's calls of
 //! a function cost.
 
@@ -18,7 +18,7 @@ pub(crate) struct Function {
     pub(crate) file: String,
     /// Its own instructions, by the file that they were written in.
     pub(crate) own: BTreeMap<String, u64>,
-    /// Who called it, and the instructions of these calls with everything below them.
+    /// Callers, and the instructions of these calls with everything below them.
     pub(crate) callers: BTreeMap<FunctionId, u64>,
 }
 
@@ -32,7 +32,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// The line that is no part of the format.
+    /// The line that is not part of the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {
@@ -45,7 +45,7 @@ impl Profile {
     }
 }
 
-/// What the lines so far have set.
+/// State set by the lines so far.
 #[derive(Default)]
 struct Reader {
     profile: Profile,

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::steps::Steps;
 use clap::{Parser, Subcommand};
@@ -43,7 +43,7 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// What the program does for itself.
+/// Subcommands for the program's own use.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum Command {
     /// Runs two nodes in one thread; `cargo counts` starts it under valgrind.

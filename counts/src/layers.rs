@@ -1,4 +1,4 @@
-//! Whose an instruction is.
+//! Attribution of instructions to layers.
 //!
 //! Decided by the source file that it was written in, so code that was inlined counts for its author. Code of the
 //! standard library, of other crates and of the crates that all layers use (`transport/verbs`, `rings`, `machine`)
@@ -18,7 +18,7 @@ pub(crate) enum Layer {
     Transport,
     /// The software device, its link and the protocol.
     Device,
-    /// What a program does itself, and what steps the nodes. It is no part of the path.
+    /// Work of the program itself, and the code that steps the nodes. It does not belong to the path.
     Program,
 }
 
@@ -49,7 +49,7 @@ const CRATES: &[(&str, Layer)] =
 /// Rounds after which the rest, of functions that call each other in circles, is given up.
 const ROUNDS: usize = 200;
 
-/// The layer of a file; `None` when it has that of whoever uses it.
+/// Returns the layer of a file; `None` when its users' layers count.
 fn layer_of(file: &str) -> Option<Layer> {
     if !OTHERS.iter().any(|part| file.contains(part)) {
         return FILES.iter().find(|(part, _)| file.contains(part)).map(|(_, layer)| *layer);
@@ -80,7 +80,7 @@ pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
     sum
 }
 
-/// Which parts of a function's use belong to which layer: all to its own if it has one, else as its callers have
+/// Returns the parts of a function's use by layer: all to its own if it has one, else as its callers have
 /// them. Parts that no caller has belong to the program.
 fn shares(functions: &[Function], layers: &[Option<Layer>]) -> Vec<ByLayer> {
     let mut shares = vec![ByLayer::default(); functions.len()];

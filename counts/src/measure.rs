@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use trunkline_testkit::Folder;
 
-/// Where functions of the program begin to be collected. They are [`crate::steps`]'s.
+/// Function from which instructions are collected. Both are in [`crate::steps`].
 const BEGIN: &str = "trunkline_counts::steps::begin";
 const END: &str = "trunkline_counts::steps::end";
 const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
 const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 
-/// What one call costs one side, on average.
+/// Cost of one call for one side, on average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PerCall {
     pub(crate) instructions: ByLayer,
@@ -52,7 +52,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
             totals.stalls
         ));
     }
-    // What was collected up to the function `END` is the first part; the rest of the run is in others.
+    // The first part covers everything up to the function `END`; the rest of the run is in others.
     let profile = Profile::parse(&read(&profile.with_extension("1"))?)
         .map_err(|error| format!("callgrind's output: {error}"))?;
     let instructions = layers::by_layer(&profile);
@@ -121,7 +121,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What is measured: each link, with one call at a time and with many.
+/// Measured runs: each link, with one call at a time and with many.
 pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::InProcess, 1),
     (Linked::InProcess, 32),

@@ -1,4 +1,4 @@
-//! What was counted, as JSON, and whether it has grown.
+//! Counts, as JSON, and their growth.
 
 use crate::layers::Layer;
 use crate::measure::PerCall;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Growth of a side's instructions that the check allows, as a factor.
 const MOST_GROWTH: f64 = 1.03;
-/// Growth of allocations and system calls that is none: which calls are the first and last to be counted moves the
+/// Growth of allocations and system calls that does not count: which calls are the first and last to be counted moves the
 /// averages by less.
 const SAME: f64 = 0.02;
 
@@ -111,7 +111,7 @@ impl Record {
         rows
     }
 
-    /// What has grown since `before`, one line each; empty when nothing has.
+    /// Returns the growth since `before`, one line each; empty when nothing has grown.
     pub(crate) fn growth_since(&self, before: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         let mut compare = |what: String, now: f64, then: f64, most: f64| {

@@ -13,7 +13,7 @@ pub(crate) enum Linked {
     Shm,
 }
 
-/// Which of the nodes.
+/// A side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
     /// The one that calls.

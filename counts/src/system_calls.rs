@@ -1,4 +1,4 @@
-//! Which side made which system call.
+//! System calls by side.
 //!
 //! Valgrind can log every system call. The program that is measured marks the beginning and the end of each
 //! turn in that log, by asking for a file that does not exist.

@@ -1,4 +1,4 @@
-//! What instructions depend on, besides the code.
+//! Versions, besides the code, that instructions depend on.
 
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -17,10 +17,10 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// That of this machine and this build.
+    /// Returns the toolchain of this machine and this build.
     ///
     /// # Errors
-    /// How to install valgrind, when it is missing.
+    /// Valgrind is missing; the text tells how to install it.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {
@@ -43,7 +43,7 @@ impl Toolchain {
         })
     }
 
-    /// What differs between two, in words; empty when nothing does.
+    /// Returns the differences between two, in words; empty when there is no difference.
     pub(crate) fn differences(&self, other: &Self) -> String {
         let all = [
             (&self.rustc, &other.rustc),

@@ -18,10 +18,10 @@ struct Options {
     /// Echoes of each measurement.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..))]
     echoes: u32,
-    /// How long each blocking call blocks its worker.
+    /// Time for which each blocking call blocks its worker, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     block_ms: u64,
-    /// Blocking calls that are under way at once, each on a worker of its own.
+    /// Blocking calls that are under way at once, each on a separate worker.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     blocked: u16,
     /// Measurements of each kind, in turn.

@@ -23,7 +23,7 @@ use trunkline::{Bytes, Node, Status, block_on};
 /// 200,000 bytes, the others 10 to 4096.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How many calls.
+    /// Number of calls.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
     /// Calls that are under way at once.
@@ -47,7 +47,7 @@ trait Journal {
     async fn note(&self, number: u64, body: Bytes);
 }
 
-/// What has come so far: the number of the call that is due, and of those that were not.
+/// Calls that have come so far: the number of the next call, and of those that were out of order.
 #[derive(Debug, Default)]
 struct Seen {
     next: AtomicU64,
@@ -124,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Makes all calls, so many at a time.
+/// Makes all calls, a number of them at a time.
 async fn send(client: &JournalClient, options: &Options, bar: &ProgressBar) -> Result<(), Status> {
     let largest = Bytes::from(vec![0x5a; 200_000]);
     let window = usize::try_from(options.window).unwrap_or(1);

@@ -136,7 +136,7 @@ impl<C> HandlerError<C> for Status {
     }
 
     fn check(response: Response) -> Result<Response, Self> {
-        // Whoever takes the value finds out.
+        // The receiver detects this.
         Ok(response)
     }
 }

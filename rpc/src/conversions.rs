@@ -15,7 +15,7 @@ fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
 }
 
 /// Creates the status of an error of unknown type: the first status in it, or an unknown one.
-fn of_any(error: &(dyn Error + 'static)) -> Status {
+fn error_status(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;
     while let Some(error) = next.filter(|_| found.is_none()) {
@@ -109,14 +109,14 @@ impl From<std::convert::Infallible> for Status {
 /// Keeps a status inside the error, or maps to [`Code::Unknown`].
 impl From<Box<dyn Error + Send + Sync>> for Status {
     fn from(error: Box<dyn Error + Send + Sync>) -> Self {
-        of_any(&*error)
+        error_status(&*error)
     }
 }
 
 /// Keeps a status inside the error, or maps to [`Code::Unknown`].
 impl From<Box<dyn Error>> for Status {
     fn from(error: Box<dyn Error>) -> Self {
-        of_any(&*error)
+        error_status(&*error)
     }
 }
 
@@ -125,7 +125,7 @@ impl From<Box<dyn Error>> for Status {
 impl<E: Error + 'static> From<CallError<E>> for Status {
     fn from(error: CallError<E>) -> Self {
         match error {
-            CallError::Handler(error) => of_any(&error),
+            CallError::Handler(error) => error_status(&error),
             CallError::Status(status) => status,
         }
     }
@@ -135,7 +135,7 @@ impl<E: Error + 'static> From<CallError<E>> for Status {
 #[cfg(feature = "anyhow")]
 impl From<anyhow::Error> for Status {
     fn from(error: anyhow::Error) -> Self {
-        of_any(error.as_ref())
+        error_status(error.as_ref())
     }
 }
 
@@ -143,7 +143,7 @@ impl From<anyhow::Error> for Status {
 #[cfg(feature = "eyre")]
 impl From<eyre::Report> for Status {
     fn from(error: eyre::Report) -> Self {
-        of_any(error.as_ref())
+        error_status(error.as_ref())
     }
 }
 

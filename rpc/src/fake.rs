@@ -50,7 +50,7 @@ pub(crate) struct FakeCarrier {
     pub(crate) now: Time,
     pub(crate) given: Vec<Given>,
     pub(crate) cancelled: Vec<Token>,
-    /// How often it was asked to give up messages.
+    /// Number of requests to give up messages.
     pub(crate) searches: usize,
     /// True if cancelled messages have not left yet.
     pub(crate) holds_messages: bool,
@@ -58,7 +58,7 @@ pub(crate) struct FakeCarrier {
     pub(crate) refusal: Option<SendError>,
     /// True if its queue has no room for large messages.
     pub(crate) is_full_of_large: bool,
-    /// How many it takes nevertheless.
+    /// Number of large messages that it takes nevertheless.
     pub(crate) room_for_large: usize,
     /// True if its sessions are over, although it has not said so.
     pub(crate) sessions_are_over: bool,

@@ -77,7 +77,7 @@ impl Inbox {
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
         + SPARE * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
 
-    /// Of a poller of this node.
+    /// Creates the inbox of a poller of this node.
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
@@ -93,12 +93,12 @@ impl Inbox {
         }
     }
 
-    /// How far the node has come.
+    /// Returns the node's lifecycle.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
 
-    /// Whose code the poller is in.
+    /// Returns the code that the poller runs.
     pub(crate) fn occupant(&self) -> &Occupant {
         &self.occupant
     }
@@ -150,7 +150,7 @@ impl Inbox {
         let mut more = self.more();
         let work = more.pop_front();
         if more.is_empty() {
-            // What a burst needed is not kept.
+            // Memory for a burst is released.
             *more = VecDeque::new();
         }
         self.listed.store(more.len(), Ordering::SeqCst);
@@ -191,7 +191,7 @@ impl Inbox {
     }
 
     /// Keeps a buffer for a later call.
-    pub(crate) fn rest(&self, mut buffer: Encoded) {
+    pub(crate) fn keep(&self, mut buffer: Encoded) {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
             let _ = self.spare.push(buffer);

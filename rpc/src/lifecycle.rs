@@ -122,7 +122,7 @@ impl Lifecycle {
     /// A job has ended, or never will begin.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
-            // Whoever waits looks at the number under the lock.
+            // Waiters check the number under the lock.
             let _left = self.lock();
             self.changed.notify_all();
         }

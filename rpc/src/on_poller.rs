@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use std::cell::Cell;
 use std::ptr;
 
-/// What callers are told. The remedy is theirs to apply.
+/// Text for callers. The remedy is theirs to apply.
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {
@@ -27,7 +27,7 @@ struct Here {
     /// The node whose poller's upper half is on the stack, by the address of its lifecycle; null if none is. It is only
     /// compared.
     node: Cell<*const Lifecycle>,
-    /// How many [`block_on`] are on the stack above it.
+    /// Number of [`block_on`] calls on the stack above it.
     waits: Cell<u32>,
     /// True if the poller runs a handler.
     is_handler: Cell<bool>,

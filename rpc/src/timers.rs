@@ -24,7 +24,7 @@ pub(crate) struct Timers {
     next: AtomicU64,
 }
 
-/// Who waits for a time.
+/// A waiter for a time.
 #[derive(Debug)]
 struct Timer {
     /// True once the timer has left the wheel. Changed under the lock of the wheel.

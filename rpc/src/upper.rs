@@ -35,9 +35,9 @@ pub(crate) struct RpcPoller {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
-    /// Of the node's first poller.
+    /// Present on the node's first poller only.
     seeker: Option<Seeker>,
-    /// What runs the lookups of `seeker`, unless this is a simulation.
+    /// Runs the lookups of `seeker`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
     /// An empty list, for its room.
@@ -93,17 +93,18 @@ impl RpcPoller {
 
     fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
         let mut any = false;
-        // So may one that made it by a client which it shares.
+        // A task may have made the last call by a client that it shares, and read the clock for it.
         carrier.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
             any = true;
             match work {
                 Work::Call(submission) if submission.route.is_some() => {
-                    self.place(carrier, submission.of_any())
+                    self.place(carrier, submission.erase_answer())
                 }
                 Work::Call(submission) => {
-                    self.table.start(carrier, &mut submission.of_any(), |buffer| self.inbox.rest(buffer));
+                    self.table
+                        .start(carrier, &mut submission.erase_answer(), |buffer| self.inbox.keep(buffer));
                 }
                 Work::Route(id) => self.look(carrier, id),
                 Work::Resolved(resolved) => {
@@ -153,7 +154,7 @@ impl RpcPoller {
                 Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
                 continue;
             }
-            self.table.start(carrier, call, |buffer| local.spare().rest(buffer));
+            self.table.start(carrier, call, |buffer| local.buffers().keep(buffer));
             local.called(call.server);
         }
         if count == calls.len() {
@@ -180,14 +181,14 @@ impl RpcPoller {
         }
         let placed = call.route.and_then(|id| parked.place(carrier, id, call));
         if let Some(mut call) = placed {
-            table.start(carrier, &mut call, |buffer| inbox.rest(buffer));
+            table.start(carrier, &mut call, |buffer| inbox.keep(buffer));
         }
     }
 
     /// Calls that have waited for their route are made.
     fn start_all(&mut self, carrier: &mut dyn Carrier, calls: Vec<Submission>) {
         for mut call in calls {
-            self.table.start(carrier, &mut call, |buffer| self.inbox.rest(buffer));
+            self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
         }
     }
 
@@ -340,7 +341,7 @@ impl Upper for RpcPoller {
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
         self.inbox.occupant().turn_begins();
         let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
-        // What tasks call leaves in the turn in which they run.
+        // Calls of tasks leave in the turn in which the tasks run.
         let ran = self.run_ready(carrier);
         if ran {
             self.take_local(carrier);
@@ -350,7 +351,7 @@ impl Upper for RpcPoller {
         let late = self.table.expire(carrier) | self.dispatch.expire(carrier);
         let expired = late | self.parked.expire(carrier.now()) | sought;
         let replied = self.dispatch.send_waiting(carrier);
-        let admitted = self.table.admit(carrier, |buffer| self.inbox.rest(buffer));
+        let admitted = self.table.admit(carrier, |buffer| self.inbox.keep(buffer));
         self.inbox.occupant().nobody();
         self.report_drained();
         self.table.settle();

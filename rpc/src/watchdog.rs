@@ -13,14 +13,14 @@ use std::time::Duration;
 use trunkline_transport::{LogLimit, Watch};
 use trunkline_verbs::Time;
 
-/// How long code may keep a poller, if the program does not choose.
+/// Time for which code may keep a poller, by default.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_secs(1);
-/// How often it looks within the limit, and most and least time between two looks.
+/// Checks within the limit, and least and most time between two checks.
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
 
-/// What is known of one poller.
+/// Last observation of one poller.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     turn: u32,

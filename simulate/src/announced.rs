@@ -1,4 +1,4 @@
-//! What READs of a peer that breaks the rules may reach: the bytes that were announced to it, and no others.
+//! Bytes that READs of a peer that breaks the rules may reach: those that were announced to it, and no others.
 //!
 //! The network has it see the datagrams from and to such peers, as their senders mean them. Whatever a node's keys open, the rule is
 //! about bytes that leave it.
@@ -10,10 +10,10 @@ use trunkline_roce::wire::{Operation, Packet, Reth};
 use trunkline_softrdma::link::Datagram;
 use trunkline_testkit::Announcement;
 
-/// What nodes announced to peers, and what these READ besides.
+/// Announcements of nodes to peers, and READs of other bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
-    /// By who announced, and to whom.
+    /// Announcements by sender and receiver.
     all: BTreeMap<(IpAddr, IpAddr), BTreeSet<Announcement>>,
     /// READ requests for anything else: to whom, by whom, and by which packet.
     beside: BTreeMap<(IpAddr, IpAddr, u32), Reth>,
@@ -44,7 +44,7 @@ impl Announced {
         }
     }
 
-    /// Whether a range was announced, as a whole or in parts of one message.
+    /// Returns true if a range was announced, as a whole or in parts of one message.
     fn covers(&self, pair: (IpAddr, IpAddr), reth: &Reth) -> bool {
         let (start, end) = (reth.address.0, reth.address.0.saturating_add(u64::from(reth.length)));
         self.all.get(&pair).into_iter().flatten().any(|known| {
@@ -97,11 +97,11 @@ mod tests {
         frame
     }
 
-    /// Whether the rule is broken when a READ of this range is answered, after 1,000 bytes at 5,000 were announced.
+    /// Returns true if the rule is broken when a READ of this range is answered, after 1,000 bytes at 5,000 were announced.
     fn is_broken_by(rkey: u32, address: u64, length: u32, is_answered: bool) -> bool {
         let mut announced = Announced::default();
         see(&mut announced, true, Operation::SEND_ONLY, 1, Ok(&announcement(7, 5000, 1000)));
-        // What the peer itself announces is not for it to READ.
+        // A peer may not READ its own announcements.
         see(&mut announced, false, Operation::SEND_ONLY, 1, Ok(&announcement(8, 5000, 1000)));
         let reth = Reth { address: IoAddress(address), rkey: Rkey(rkey), length };
         see(&mut announced, false, Operation::READ_REQUEST, 77, Err(reth));

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::PeerKey;
 use trunkline_transport::ledger::{BudgetLedger, PollerLedger};
 
-/// What the pollers of one node charge for one resource.
+/// Charges of one node's pollers for one resource.
 #[derive(Debug, Default)]
 struct Sum {
     all: usize,

@@ -12,11 +12,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// From so many runs on a campaign must have exercised enough.
+/// Number of runs from which a campaign must have exercised enough.
 const ENOUGH_RUNS: u64 = 200;
-/// What a run must have on average.
+/// Least averages of a run.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
-/// How often a line of progress is written where no bar can be drawn.
+/// Interval of progress lines where no bar can be drawn.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// The share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
@@ -28,7 +28,7 @@ pub(crate) struct Failure {
     pub(crate) why: String,
 }
 
-/// What a campaign was.
+/// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// The first seed; the others follow it without a gap.
@@ -67,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// What the campaign should have exercised more of.
+    /// Returns the kinds that the campaign should have exercised more.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         if self.runs < ENOUGH_RUNS {
             return Vec::new();
@@ -114,18 +114,18 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
     })
 }
 
-/// Which runs a campaign has.
+/// Runs of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
     /// The first seed.
     pub(crate) first: u64,
     /// Runs at most.
     pub(crate) runs: u64,
-    /// For how long runs begin.
+    /// Time during which runs begin.
     pub(crate) time: Duration,
     /// Runs at a time.
     pub(crate) jobs: usize,
-    /// Whether it goes on after a run that fails.
+    /// If true, the campaign continues after a run that fails.
     pub(crate) keep_going: bool,
     /// Pollers of nodes, if not what seeds draw.
     pub(crate) pollers: Option<Pollers>,
@@ -135,7 +135,7 @@ pub(crate) struct CampaignPlan<'a> {
     pub(crate) interrupt: Interrupt,
 }
 
-/// Runs seeds from the first on until so many have run, the time is over, or one fails.
+/// Runs seeds from the first on until the number of runs is reached, the time is over, or one fails.
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;

@@ -11,7 +11,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Calls that need further calls.
 #[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
 pub(crate) trait Chain {
-    /// Makes the rest of a chain of so many calls: the next one at `to`, whose next one is at `back`.
+    /// Makes the rest of a chain of calls: the next one at `to`, whose next one is at `back`.
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
 
     /// Waits.
@@ -20,7 +20,7 @@ pub(crate) trait Chain {
     /// Takes bytes.
     async fn take(&self, bytes: Bytes);
 
-    /// Returns so many bytes.
+    /// Returns the given number of bytes.
     async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
 }
 

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::plan::Pollers;
 use clap::Parser;
@@ -63,10 +63,10 @@ pub(crate) struct Cli {
 const RUNS: u64 = 2_000;
 
 impl Cli {
-    /// Whether the options fit together.
+    /// Refuses options that do not fit together.
     ///
     /// # Errors
-    /// What to change.
+    /// The change to make.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let (Some(seed), Some(runs)) = (self.seed, self.runs)
             && seed.checked_add(runs - 1).is_none()
@@ -88,7 +88,7 @@ impl Cli {
         Ok(())
     }
 
-    /// How many runs at most.
+    /// Returns the maximum number of runs.
     pub(crate) fn runs(&self) -> u64 {
         match (self.runs, self.minutes, self.seed) {
             (Some(runs), ..) => runs,
@@ -98,7 +98,7 @@ impl Cli {
         }
     }
 
-    /// For how long runs begin.
+    /// Returns the time during which runs begin.
     pub(crate) fn time(&self) -> Duration {
         let seconds = self.minutes.map_or(f64::MAX, |minutes| minutes * 60.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

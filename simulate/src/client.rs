@@ -16,7 +16,7 @@ use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, St
 
 /// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 3000;
-/// Arguments from this length on may be in registered buffers, which have so many bytes beside them.
+/// Arguments from this length on may be in registered buffers, with as many bytes beside them.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
 
@@ -35,7 +35,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Makes so many calls, with pauses between them.
+    /// Makes calls, with pauses between them.
     pub(crate) async fn run(mut self, calls: usize, think: Duration) {
         for _ in 0..calls {
             let pause = self.random.u64(..=u64::try_from(think.as_nanos()).unwrap_or(0) * 2);
@@ -192,7 +192,7 @@ impl Client {
         let _outcome = self.echo_of(server, timeout, there, back).await;
     }
 
-    /// Sends so many bytes there and back; returns how the call failed, if it did.
+    /// Sends bytes there and back; returns how the call failed, if it did.
     pub(crate) async fn echo_of(
         &self,
         server: SocketAddr,
@@ -410,7 +410,7 @@ impl Client {
         let _outcome = self.keep_at(server, timeout, wait, texts).await;
     }
 
-    /// Makes a call whose handler keeps so many empty texts while it waits; returns how it failed, if it did.
+    /// Makes a call whose handler keeps empty texts while it waits; returns how it failed, if it did.
     pub(crate) async fn keep_at(
         &self,
         server: SocketAddr,
@@ -499,7 +499,7 @@ impl Client {
     }
 }
 
-/// Whether a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
+/// Returns true if a call did not leave because the session that it was for had ended, as only an ordered one may. A request that
 /// waits in a session when that ends is [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted

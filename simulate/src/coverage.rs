@@ -1,4 +1,4 @@
-//! What a run has exercised, by kind of event.
+//! Events that a run has exercised, by kind.
 //!
 //! A simulation that stops exercising something proves nothing about it and goes on passing; so a
 //! campaign counts, and fails when too little of a kind has happened.
@@ -20,14 +20,14 @@ macro_rules! kinds {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// What it is called in summaries.
+            /// Returns its name in summaries.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// Whether it counts as a fault. Single packets do not: there are too many to say much.
+            /// Returns true if it counts as a fault. Single packets do not: there are too many to say much.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*
@@ -128,12 +128,12 @@ impl Coverage {
         self.add(kind, 1);
     }
 
-    /// So many more of a kind.
+    /// Adds events of a kind.
     pub(crate) fn add(&self, kind: Kind, events: u64) {
         self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// How many of a kind.
+    /// Returns the number of events of a kind.
     pub(crate) fn of(&self, kind: Kind) -> u64 {
         self.0[kind as usize].load(Ordering::Relaxed)
     }

@@ -102,7 +102,7 @@ pub(crate) fn receives_are_posted(
     Err(format!("the device of {node} holds {posted} receives at rest; its pollers have posted {expected}"))
 }
 
-/// What a poller has granted is within what its SRQs have, and within what each peer may have; only sessions that are
+/// Checks that a poller's grants are within its SRQs, and within each peer's share; only sessions that are
 /// up hold credit, and each of their pairs has its base.
 fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     let at = || format!("at poller {} of {}", ledger.poller, ledger.node);

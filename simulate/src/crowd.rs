@@ -1,6 +1,6 @@
 //! Many pollers of other nodes at one node: all join, and all exchange.
 //!
-//! A scenario of its own, without faults: `cargo test -p trunkline-simulate crowd`. `TRUNKLINE_CROWD_NODES=63` makes 2,000
+//! A separate scenario, without faults: `cargo test -p trunkline-simulate crowd`. `TRUNKLINE_CROWD_NODES=63` makes 2,000
 //! pollers, which take a minute.
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// A hub with an SRQ of 64 receives, and so many nodes that call it.
+    /// A hub with an SRQ of 64 receives, and the nodes that call it.
     fn crowd(nodes: usize) {
         let mut scheduler = Scheduler::new(1, Trace::checksum_only(), Arc::new(Coverage::default()));
         let mut hub = SimNode::new(0, plan(0, 1), false);

@@ -1,4 +1,4 @@
-//! What must be true of requests as they leave their node.
+//! Rules for requests as they leave their node.
 //!
 //! A request has the time that its call has left, written when the frame is handed to the device and rounded up: it is 0
 //! only if the deadline had passed by then. The network shows each datagram here before anything happens to it;
@@ -53,7 +53,7 @@ mod tests {
     use trunkline_roce::wire::{IpUdp, Opcode, Service, icrc};
     use trunkline_verbs::{Psn, QpNumber};
 
-    /// Whether the rule is broken by a packet with this frame, whose header has this time left.
+    /// Returns true if the rule is broken by a packet with this frame, whose header has this time left.
     fn breaks(operation: Operation, header: [u8; 2], time_left_us: u32) -> bool {
         let mut frame = header.to_vec();
         frame.resize(TIME_LEFT, 0);

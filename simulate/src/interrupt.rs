@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether a signal has come. Clones are the same flag.
+/// Flag that a signal sets. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 

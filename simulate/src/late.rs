@@ -1,4 +1,4 @@
-//! What a client does with calls whose poller is busy when they are to leave.
+//! Calls of a client whose poller is busy when they are to leave.
 
 use crate::client::Client;
 use crate::coverage::Kind;

@@ -27,7 +27,7 @@ use trunkline_verbs::{Time, VirtualClock};
 /// Datagrams that are on the way at a time before further ones are dropped.
 const MOST_UNDER_WAY: usize = 16_384;
 
-/// How likely it is that something happens to a datagram, and how long it is on the way.
+/// Probabilities of faults of a datagram, and its delays.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conditions {
     pub(crate) lost: f64,
@@ -46,7 +46,7 @@ struct UnderWay {
 }
 
 struct State {
-    /// By arrival, and by number among those that arrive at once.
+    /// Datagrams by arrival, and by number among those that arrive at once.
     under_way: BTreeMap<(Time, u64), UnderWay>,
     /// When the last datagram that was not delayed on purpose arrives, by sender and receiver.
     last: BTreeMap<(IpAddr, IpAddr), Time>,
@@ -56,11 +56,11 @@ struct State {
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
-    /// What changes the frames of nodes that break the rules, by their address.
+    /// Changes to the frames of nodes that break the rules, by their address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
-    /// What those were allowed to READ.
+    /// Bytes that those may READ.
     announced: Announced,
-    /// What honest nodes have sent.
+    /// Requests that honest nodes have sent.
     departed: Departed,
     sent: u64,
     coverage: Arc<Coverage>,
@@ -69,7 +69,7 @@ struct State {
     checksum: u64,
 }
 
-/// What the hosts are attached to.
+/// Network that the hosts are attached to.
 struct Wire {
     clock: Arc<VirtualClock>,
     state: Mutex<State>,
@@ -282,7 +282,7 @@ impl State {
         self.put(arrives, &datagram, bytes);
     }
 
-    /// What is on the way in place of a datagram from or to a node that breaks the rules.
+    /// Returns the packet in place of a datagram from or to a node that breaks the rules.
     fn changed(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Datagram { source, destination, bytes } = *datagram;
         if let Some(sender) = self.hostile.get_mut(&source.ip()) {

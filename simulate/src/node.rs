@@ -21,13 +21,13 @@ const REGIONS_OF_POLLER: u32 = 12;
 
 /// The port that the first node listens on, the second on the next, and so on.
 const FIRST_PORT: u16 = 7471;
-/// How long a shutdown waits for calls that run.
+/// Time for which a shutdown waits for calls that run.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
 /// Handlers that a node runs at once: more than the calls of the phases without faults need, fewer than
 /// clients make while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 12 };
-/// Memory of decoded arguments: that of two calls that keep `client::TEXTS` for one peer, and of three for a host.
+/// Memory of decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and of three for a host.
 const DECODED_BYTES: Limit = Limit { per_peer: 200 << 10, in_all: 640 << 10 };
 
 /// Messages that may wait at a node: more than clients make, fewer than the replies that a hostile peer does not take.
@@ -38,15 +38,15 @@ pub(crate) struct SimNode {
     plan: NodePlan,
     rc: bool,
     handlers: Limit,
-    /// Calls that it may have under way; that of every node, if none is given.
+    /// Calls that it may have under way; by default the number of every node.
     calls: Option<Limit>,
     /// Bytes that may wait there; as every node has it, if none is given.
     queued_bytes: Option<Limit>,
     /// Clients of the process that its handlers share with the program.
     shared: SharedClients,
-    /// Where it listens.
+    /// Address that it listens on.
     pub(crate) address: SocketAddr,
-    /// Where its device sits.
+    /// Network slot of its device.
     slot: Slot,
     running: Option<Running>,
     /// A process that was shut down, and has not ended.
@@ -55,7 +55,7 @@ pub(crate) struct SimNode {
 
 struct Running {
     process: u64,
-    /// What its host knows it as.
+    /// Member that its host knows.
     member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
@@ -85,7 +85,7 @@ impl SimNode {
         Self { handlers, calls: Some(calls), ..self }
     }
 
-    /// The same, with so many shards of its device at most.
+    /// The same, with a maximum number of shards of its device.
     #[cfg(test)]
     pub(crate) fn with_shards(self, shards: usize) -> Self {
         Self { plan: NodePlan { shards: Some(shards), ..self.plan }, ..self }
@@ -111,19 +111,19 @@ impl SimNode {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
 
-    /// Whether a process of it exists, running or about to end.
+    /// Returns the process, if one exists, running or about to end.
     pub(crate) fn process(&self) -> Option<u64> {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts it, unless it runs. Its process dies after so many stores to memory that it shares with
+    /// Starts it, unless it runs. Its process dies after a number of stores to memory that it shares with
     /// its host's others, if a number is given.
     pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
         }
         if let Some(ending) = self.ending.take() {
-            // Whoever starts it again has lost patience with the last one.
+            // A new start means that the last process is given up.
             self.end(scheduler, ending);
         }
         self.slot.restore();
@@ -219,7 +219,7 @@ impl SimNode {
         drop(running);
     }
 
-    /// Has its process die after so many more stores to memory that it shares with others; `false` when it does not run.
+    /// Has its process die after a number of further stores to memory that it shares with others; `false` when it does not run.
     pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
         let Some(Running { process, member, .. }) = &self.running else { return false };
         member.kill_after_stores(stores);
@@ -240,12 +240,12 @@ impl SimNode {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
 
-    /// Whether it reaches other processes of its host through shared memory.
+    /// Returns true if it reaches other processes of its host through shared memory.
     pub(crate) fn shares_memory(&self) -> bool {
         self.plan.shares_memory
     }
 
-    /// What one of its device's counters shows.
+    /// Returns one of its device's counters.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         let counters = node.report().counters;

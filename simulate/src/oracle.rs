@@ -1,4 +1,4 @@
-//! What must be true of every call, whatever happens to nodes, machines and packets.
+//! Rules that hold for every call, whatever happens to nodes, machines and packets.
 //!
 //! | rule | broken when |
 //! |---|---|
@@ -16,12 +16,12 @@
 //! | a late request stays | a request leaves after its call's deadline, or a call that was still staged then counts as one that may have run (`departed.rs`, `late.rs`) |
 //! | a call that waits is tied to no session | a call that asked to wait for its server fails because a session was over when it was made (`client.rs`) |
 //! | what never left has not run | more calls to a server that is stopped may have run than it has receives (`run/unsent.rs`) |
-//! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
+//! | no machine sleeps beside ready work | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |
 //! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
 //! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
-//! | a change of path is no failure | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
+//! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
 //! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
 //! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
@@ -30,7 +30,7 @@
 //! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
 //! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second, or the node that long after its last handler; when a handler blocks its poller, its peers' calls another twentieth later (`run/draining.rs`) |
 //! | a peer that is away | once an attempt to connect has failed, a call waits longer than for one attempt, or waits although the last one has just failed; or its server is not reached soon after it is back; or a call that asked to wait for it ends otherwise than by a success or its deadline (`run/away.rs`) |
-//! | a name leads to its server | a call by a name, or whoever waits for its channel, is told later than a round takes, or a call that asked to wait is not made soon after one of the name's addresses answers, wherever it is in the list and whatever the name led to before (`run/moving.rs`) |
+//! | a name leads to its server | a call by a name, or a waiter for its channel, is told later than a round takes, or a call that asked to wait is not made soon after one of the name's addresses answers, wherever it is in the list and whatever the name led to before (`run/moving.rs`) |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | budgets are kept | a peer is charged for other than what it holds, or it or its host has more than the limit (`budgets.rs`) |
 //! | callers find room | a call that waits for room has none long after there is some, a handler waits for the share that is left to it, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
@@ -53,7 +53,7 @@ use std::time::Duration;
 use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
 use trunkline_verbs::{Time, VirtualClock};
 
-/// What the workload leaves out or the oracle does not judge yet, and why.
+/// Omissions of the workload or the oracle, with reasons.
 pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("may_have_run", "`true` is held against calls that were never handed to the device as a number only"),
     ("abandoned threads", "that a node ends without a thread that never returns is tested with real threads"),
@@ -97,7 +97,7 @@ struct Call {
     /// The process that its handler was entered in last.
     ran_in: Option<u64>,
     made: Time,
-    /// What the handler that makes it has left of its own time.
+    /// Time that the handler that makes it has left.
     time_left: Option<Duration>,
     entered: u32,
     returned: u32,
@@ -123,7 +123,7 @@ struct State {
     calls: BTreeMap<u64, Call>,
     open: BTreeMap<u64, Time>,
     last: u64,
-    /// By ordered channel: the call that was made last of those that have started.
+    /// The last-made call among those that have started, by ordered channel.
     started: BTreeMap<u64, u64>,
     /// The process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,
@@ -131,11 +131,11 @@ struct State {
     reached: BTreeMap<(u64, SocketAddr), u64>,
     /// When a process at an address last began, was about to end, ended, or lost or got its device.
     disturbed: BTreeMap<SocketAddr, Time>,
-    /// Where a peer breaks the rules of the session protocol.
+    /// Address of a peer that breaks the rules of the session protocol.
     hostile: Option<SocketAddr>,
     /// Processes that drain or shut down: no handler starts there.
     draining: BTreeSet<u64>,
-    /// Where a client's last call met a session with a process that was gone.
+    /// Servers at which a client's last call met a session with a process that was gone.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
     allowance: Duration,
@@ -165,7 +165,7 @@ impl Oracle {
         }
     }
 
-    /// What a call's handler does next, for the trace.
+    /// Records a step of a call's handler, for the trace.
     pub(crate) fn handler(&self, id: u64, what: &str) {
         self.note(|| format!("call {id}: its handler {what}"));
     }
@@ -246,7 +246,7 @@ impl Oracle {
         let before = channel.and_then(|channel| state.started.insert(channel, id));
         let drains = state.draining.contains(&process);
         drop(state);
-        // What a call is begins with its method.
+        // A call's description begins with its method.
         if what.split([' ', ',']).next() != Some(method) {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
@@ -317,7 +317,7 @@ impl Oracle {
         self.lock().draining.insert(process);
     }
 
-    /// What has arrived at an address may be lost: its process begins, is about to end, or ends, or its
+    /// Messages at an address may be lost: its process begins, is about to end, or ends, or its
     /// device goes or comes.
     pub(crate) fn disturbed(&self, address: SocketAddr) {
         let now = self.clock.now();
@@ -524,12 +524,12 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Whether a server refused a call because it drains.
+/// Returns true if a server refused a call because it drains.
 pub(crate) fn is_refused_by_draining(status: &Status) -> bool {
     status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
 }
 
-/// Whether a server has refused a call because as many of its method run as may.
+/// Returns true if a server has refused a call because as many of its method run as may.
 fn is_refused_by_a_limit(status: &Status) -> bool {
     status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit")
 }

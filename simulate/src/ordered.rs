@@ -1,4 +1,4 @@
-//! What a client does on an ordered channel: calls of every size, made at once, whose order the oracle judges.
+//! Calls of a client on an ordered channel, of every size, made at once. The oracle judges their order.
 
 use crate::client::Client;
 use crate::coverage::Kind;
@@ -16,7 +16,7 @@ type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// A call on an ordered channel.
 #[derive(Debug, Clone, Copy)]
 enum Sort {
-    /// One-way, with so many bytes.
+    /// One-way, of the given size.
     Tell(usize),
     Number,
 }
@@ -32,7 +32,7 @@ impl Client {
         for _ in 0..random.usize(1..=2) {
             let sorts = (0..random.usize(4..16)).map(|_| sort(&mut random)).collect::<Vec<_>>();
             let call = |sort| self.ordered_call(&client, (server, channel, timeout), sort);
-            // They are made here, in this order, which that of the polls must not change.
+            // They are made here, in this order, which the polls must not change.
             let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
             random.shuffle(&mut calls);
             // Some are given up before they are polled.

@@ -2,7 +2,7 @@
 
 use trunkline_roce::wire::{Bth, Opcode, Operation, Service};
 
-/// What a datagram is: its operation, destination QP and PSN.
+/// Describes a datagram: its operation, destination QP and PSN.
 pub(crate) fn describe(bytes: &[u8]) -> String {
     match Bth::parse(bytes) {
         Ok(bth) => {

@@ -1,4 +1,4 @@
-//! What a run will be like: everything that its seed decides beforehand.
+//! Plan of a run: everything that its seed decides beforehand.
 
 use crate::network::Conditions;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use trunkline_testkit::Hostility;
 
-/// What can be forged.
+/// Packets that can be forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forgery {
     /// A packet of a connection with another PSN.
@@ -17,7 +17,7 @@ pub(crate) enum Forgery {
     Message,
 }
 
-/// What is forged, as often as it is listed.
+/// Packets that are forged, as often as listed.
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
@@ -30,7 +30,7 @@ pub(crate) enum Fault {
     StopProcess { node: usize, pause: Duration },
     /// A node's process is killed, and started again after a while.
     Kill { node: usize, restart_after: Duration },
-    /// A node's process is killed, and its successor dies after so many stores to memory that the
+    /// A node's process is killed, and its successor dies after a number of stores to memory that the
     /// processes of its host share; the next one is started after a while.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// A node is shut down, and started again after a while.
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
     /// Two nodes cannot reach each other for a while.
     Partition { a: usize, b: usize, lasts: Duration },
-    /// Strangers send a node connection requests: so many from nowhere, one in the name of another node, and one
+    /// Strangers send a node connection requests: a number from nowhere, one in the name of another node, and one
     /// from an address of their own, where they get its answer.
     Forge { node: usize, other: usize, requests: u8 },
     /// A host that proves its address sends a node requests in the name of many nodes, and leaves their sessions
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     RemoveDevice { node: usize, lasts: Duration },
     /// A node's process overwrites words of the memory that it shares with others.
     Scribble { node: usize },
-    /// A node's process dies after so many more stores to memory that it shares with others, and is started again after
+    /// A node's process dies after a number of further stores to memory that it shares with others, and is started again after
     /// a while.
     Tear { node: usize, stores: u64, restart_after: Duration },
 }
@@ -65,7 +65,7 @@ pub(crate) struct NodePlan {
     pub(crate) rendezvous_bytes: usize,
     /// Shards of its device at most, if not one for each poller.
     pub(crate) shards: Option<usize>,
-    /// Whether it reaches other processes of its host through shared memory.
+    /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
 }
@@ -78,12 +78,12 @@ impl NodePlan {
     }
 }
 
-/// How many pollers nodes have: the first, third, ... the one number, the others the other.
+/// Pollers of the nodes: the first, third, ... have the one number, the others the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers(u16, u16);
 
 impl Pollers {
-    /// Whether any node has several.
+    /// Returns true if any node has several.
     pub(crate) fn are_several(self) -> bool {
         self.0.max(self.1) > 1
     }
@@ -124,27 +124,27 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When the attacker forges what, from the start.
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
-    /// How the peer misbehaves that breaks the rules of the session protocol, if there is one.
+    /// Misbehaviour of the peer that breaks the rules of the session protocol, if there is one.
     pub(crate) hostility: Option<Hostility>,
-    /// Whether two more nodes with little room call each other, in one run of eight: they take as long as many faults.
+    /// True if two more nodes with little room call each other, in one run of eight: they take as long as many faults.
     pub(crate) has_chains: bool,
-    /// How long faults go on.
+    /// Duration of faults.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Whether no node's receives are so few that a sender waits for credit which others have and do
+    /// Returns true if no node's receives are so few that a sender waits for credit which others have and do
     /// not need: that decays within 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
 
-    /// Whether any host has several nodes.
+    /// Returns true if any host has several nodes.
     pub(crate) fn shares_hosts(&self) -> bool {
         (1..self.nodes.len()).any(|at| self.nodes[..at].iter().any(|node| node.host == self.nodes[at].host))
     }
 
-    /// Whether any two nodes can exchange packets through shared memory.
+    /// Returns true if any two nodes can exchange packets through shared memory.
     pub(crate) fn shares_memory(&self) -> bool {
         (1..self.nodes.len()).any(|at| {
             let node = &self.nodes[at];
@@ -203,9 +203,9 @@ impl Plan {
     }
 }
 
-/// What an attacker forges while faults go on, in four of five runs.
+/// Returns the packets that an attacker forges while faults go on, in four of five runs.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // From numbers of its own, so that everything else of a run is as without it.
+    // From separate random numbers, so that everything else of a run is as without it.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {
@@ -215,7 +215,7 @@ fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
     all.collect()
 }
 
-/// How the hostile peer of a run misbehaves: each sixth seed has one, and each kind comes in turn.
+/// Returns the misbehaviour of a run's hostile peer: each sixth seed has one, and each kind comes in turn.
 fn hostility(seed: u64) -> Option<Hostility> {
     let kinds = Hostility::HOSTILE.into_iter().chain([Hostility::Hoarding]).collect::<Vec<_>>();
     let turn = usize::try_from(seed / 6 % kinds.len() as u64).unwrap_or(0);
@@ -279,7 +279,7 @@ fn conditions(random: &mut fastrand::Rng) -> Conditions {
     }
 }
 
-/// The hosts of so many nodes, by number: in half of the runs each has its own.
+/// The hosts of the nodes, by number: in half of the runs each has its own.
 fn hosts(random: &mut fastrand::Rng, nodes: usize) -> Vec<usize> {
     let are_shared = random.bool();
     let mut all = vec![0];

@@ -1,4 +1,4 @@
-//! What a campaign prints: a table for a reader, or JSON for a program.
+//! Output of a campaign: a table for a reader, or JSON for a program.
 //!
 //! Results go to standard output, failures and progress to standard error. With `--json` standard
 //! output is one JSON document.
@@ -17,12 +17,12 @@ pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) 
     format!("cargo simulate --seed {seed}{pollers}{mutant} --trace trace-{seed}.txt")
 }
 
-/// So many runs, in words.
+/// Returns the number of runs, in words.
 pub(crate) fn runs(count: u64) -> String {
     format!("{count} run{}", if count == 1 { "" } else { "s" })
 }
 
-/// For a reader.
+/// Returns the table for a reader.
 pub(crate) fn table(summary: &Summary) -> String {
     let count = summary.runs.max(1);
     let mut text = format!(
@@ -46,7 +46,7 @@ pub(crate) fn table(summary: &Summary) -> String {
     text
 }
 
-/// For a program.
+/// Returns the JSON for a program.
 pub(crate) fn json(summary: &Summary) -> Value {
     let kinds = Kind::ALL.iter().zip(&summary.kinds);
     let kinds =

@@ -1,6 +1,6 @@
 //! A peer that leaves work behind, is forgotten and comes back under its address: it has one budget.
 //!
-//! A scenario of its own, without faults: `cargo test -p trunkline-simulate returns`.
+//! A separate scenario, without faults: `cargo test -p trunkline-simulate returns`.
 
 #[cfg(test)]
 mod tests {

@@ -36,10 +36,10 @@ mod unsent;
 
 /// Time limit of each try meanwhile.
 const TRY: Duration = Duration::from_millis(500);
-/// So long after the last call all credit that was granted for a burst has decayed.
+/// Time after the last call in which all credit that was granted for a burst decays.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The rule that was broken.
@@ -147,7 +147,7 @@ impl Run {
         self.start_with(index, None);
     }
 
-    /// The same; its process dies after so many stores, if a number is given.
+    /// The same; its process dies after a number of stores, if one is given.
     fn start_with(&mut self, index: usize, stores: Option<u64>) {
         self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
@@ -189,7 +189,7 @@ impl Run {
         self.nodes[node].kill(&mut self.scheduler);
     }
 
-    /// Kills a process that was to die between two stores, and has not stored so much.
+    /// Kills a process that was to die between two stores, and has not made as many stores.
     fn kill_doomed(&mut self, node: usize) {
         if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
             self.kill(node);

@@ -23,9 +23,9 @@ use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// Longest time that a turn takes unless it is charged.
 const TURN_NS: u64 = 1500;
-/// A ring comes so much later than the push before it, mostly.
+/// Usual delay of a ring after the push before it.
 const RING_NS: u64 = 2_000;
-/// And sometimes so much, when its thread is descheduled in between.
+/// Occasional delay, when its thread is descheduled in between.
 const LATE_RING_NS: u64 = 300_000;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct Requests {
     rung: Vec<Arc<Bell>>,
 }
 
-/// What a process of the simulation has in place of an operating system.
+/// State of a process in place of an operating system.
 struct Process {
     number: u64,
     requests: Arc<Mutex<Requests>>,
@@ -85,7 +85,7 @@ struct Slot {
     seen: Cell<Seen>,
 }
 
-/// What a machine that sleeps has been asked since the last event, which alone can change it: time that passes does
+/// Answers of a sleeping machine since the last event, which alone can change them: time that passes does
 /// not. To ask is most of what a run costs, and all machines are looked at several times for each event.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
@@ -116,7 +116,7 @@ impl Slot {
         }
     }
 
-    /// Whether it sleeps while work is due, and nobody is about to wake it.
+    /// Returns true if it sleeps while it has work, and nobody is about to wake it.
     fn is_forgotten(&self, now: Time, event: u64) -> bool {
         let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
         sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
@@ -152,7 +152,7 @@ pub(crate) struct Scheduler {
     machines: Vec<Slot>,
     bells: Vec<(Time, Arc<Bell>)>,
     processes: u64,
-    /// What the trace calls them.
+    /// Names in the trace.
     names: BTreeMap<u64, String>,
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
@@ -242,12 +242,12 @@ impl Scheduler {
         self.doomed.push((process, member));
     }
 
-    /// Whether [`Scheduler::doom`] was called for a process that has not ended.
+    /// Returns true if [`Scheduler::doom`] was called for a process that has not ended.
     pub(crate) fn is_doomed(&self, process: u64) -> bool {
         self.doomed.iter().any(|(doomed, _)| *doomed == process)
     }
 
-    /// Whether a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
+    /// Returns true if a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
     pub(crate) fn has_death(&self) -> bool {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }
@@ -298,12 +298,12 @@ impl Scheduler {
         own.map(|slot| slot.name.as_str()).collect()
     }
 
-    /// What the pollers count, of all nodes that run.
+    /// Returns the pollers' counts, of all nodes that run.
     pub(crate) fn ledgers(&self) -> Vec<PollerLedger> {
         self.inspected()
     }
 
-    /// What the CM machines count, of all nodes that run.
+    /// Returns the CM machines' counts, of all nodes that run.
     pub(crate) fn sessions(&self) -> Vec<SessionLedger> {
         self.inspected()
     }
@@ -485,7 +485,7 @@ impl Scheduler {
         reached
     }
 
-    /// No machine sleeps while work is due and nobody is about to wake it.
+    /// No machine sleeps while it has work and nobody is about to wake it.
     fn find_sleepers(&self) {
         if !self.bells.is_empty() {
             return;
@@ -496,7 +496,7 @@ impl Scheduler {
     }
 }
 
-/// How a turn ended, in words.
+/// End of a turn, in words.
 struct Outcome(Turn);
 
 impl std::fmt::Display for Outcome {

@@ -18,14 +18,14 @@ use trunkline_roce::wire::cm::{CmMessage, Rej};
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
 
-/// Who forges a request.
+/// Sender of a forged request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// Another host, which claims an address at which nobody is.
     Nowhere,
     /// Another host, which claims to be a node that was restarted.
     InTheNameOf(SocketAddr),
-    /// A host at an address of its own, which returns the cookie that it gets there and answers nothing else.
+    /// A host at a separate address, which returns the cookie that it gets there and answers nothing else.
     Present,
     /// The same with a number: as that node of many on one host.
     Crowd(u16),

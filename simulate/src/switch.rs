@@ -1,4 +1,4 @@
-//! Which deliberate fault is on, if this program was built with them.
+//! Choice of the deliberate fault, if this program was built with them.
 
 /// Switches a fault on in this thread.
 pub(crate) fn choose(name: Option<&str>) {
@@ -8,7 +8,7 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Whether this program was built with the faults in it.
+/// Returns true if this program was built with the faults in it.
 pub(crate) const fn are_built_in() -> bool {
     cfg!(feature = "mutants")
 }

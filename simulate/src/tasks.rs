@@ -54,7 +54,7 @@ impl Tasks {
         self.slots.borrow_mut().insert(*last, Slot { client: Some(Box::pin(client)), waker, process });
     }
 
-    /// How many wait to be polled.
+    /// Returns the number of tasks that wait to be polled.
     pub(crate) fn woken(&self) -> usize {
         self.lock().len()
     }

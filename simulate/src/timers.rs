@@ -1,6 +1,6 @@
 //! Timers of clients and handlers, by the virtual clock.
 //!
-//! Whoever sleeps leaves a waker here; the scheduler fires what is due.
+//! A sleeper leaves a waker here; the scheduler fires what is due.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What happened, line by line, for a reader; and a checksum of all of it, to compare runs.
+//! Events, line by line, for a reader; and a checksum of all of them, to compare runs.
 //!
 //! Owns the trace's file and its line format: time since the start of the run in seconds, who, what.
 //! Everything that a run does writes here, in the order in which it happens, and so does the log of
@@ -62,12 +62,12 @@ impl Trace {
         }))
     }
 
-    /// Whether lines are kept; whoever has much to compute for a line asks first.
+    /// Returns true if lines are kept. A caller with much to compute for a line asks first.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }
 
-    /// What writes lines from places that the run's thread does not own; `None` if none are kept.
+    /// Returns a writer for lines from places that the run's thread does not own; `None` if no lines are kept.
     pub(crate) fn pen(&self) -> Option<Pen> {
         self.0.pen.clone()
     }

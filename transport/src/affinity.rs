@@ -1,4 +1,4 @@
-//! Which CPUs the process may use, and putting a poller on one of them.
+//! CPUs that the process may use, and placement of a poller on one of them.
 #![forbid(unsafe_code)]
 
 use crate::options::Pinning;
@@ -12,7 +12,7 @@ pub(crate) fn usable_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Whether pollers have to share CPUs with each other or with the process's other threads.
+/// Returns true if pollers have to share CPUs with each other or with the process's other threads.
 pub(crate) fn is_oversubscribed(pollers: u16, cpus: usize) -> bool {
     usize::from(pollers) >= cpus
 }

@@ -1,4 +1,4 @@
-//! What the connections of a node are made of: XRC, or RC where the device has no XRC.
+//! Kinds of connections of a node: XRC, or RC where the device has no XRC.
 //!
 //! Owns the choice and its reason. Over XRC a poller's INI reaches any poller of the peer by SRQ
 //! number. Over RC each poller has a basic SRQ; a poller's connection ends at one poller of the
@@ -35,7 +35,7 @@ impl FromStr for Connections {
     }
 }
 
-/// What was chosen.
+/// The chosen kind of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionKind {
     Xrc,
@@ -72,7 +72,7 @@ impl ConnectionKind {
         }
     }
 
-    /// For reports.
+    /// Returns the name for reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xrc => "xrc",
@@ -87,7 +87,7 @@ impl fmt::Display for ConnectionKind {
     }
 }
 
-/// What a device's connections are to be, and why.
+/// Chooses the kind of a device's connections, and gives the reason.
 ///
 /// # Errors
 /// XRC was asked for and the device has none.

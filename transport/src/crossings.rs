@@ -1,4 +1,4 @@
-//! How a frame reaches its poller when it came to another one: the rings between the pollers of a node.
+//! Hand-over of frames that came to another poller: the rings between the pollers of a node.
 //!
 //! Over RC a peer's connection ends at one of our pollers, the *home* of all that comes through
 //! it, and each frame names the poller that it is for. The home looks at nothing but that name and
@@ -23,7 +23,7 @@ use std::vec;
 use trunkline_rings::spsc::{self, Consumer, Producer};
 use trunkline_verbs::QpNumber;
 
-/// What a home sends to another poller. QP numbers are reused, names of sessions are not.
+/// Items that a home sends to another poller. QP numbers are reused, names of sessions are not.
 #[derive(Debug)]
 pub(crate) enum Crossing {
     /// A frame for that poller.
@@ -44,9 +44,9 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Whose frames the ring holds, in its order, and some before them that were taken since.
+    /// Peers and sessions of the frames in the ring, in its order, and some before them that were taken since.
     handed: VecDeque<(PeerKey, u32)>,
-    /// What found the ring full. No more than the ring holds.
+    /// Items that found the ring full. No more than the ring holds.
     waiting: VecDeque<Crossing>,
     /// Frames that one session may have here.
     allowance: usize,
@@ -110,7 +110,7 @@ impl Outlet {
 pub(crate) struct Crossings {
     /// Homes that our messages come through: all pollers, or only ourselves.
     homes: u16,
-    /// By poller; none to ourselves.
+    /// Outlets by poller; none to ourselves.
     to: Vec<Option<Outlet>>,
     from: Vec<Consumer<Crossing>>,
     /// Pollers that were handed something since the last wake.
@@ -157,7 +157,7 @@ impl Crossings {
         self.homes
     }
 
-    /// Which of them that is for what a peer's poller sends.
+    /// Returns the home for the messages of a peer's poller.
     pub(crate) fn home_of(&self, poller: u16) -> u16 {
         poller % self.homes.max(1)
     }
@@ -168,12 +168,12 @@ impl Crossings {
         self.to.get(poller)?.as_ref().map(|_| poller)
     }
 
-    /// Whether something waits to be taken.
+    /// Returns true if something waits to be taken.
     pub(crate) fn has_any(&self) -> bool {
         self.from.iter().any(|ring| !ring.is_empty())
     }
 
-    /// Whether something waits for room in a ring.
+    /// Returns true if something waits for room in a ring.
     pub(crate) fn is_waiting(&self) -> bool {
         self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
     }
@@ -254,7 +254,7 @@ fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
     if kind == ConnectionKind::Rc { pollers } else { 1 }
 }
 
-/// What each poller may promise of the depth of each SRQ that its messages come through.
+/// Returns the part of the depth of each SRQ that each poller may promise.
 pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
     depth / u32::from(homes(kind, pollers).max(1))
 }

@@ -1,10 +1,10 @@
-//! What is due when: a few lists that are in order, and a timer wheel for the rest.
+//! Deadlines: a few lists that are in order, and a timer wheel for the rest.
 //!
 //! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Deadlines
 //! are the times of calls and their time limits, of which a program has few. So most are no earlier than the last one of one
 //! of the lists, the *runs*, and are appended there. What fits no run goes to the wheel. There time is cut into ticks
 //! of about a millisecond. The first level has a list for each of 64 ticks, the next one for each of 64 times 64, and so
-//! on: what is due later moves to a finer level when its time comes near. Due times themselves are exact.
+//! on: a later deadline moves to a finer level when its time comes near. Due times themselves are exact.
 //!
 //! Not lock-free, and of one thread: pollers have their own.
 #![forbid(unsafe_code)]
@@ -17,27 +17,27 @@ const TICK_BITS: u32 = 20;
 /// A level has 2^6 lists.
 const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
-/// Four levels cover 4.9 hours; what is due later is in one list.
+/// Four levels cover 4.9 hours; later deadlines are in one list.
 const LEVELS: u32 = 4;
 /// Lists of what was added in order.
 const RUNS: usize = 4;
 /// No entry.
 const NONE: usize = usize::MAX;
 
-/// Names what was added, until it is due or removed.
+/// Names a deadline, until it is reached or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineKey(usize);
 
-/// What is due, and when.
+/// Items, and their times.
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: Slab<Entry<T>>,
     runs: [Run; RUNS],
     /// Entries of the wheel.
     in_wheel: usize,
-    /// Nothing in the wheel is due before this. A lower bound: what it was true of may have been removed.
+    /// No deadline in the wheel is before this. A lower bound: the earliest may have been removed.
     earliest: Time,
-    /// Where time has come to, in ticks; never later than the time.
+    /// Progress of time, in ticks; never later than the time.
     tick: u64,
     levels: [Level; LEVELS as usize],
     /// Due later than the levels cover.
@@ -53,7 +53,7 @@ struct Entry<T> {
     after: usize,
 }
 
-/// Which list an entry is in.
+/// List of an entry.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Run(usize),
@@ -107,19 +107,19 @@ impl<T> Default for Deadlines<T> {
 }
 
 impl<T> Deadlines<T> {
-    /// How many there are.
+    /// Returns the number of deadlines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// When to look next: nothing is due before that. `None` when nothing is ever due.
+    /// When to look next: no deadline is before that. `None` when there are none.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -127,7 +127,7 @@ impl<T> Deadlines<T> {
         self.runs.iter().filter_map(first).chain(of_wheel).min()
     }
 
-    /// Adds what is due at a time.
+    /// Adds an item at a time.
     #[inline]
     pub fn add(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
         for (number, run) in self.runs.iter_mut().enumerate() {
@@ -171,7 +171,7 @@ impl<T> Deadlines<T> {
             None => self.list(place).last = before,
         }
         match place {
-            // What follows may be earlier than what it had.
+            // The entries that follow may be earlier than its last one.
             Place::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
             Place::Run(_) => {}
             Place::Near { .. } | Place::Far => self.left_wheel(place, before == NONE && after == NONE),
@@ -188,7 +188,7 @@ impl<T> Deadlines<T> {
         }
     }
 
-    /// Takes something that is due.
+    /// Takes an item whose time has come.
     pub fn due(&mut self, now: Time) -> Option<T> {
         for run in 0..RUNS {
             let first = self.runs[run].list.first;
@@ -214,10 +214,10 @@ impl<T> Deadlines<T> {
         None
     }
 
-    /// When the list after that of this tick begins.
+    /// Returns the start of the list after the list of this tick.
     fn next_list(&self) -> Time {
         for level in 0..LEVELS {
-            // What is in a level is in its present round, and not before the present list.
+            // The entries of a level are in its present round, and not before the present list.
             let later = u64::MAX.checked_shl(to_u32(index(self.tick, level)) + 1).unwrap_or(0);
             let lists = self.level(level).occupied & later;
             if lists != 0 {
@@ -307,7 +307,7 @@ fn start_of(tick: u64) -> Time {
     Time(if tick.leading_zeros() < TICK_BITS { u64::MAX } else { tick << TICK_BITS })
 }
 
-/// Which list of a level a tick is in.
+/// Returns the list of a level that a tick is in.
 #[expect(clippy::cast_possible_truncation, reason = "less than 64")]
 fn index(tick: u64, level: u32) -> usize {
     (tick >> (level * LEVEL_BITS)) as usize % LISTS
@@ -324,7 +324,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// All that is due, sorted.
+    /// All expired items, sorted.
     fn all_due(deadlines: &mut Deadlines<u32>, now: Time) -> Vec<u32> {
         let mut due = std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
         due.sort_unstable();
@@ -387,7 +387,7 @@ mod tests {
                 model.retain(|_, (at, _)| *at > now);
                 prop_assert_eq!(all_due(&mut deadlines, now), expected);
                 prop_assert_eq!(deadlines.len(), model.len());
-                // Whoever sleeps until then gets further with each look.
+                // A sleeper until then gets further with each look.
                 prop_assert!(deadlines.next().is_none_or(|next| next > now));
             }
         }

@@ -1,7 +1,7 @@
 //! The epochs of a node: the number by which each peer distinguishes one incarnation of it from another.
 //!
-//! Each peer is given another number, always the same one for the same peer. So whoever echoes one is that peer,
-//! or has seen its packets; a peer that has learned its own cannot echo that of another. `NodeShared` owns them.
+//! Each peer is given another number, always the same one for the same peer. A node that echoes one is that peer,
+//! or has seen its packets; a peer that has learned its own cannot echo another's. `NodeShared` owns them.
 #![forbid(unsafe_code)]
 
 use crate::secret::{Secret, octets};

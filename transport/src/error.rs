@@ -21,7 +21,7 @@ impl DeviceError {
     }
 }
 
-/// Who has the port of RoCE at an address, and what to do about it.
+/// Owner of RoCE's port at an address, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("UDP port 4791 at {address} is taken by {owner}; {}", owner.remedy())]
 pub struct TakenPort {
@@ -47,9 +47,9 @@ pub enum StartError {
     BadOption {
         /// Which.
         option: &'static str,
-        /// What it was.
+        /// The given value.
         value: u64,
-        /// What it should be.
+        /// The allowed values.
         remedy: &'static str,
     },
     /// A variable of the environment cannot be understood.
@@ -57,9 +57,9 @@ pub enum StartError {
     BadEnvironment {
         /// Which.
         variable: &'static str,
-        /// What it holds.
+        /// The given value.
         value: String,
-        /// What it should.
+        /// The allowed values.
         remedy: &'static str,
     },
     /// Peers are not authenticated, so other hosts are kept out unless the node allows them.
@@ -97,21 +97,21 @@ pub enum StartError {
     PortTaken {
         /// Where.
         address: SocketAddr,
-        /// Who has it.
+        /// Owner of the port.
         cause: Box<TakenPort>,
     },
     /// A verb was refused.
     #[error("cannot {doing}: {cause}")]
     Verb {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
-        /// What the device answered.
+        /// Error of the device.
         cause: VerbsError,
     },
     /// A limit of the process leaves too little memory.
     #[error("cannot {doing}: {cause}")]
     NoRoom {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
         /// The limit.
         cause: NoRoom,
@@ -125,9 +125,9 @@ pub enum StartError {
     /// The operating system refused something.
     #[error("cannot {doing}: {cause}")]
     Os {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
-        /// What it answered.
+        /// Error of the operation.
         cause: io::Error,
     },
 }

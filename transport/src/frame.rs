@@ -18,8 +18,8 @@
 //! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
 //!
-//! Which poller sent a frame is known from the QP that it came through, its length from the completion, and the
-//! version from the session. Positions of credit travel modulo 2^16.
+//! The QP that a frame came through identifies its poller, the completion gives its length, and the
+//! session its version. Positions of credit travel modulo 2^16.
 #![forbid(unsafe_code)]
 
 use crate::sizes::BUNDLE_BYTES;
@@ -28,13 +28,13 @@ use trunkline_verbs::Time;
 
 /// Bytes that all headers have in common; longer ones are multiples of it.
 pub(crate) const HEADER: usize = 8;
-/// Where the word is.
+/// Offset of the word.
 pub(crate) const WORD: usize = 2;
-/// Where the bytes of a header begin that are written when the frame is posted.
+/// Start of the bytes of a header that are written when the frame is posted.
 pub(crate) const SETTLED: usize = 4;
-/// Where the length of a message is in a bundle.
+/// Offset of the length of a message in a bundle.
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
-/// Where the time left is in a header that has one.
+/// Offset of the time left in a header that has one.
 pub(crate) const TIME_LEFT: usize = 16;
 /// Bytes of an announcement, between the upper half's header and what follows it.
 pub(crate) const ANNOUNCEMENT: usize = 32;
@@ -59,12 +59,12 @@ const CREDIT: u8 = 0x01;
 const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
 const BUNDLE: u8 = 0x04;
-/// What takes the place of the kind of a message in a bundle that was given up.
+/// Kind in place of the kind of a message in a bundle that was given up.
 pub(crate) const VOID: u8 = 0x00;
 /// Most bytes of the settings of a lane.
 const MOST_SETTINGS: usize = 504;
 
-/// What a frame is to the transport.
+/// Meaning of a frame for the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A whole message of the upper half.
@@ -75,7 +75,7 @@ pub(crate) enum Kind {
     Fin,
     /// Credit positions alone.
     Credit,
-    /// What the sender takes: the first frame of a lane.
+    /// Settings of the sender: the first frame of a lane.
     Settings,
     /// Several messages of the upper half.
     Bundle,
@@ -89,11 +89,11 @@ pub(crate) struct Header {
     pub(crate) kind: Kind,
     /// Bytes of the whole header.
     pub(crate) bytes: usize,
-    /// What the kind makes of it.
+    /// Word, whose meaning depends on the kind.
     pub(crate) word: u16,
     /// Position up to which the receiver of this frame may send back, modulo 2^16.
     pub(crate) grant: u16,
-    /// Messages that wait at the sender for credit; so many or more if it is the largest.
+    /// Messages that wait at the sender for credit; this many or more if it is the largest value.
     pub(crate) want: u8,
     /// Poller that it is for. Over XRC it arrives at that poller's SRQ.
     pub(crate) target: u8,
@@ -154,7 +154,7 @@ pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
 }
 
-/// Whether a header of the upper half wants its time left written.
+/// Returns true if a header of the upper half wants its time left written.
 #[inline]
 pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
@@ -189,7 +189,7 @@ pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
     [BUNDLE, 0, low, high, 0, 0, 0, 0]
 }
 
-/// Where the messages of a bundle are, for a frame that [`Header::parse`] took. Those that were given up are left out.
+/// Returns the places of the messages in a bundle, for a frame that [`Header::parse`] took. Those that were given up are left out.
 ///
 /// # Errors
 /// An item is one if the bundle is not as it should be.
@@ -293,7 +293,7 @@ impl Header {
     }
 }
 
-/// What an announcing frame has after the header: where to READ the rest of the message.
+/// Content of an announcing frame after the header: the address to READ the rest of the message from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// The sender's number for it; comes back in the FIN.
@@ -304,7 +304,7 @@ pub(crate) struct Announcement {
     pub(crate) address: u64,
     /// Under this key.
     pub(crate) rkey: u32,
-    /// How long the receiver may wait for memory, in milliseconds.
+    /// Time for which the receiver may wait for memory, in milliseconds.
     pub(crate) patience_ms: u32,
 }
 
@@ -332,7 +332,7 @@ impl Announcement {
     }
 }
 
-/// How a rendezvous ended at the receiver.
+/// Outcome of a rendezvous at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinStatus {
     /// Read to the end.
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// A message of so many bytes, in a bundle.
+    /// A message of the given size, in a bundle.
     fn in_bundle(kind: u8, set: u8, length: usize) -> Vec<u8> {
         let mut message = frame(kind, set, 0, length);
         message[BUNDLED_LENGTH..HEADER].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());

@@ -55,7 +55,7 @@ pub fn handshake(data: &[u8]) {
         assert_eq!(Welcome::parse(&welcome.emit()), Ok(welcome), "a welcome comes back");
     }
     if let Some(refusal) = Refusal::parse(data)
-        // What is emitted names the versions that are spoken here.
+        // An emitted refusal names the versions that are spoken here.
         && !matches!(refusal, Refusal::Version(_))
     {
         assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal), "a refusal comes back");

@@ -30,7 +30,7 @@ const SEND_COMPLETIONS: u32 = 2048;
 /// Connection requests that wait to be looked at.
 const BACKLOG: u32 = 256;
 
-/// What the CM machine and the handle of the node have of the device.
+/// Parts of the device for the CM machine and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
@@ -49,7 +49,7 @@ pub(crate) struct DeviceShared {
     pub(crate) connections_why: String,
 }
 
-/// Where the QPs that receive from peers put what comes.
+/// Sink for the frames of the QPs that receive from peers.
 #[derive(Debug)]
 pub(crate) enum Intake {
     /// Into any XRC SRQ of the domain.
@@ -58,7 +58,7 @@ pub(crate) enum Intake {
     Rc(Vec<Arc<dyn SharedReceiveQueue>>),
 }
 
-/// What one poller has of the device.
+/// One poller's part of the device.
 #[derive(Debug)]
 pub(crate) struct PollerDevice {
     pub(crate) channel: Arc<dyn CompletionChannel>,
@@ -75,9 +75,9 @@ pub(crate) struct PollerDevice {
 /// A device that was opened, with everything that the pollers need of it.
 pub(crate) struct Opened {
     pub(crate) shared: DeviceShared,
-    /// By poller.
+    /// Parts by poller.
     pub(crate) pollers: Vec<PollerDevice>,
-    /// Where the node is to listen.
+    /// Addresses that the node is to listen on.
     pub(crate) listen: Vec<SocketAddr>,
 }
 
@@ -148,9 +148,9 @@ pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOpti
     options
 }
 
-/// What else the CM machine has of the device.
+/// Further parts of the device for the CM machine.
 pub(crate) struct Listening {
-    /// Where all endpoints report.
+    /// Channel to which all endpoints report.
     pub(crate) channel: Arc<dyn CmChannel>,
     pub(crate) listeners: Vec<Arc<dyn CmId>>,
 }
@@ -268,7 +268,7 @@ fn poller_bytes(depth: u32) -> usize {
     slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK)
 }
 
-/// How deep an SRQ may become: the CQ must hold the completion of each receive, too.
+/// Returns the greatest depth of an SRQ: the CQ must hold the completion of each receive, too.
 fn depth_limit(options: &NodeOptions, depth: u32, device: &DeviceAttributes) -> u32 {
     let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS);
     options.deepest_srq().min(device.max_srq_wr).min(of_cq).max(depth)

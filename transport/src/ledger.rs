@@ -1,4 +1,4 @@
-//! What a simulation counts between two turns: credits, slots, memory, and what is open in a poller; sessions in
+//! Counts of a simulation between two turns: credits, slots, memory, and what is open in a poller; sessions in
 //! the CM machine.
 //!
 //! A poller makes a [`PollerLedger`] when it is asked to, by [`Machine::inspect`](trunkline_machine::Machine::inspect),
@@ -14,7 +14,7 @@ use trunkline_verbs::QpNumber;
 /// One poller at one moment.
 #[derive(Debug, Clone)]
 pub struct PollerLedger {
-    /// Where its node listens.
+    /// Address that its node listens on.
     pub node: SocketAddr,
     /// Its index in its node.
     pub poller: u16,
@@ -22,7 +22,7 @@ pub struct PollerLedger {
     pub spending: Vec<Spending>,
     /// Credits that it has granted, a pair for each TGT that it knows.
     pub granting: Vec<Granting>,
-    /// What is granted, by the SRQ that is granted from.
+    /// Credit granted, by the SRQ that it is granted from.
     pub outstanding: Vec<SrqLedger>,
     /// Bytes of frames that are kept for sessions that are not up, and how many of them are not in memory of their own: they
     /// keep a receive slot, or a block of other frames, and so more than is counted.
@@ -33,18 +33,18 @@ pub struct PollerLedger {
     pub sends: Option<(u32, u32)>,
     /// Work requests for sending that the device has not completed.
     pub outstanding_wr: usize,
-    /// Its node's memory for large messages, out and in, and that of the application's registered buffers.
+    /// Its node's memory for large messages, out and in, and the memory of the application's registered buffers.
     pub memory: [MemoryLedger; 3],
     /// Its share of budgets; its upper half has others.
     pub budgets: Vec<BudgetLedger>,
-    /// What its upper half has open.
+    /// Open work of its upper half.
     pub upper: UpperLedger,
 }
 
 /// The sessions of one node at one moment.
 #[derive(Debug, Clone)]
 pub struct SessionLedger {
-    /// Where the node listens.
+    /// Address that the node listens on.
     pub node: SocketAddr,
     /// Those that are up or being made, one for each peer that has one.
     pub sessions: Vec<SessionEntry>,
@@ -55,7 +55,7 @@ pub struct SessionLedger {
 /// A session as the CM machine knows it.
 #[derive(Debug, Clone)]
 pub struct SessionEntry {
-    /// Where the peer listens.
+    /// Address that the peer listens on.
     pub peer: SocketAddr,
     /// It is complete, as seen from here.
     pub is_up: bool,
@@ -67,7 +67,7 @@ pub struct SessionEntry {
     pub targets: Vec<QpNumber>,
 }
 
-/// What one poller has granted of one SRQ.
+/// Credit that one poller has granted of one SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqLedger {
     /// Credits outstanding of all pairs.
@@ -87,7 +87,7 @@ pub struct MemoryLedger {
     pub regions: (usize, usize),
 }
 
-/// What the upper half of a poller has open.
+/// Open work of a poller's upper half.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpperLedger {
     /// Calls in flight.
@@ -96,7 +96,7 @@ pub struct UpperLedger {
     pub handlers: usize,
     /// Slots that are taken by the futures of handlers.
     pub slots: usize,
-    /// Whether it waits for a time.
+    /// True if it waits for a time.
     pub has_timer: bool,
     /// Its share of budgets.
     pub budgets: Vec<BudgetLedger>,
@@ -105,7 +105,7 @@ pub struct UpperLedger {
 /// The spender's half of a pair. Positions wrap.
 #[derive(Debug, Clone, Copy)]
 pub struct Spending {
-    /// Where the peer listens.
+    /// Address that the peer listens on.
     pub peer: SocketAddr,
     /// The TGT there.
     pub target: QpNumber,
@@ -126,7 +126,7 @@ pub struct Granting {
     pub target: QpNumber,
     /// The peer that the spender is of.
     pub peer: PeerKey,
-    /// Whether its session is up.
+    /// True if its session is up.
     pub is_up: bool,
     /// The SRQ that they take receives of, by its poller.
     pub home: u16,

@@ -21,7 +21,7 @@
 //! | `credit` | who may send how much, pure |
 //! | `budget` | how much of a resource one peer may use, and all together |
 //! | `session` | handshake and connection machine, pure; the CM machine |
-//! | `deadlines` | what is due when, pure |
+//! | `deadlines` | the times of timers, pure |
 //! | `frame`, `sizes` | the header of messages, pure; sizes that the parts agree on |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |

@@ -19,7 +19,7 @@ pub struct LogLimit {
 }
 
 impl LogLimit {
-    /// Whether a line may be written now: `Some` with the number of lines left out before it.
+    /// Returns the number of lines left out before this one, or `None` if no line may be written now.
     pub fn line(&mut self, now: Time) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since).as_secs() / EVERY.as_secs();

@@ -31,7 +31,7 @@ use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
-/// How long dropping a node waits for what is under way.
+/// Time for which dropping a node waits for work under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
 /// A thread that has not ended so long after the grace period is abandoned. Sessions, device and pollers need up
 /// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
@@ -42,7 +42,7 @@ pub struct Node {
     /// The process that has the threads.
     process: Process,
     shared: Arc<NodeShared>,
-    /// Those that nobody has waited for, with the pollers' indices. Whoever waits holds the lock.
+    /// Threads that nobody has waited for, with the pollers' indices. The waiter holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
     /// The threads that drive them.
     threads: Vec<ThreadNumber>,
@@ -183,7 +183,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where it is reached: the first of the addresses that it listens on, with the port that it got. In place of an
+    /// Returns the address at which it is reached: the first of the addresses that it listens on, with the port that it got. In place of an
     /// unspecified address it is the first of the device's that the node is reached at.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
@@ -209,7 +209,7 @@ impl Node {
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
-    /// How it is and what it has done.
+    /// Returns a report of its state and its work.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.process.is_forked() {
@@ -321,7 +321,7 @@ impl Node {
         self.shared.cm.command(CmCommand::ShutDownBy { deadline });
     }
 
-    /// Whether its machines have ended, after a shutdown or because one of them panicked.
+    /// Returns true if its machines have ended, after a shutdown or because one of them panicked.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.shared.gauges.is_ended()
@@ -368,7 +368,7 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
 }
 
-/// What one poller needs, all but its upper half.
+/// Makes the parts of one poller, all but its upper half.
 fn make_parts(
     runtime: &Runtime,
     index: PollerIndex,

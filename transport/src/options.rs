@@ -1,4 +1,4 @@
-//! How a node is started.
+//! Options of a node's start.
 #![forbid(unsafe_code)]
 
 use crate::budget::NodeLimits;
@@ -61,7 +61,7 @@ pub enum Pinning {
     List(Vec<usize>),
 }
 
-/// How a node is started. The defaults suit one service on one machine.
+/// Options of a node's start. The defaults suit one service on one machine.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     /// As it was asked for; [`NodeOptions::listens_on`] is where it listens.
@@ -130,7 +130,7 @@ impl NodeOptions {
 
     /// Also listens here; port 0 takes a free one. A node without any listening address is a
     /// client: it listens for the dial-back on a free port of its NIC's address, or on the software
-    /// device on a loopback address of its own.
+    /// device on a separate loopback address.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(canonical(address));
@@ -144,14 +144,14 @@ impl NodeOptions {
         self
     }
 
-    /// Which provider; `Auto` by default.
+    /// Chooses the provider; `Auto` by default.
     #[must_use]
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// Which NIC; the first one that can serve by default.
+    /// Chooses the NIC; the first one that can serve by default.
     #[must_use]
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.nic = nic;
@@ -219,14 +219,14 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// How the software device is opened: addresses, link, faults, capture.
+    /// Sets the software device's options: addresses, link, faults, capture.
     #[must_use]
     pub fn device(mut self, device: SoftOptions) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// Runs on the software device, on a network of this process. The node has an address of its own there, with the ports
+    /// Runs on the software device, on a network of this process. The node has a separate address there, with the ports
     /// of [`NodeOptions::listen`], whose addresses mean nothing there; without those it has a free port.
     #[must_use]
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
@@ -237,7 +237,7 @@ impl NodeOptions {
         self
     }
 
-    /// Where it listens.
+    /// Returns the addresses that it listens on.
     pub(crate) fn listens_on(&self) -> Vec<SocketAddr> {
         let Some(own) = self.in_process else { return self.listen.clone() };
         let ports = self.listen.iter().map(SocketAddr::port).collect::<Vec<_>>();
@@ -245,20 +245,20 @@ impl NodeOptions {
         ports.into_iter().map(|port| SocketAddr::new(own, port)).collect()
     }
 
-    /// What runs the node's machines: a thread for each by default, or a simulation.
+    /// Sets the runtime of the node's machines: a thread for each by default, or a simulation.
     #[must_use]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = runtime;
         self
     }
 
-    /// The clock of the node: that of its runtime.
+    /// The clock of the node: its runtime's.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         self.runtime.clock()
     }
 
-    /// What runs the node's machines.
+    /// Returns the runtime of the node's machines.
     #[must_use]
     pub fn machines(&self) -> &Runtime {
         &self.runtime
@@ -347,7 +347,7 @@ impl NodeOptions {
         self
     }
 
-    /// What one peer may use of the memory for large messages, and all together.
+    /// Returns the memory for large messages that one peer may use, and all together.
     pub(crate) fn rendezvous(&self) -> Limit {
         let least = self.max_message_bytes.saturating_add(HEAD_ROOM);
         let per_peer = self.rendezvous_bytes_per_peer.unwrap_or((self.rendezvous_bytes / 2).max(least));

@@ -82,7 +82,7 @@ mod tests {
         let distinct =
             |of: fn(u64) -> u64| hashes.iter().map(|hash| of(*hash)).collect::<BTreeSet<_>>().len();
         assert_eq!(distinct(|hash| hash), 4096);
-        // Of 4096 balls in 4096 bins, 63 % of the bins get one.
+        // With 4096 balls in 4096 bins, 63 % of the bins get one.
         assert!(distinct(|hash| hash & 4095) > 2400, "{}", distinct(|hash| hash & 4095));
         assert!(distinct(|hash| hash >> 52) > 2400, "{}", distinct(|hash| hash >> 52));
     }

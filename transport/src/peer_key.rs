@@ -21,13 +21,13 @@ struct Words {
     hint: Hint,
 }
 
-/// Where the poller that made the key has the peer in its tables, which verify it. It is no part of the name: all
+/// Place of the peer in the tables of the poller that made the key; the tables verify it. It is not part of the name: all
 /// hints are equal.
 #[derive(Clone, Copy)]
 struct Hint(u32);
 
 impl Hint {
-    /// Of a key that no poller made.
+    /// The hint of a key that no poller made.
     const NOWHERE: Self = Self(u32::MAX);
 }
 
@@ -86,7 +86,7 @@ impl PeerKey {
         Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
     }
 
-    /// Bits that differ between most peers, for a cache. Whoever chooses addresses can choose them, too.
+    /// Bits that differ between most peers, for a cache. A peer that chooses its address can choose them, too.
     #[inline]
     pub(crate) fn mix(self) -> usize {
         let Words { high, low, port, .. } = self.0;
@@ -100,7 +100,7 @@ impl PeerKey {
         Self(Words { hint, ..self.0 })
     }
 
-    /// Where tables of the poller that made the key may have the peer: beyond all places if nobody knows.
+    /// Returns a place at which tables of the poller that made the key may have the peer: beyond all places if it is unknown.
     #[inline]
     pub(crate) fn hint(self) -> usize {
         usize::try_from(self.0.hint.0).unwrap_or(usize::MAX)
@@ -114,7 +114,7 @@ const fn halves(bits: u128) -> (u64, u64) {
 
 #[cfg(test)]
 impl PeerKey {
-    /// One of several peers of a test, each on a host of its own.
+    /// One of several peers of a test, each on a separate host.
     pub(crate) fn numbered(number: u32) -> Self {
         Self::new((std::net::Ipv4Addr::from(number), 1).into())
     }

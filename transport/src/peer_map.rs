@@ -88,7 +88,7 @@ impl<T> PeerMap<T> {
         self.places.get(&peer).copied()
     }
 
-    /// Where a new peer goes.
+    /// Returns a place for a new peer.
     fn vacancy(&mut self, peer: PeerKey) -> usize {
         let hint = peer.hint();
         if hint < MOST_PLACES && hint >= self.entries.len() {

@@ -20,7 +20,7 @@ const MAX_BUNDLE: u16 = 4;
 /// Bytes before a value.
 const PREFIX: usize = 4;
 
-/// What a node takes.
+/// Limits of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Largest message, head and body together.

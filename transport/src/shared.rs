@@ -1,4 +1,4 @@
-//! What the threads of a node share for as long as it lives: the pools, the budgets,
+//! State that the threads of a node share for as long as it lives: the pools, the budgets,
 //! the way to the CM machine, and where to find the device of the moment.
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
 
-/// How many objects of a kind exist now.
+/// Number of objects of a kind that exist now.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ini: AtomicU32,
@@ -29,12 +29,12 @@ pub(crate) struct Gauges {
 pub(crate) struct Alive(Arc<()>);
 
 impl Gauges {
-    /// For a machine that is about to be started.
+    /// Counts a machine that is about to be started.
     pub(crate) fn machine(&self) -> Alive {
         self.machines.clone()
     }
 
-    /// Whether every machine that was started has ended.
+    /// Returns true if every machine that was started has ended.
     pub(crate) fn is_ended(&self) -> bool {
         Arc::strong_count(&self.machines.0) == 1
     }
@@ -55,7 +55,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
 
-/// What is reported of the device, also while it is away.
+/// Facts reported about the device, also while it is away.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) provider: &'static str,
@@ -74,7 +74,7 @@ pub(crate) struct Facts {
 struct Known {
     device: Option<Arc<DeviceShared>>,
     facts: Facts,
-    /// What the devices before this one had counted.
+    /// Counts of the devices before this one.
     earlier: Vec<Counter>,
 }
 
@@ -146,7 +146,7 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
 /// Shared by the pollers, the CM machine and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct NodeShared {
-    /// What runs the node's machines, with the clock and the randomness of all of them.
+    /// Runtime of the node's machines, with the clock and the randomness of all of them.
     pub(crate) runtime: Runtime,
     /// Random numbers of this node, one for each peer. They stay the same when the device is replaced.
     pub(crate) epochs: Epochs,
@@ -165,7 +165,7 @@ pub(crate) struct NodeShared {
     pub(crate) sinks: Arc<BlockPool>,
     /// Memory of the application's registered buffers.
     pub(crate) buffers: Arc<BlockPool>,
-    /// What else peers may make the node hold.
+    /// Further resources that peers may make the node hold.
     pub(crate) budgets: NodeBudgets,
     pub(crate) registry: Arc<Registry>,
     pub(crate) traffic: Traffic,
@@ -193,7 +193,7 @@ impl NodeShared {
         self.device.release();
     }
 
-    /// What peers may use, and do.
+    /// Reports the use by peers.
     pub(crate) fn budgets(&self) -> Vec<BudgetReport> {
         let pools = [
             self.sinks.report("bytes of large messages received"),

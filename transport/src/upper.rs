@@ -21,7 +21,7 @@ use trunkline_verbs::{Time, VerbsError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
 
-/// Which of a peer's pollers a message is for.
+/// Choice of the peer's poller for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
     /// This one.
@@ -32,7 +32,7 @@ pub enum Toward {
     Turn(Turn),
 }
 
-/// Which poller of a peer the carrier has chosen for a message: this number modulo those that the peer has in
+/// Poller of a peer that the carrier has chosen for a message: this number modulo those that the peer has in
 /// the session through which the message leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn(pub u32);
@@ -55,7 +55,7 @@ pub struct Token(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
 
-/// Where a message came from: answers go back to the same peer and poller, through the same session.
+/// Origin of a message: answers go back to the same peer and poller, through the same session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The node.
@@ -76,7 +76,7 @@ pub enum Connect {
     Wait,
 }
 
-/// How far a connection to a node is; see [`Carrier::reach`].
+/// Progress of a connection to a node; see [`Carrier::reach`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// A session is up.
@@ -92,7 +92,7 @@ pub enum Reach {
     },
 }
 
-/// Which outcomes of a message its sender is told.
+/// Outcomes of a message that its sender is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Report {
     /// Any.
@@ -105,7 +105,7 @@ pub enum Report {
     Never,
 }
 
-/// By what, and whether, the sender of a message is told of its outcome.
+/// Report of a message's outcome to its sender, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(crate) token: Token,
@@ -113,16 +113,16 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// That of a message that does not leave at once.
+    /// Returns the receipt of a message that does not leave at once.
     pub(crate) fn of_waiting(self) -> Self {
         Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
     }
 }
 
-/// What became of a message that was taken.
+/// Placement of a message that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// Which of the peer's pollers it is for.
+    /// Turn of the peer's poller that it is for.
     pub turn: Turn,
     /// The session through which it leaves, if it does so at once.
     pub left: Option<SessionNumber>,
@@ -138,9 +138,9 @@ pub struct Outgoing<'a> {
     /// Through which session; `None` takes whichever is up, or the next one. A message for a session
     /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows the one which asked.
     pub session: Option<SessionNumber>,
-    /// Whether it waits when the peer cannot be reached.
+    /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
-    /// Whether the peer's poller gets it after all ordered messages that this poller has sent there before, however
+    /// True if the peer's poller gets it after all ordered messages that this poller has sent there before, however
     /// large they are. Other messages overtake large ones, which the peer has yet to READ.
     pub ordered: bool,
     /// First part: copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags (1), two
@@ -149,7 +149,7 @@ pub struct Outgoing<'a> {
     /// time left may be set: then the header has at least 20 bytes, and in those from 16 the transport writes
     /// the microseconds until `deadline` when the message leaves.
     pub head: &'a [u8],
-    /// So many bytes of the head, the header first among them, reach the peer with the announcement of a large
+    /// Number of bytes of the head, the header first among them, that reach the peer with the announcement of a large
     /// message, before it READs the rest: at most 1024.
     pub announced: usize,
     /// Second part, directly after the first at the receiver; sent without a copy when it is
@@ -157,11 +157,11 @@ pub struct Outgoing<'a> {
     pub body: Body,
     /// Passed back to [`Upper::sent`].
     pub token: Token,
-    /// Of which outcomes.
+    /// Outcomes to report.
     pub report: Report,
     /// After this the message is given up if it has not left yet.
     pub deadline: Option<Time>,
-    /// How much of the queue it leaves free, if it has to wait in it.
+    /// Part of the queue that it leaves free, if it has to wait in it.
     pub leaves: Leaves,
 }
 
@@ -206,7 +206,7 @@ pub enum SendError {
     NoPeer,
 }
 
-/// How sending a message ended.
+/// Outcome of sending a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
     /// It is in the peer's memory; the peer's program may not have looked at it yet.
@@ -238,7 +238,7 @@ pub enum PeerDown {
         other_family(listens_on)
     )]
     NoAddress {
-        /// Where this node listens: the first of its addresses.
+        /// Address that this node listens on: the first of its addresses.
         listens_on: SocketAddr,
     },
     /// This host, or its device, cannot send to the peer's address.
@@ -338,7 +338,7 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Whether this ends a session that was up, rather than an attempt to make one.
+    /// Returns true if this ends a session that was up, rather than an attempt to make one.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
@@ -353,18 +353,18 @@ impl PeerDown {
         )
     }
 
-    /// Whether waiting for a later attempt to connect is of no use.
+    /// Returns true if waiting for a later attempt to connect is of no use.
     #[must_use]
     pub fn is_final(self) -> bool {
         self.is_of_this_node() || self.is_incompatible()
     }
 
-    /// Whether one of the two nodes has to be updated.
+    /// Returns true if one of the two nodes has to be updated.
     pub(crate) fn is_incompatible(self) -> bool {
         matches!(self, Self::Version { .. } | Self::UnknownSetting(_) | Self::SettingRefused(_))
     }
 
-    /// Whether no pause before the next attempt can help, because the peer was not asked.
+    /// Returns true if no pause before the next attempt can help, because the peer was not asked.
     pub(crate) fn is_of_this_node(self) -> bool {
         matches!(self, Self::ShuttingDown | Self::NoAddress { .. })
     }
@@ -432,7 +432,7 @@ impl Message {
         }
     }
 
-    /// What follows so many bytes, as shared bytes, without a copy; costs at most one allocation. Nothing if it is not so
+    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if it is not as
     /// long.
     #[must_use]
     #[inline]
@@ -453,7 +453,7 @@ impl From<Bytes> for Message {
     }
 }
 
-/// What a poller does for its upper half. Nothing here blocks.
+/// Services of a poller for its upper half. Nothing here blocks.
 pub trait Carrier {
     /// The time, as read when the poller's turn began.
     fn now(&self) -> Time;
@@ -462,20 +462,20 @@ pub trait Carrier {
     /// late. So a message that is sent next does not claim more time than is left.
     fn advance(&mut self, time: Time);
 
-    /// Which poller this is.
+    /// Returns the index of this poller.
     fn poller(&self) -> PollerIndex;
 
-    /// How many pollers this node has.
+    /// Returns the number of this node's pollers.
     fn pollers(&self) -> u16;
 
     /// The key of a node as this poller has it, by which it is found most quickly. Starts to connect when there is no
     /// session, and again, with backoff, whenever something waits to be sent.
     fn peer(&mut self, node: PeerKey) -> PeerKey;
 
-    /// Whether a message to the peer would leave through a session that is up.
+    /// Returns true if a message to the peer would leave through a session that is up.
     fn is_up(&self, peer: PeerKey) -> bool;
 
-    /// Begins to connect to a node, if there is no session and an attempt is due. How the attempt ends comes to
+    /// Begins to connect to a node, if there is no session and it is time for an attempt. How the attempt ends comes to
     /// [`Upper::peer`]; it may have begun earlier, and may last until a device that was removed is back.
     fn reach(&mut self, node: PeerKey) -> Reach;
 
@@ -491,7 +491,7 @@ pub trait Carrier {
     /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
     fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
-    /// Whether a message for this session of the peer could leave through it. The upper half hears of a session's end
+    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a session's end
     /// only when all that was under way in it has an outcome.
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
 
@@ -502,7 +502,7 @@ pub trait Carrier {
     /// `is_it` chooses. That begins with the message's header; an announcement follows it.
     fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize>;
 
-    /// Whether the reply to one more request of the peer may be queued. A part of the budget is left to those
+    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is left to those
     /// who refuse requests because it may not.
     ///
     /// # Errors
@@ -528,7 +528,7 @@ pub trait Upper: 'static {
     /// A message that was sent has its outcome.
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
 
-    /// A large message of so many bytes does not come, because no memory became free for it in time; its sender
+    /// A large message of the given size does not come, because no memory became free for it in time; its sender
     /// knows. `frame` announced it: it begins with the message's header.
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize);
 
@@ -542,7 +542,7 @@ pub trait Upper: 'static {
     /// When it must run next even if nothing happens.
     fn next_timer(&self) -> Option<Time>;
 
-    /// Whether it has work that must not wait for a sleep (checked after the poller announced
+    /// Returns true if it has work that must not wait for a sleep (checked after the poller announced
     /// that it goes to sleep).
     fn is_ready(&self) -> bool;
 
@@ -550,13 +550,13 @@ pub trait Upper: 'static {
     /// peers, until the sessions are closed: when every poller's upper half is drained, or the grace is over.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
 
-    /// Whether nothing of it is open any more. A node that shuts down waits for this, and for
+    /// Returns true if nothing of it is open any more. A node that shuts down waits for this, and for
     /// what it has sent, as long as its grace lasts.
     fn is_drained(&self) -> bool {
         true
     }
 
-    /// What is open, for a simulation to count.
+    /// Returns the open work, for a simulation to count.
     fn ledger(&self) -> UpperLedger {
         UpperLedger::default()
     }

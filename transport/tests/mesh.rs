@@ -26,7 +26,7 @@ use trunkline_verbs::{
 };
 
 const NODES: usize = 8;
-/// Of each node, so that a session is several connections each way.
+/// Number of each node's pollers, so that a session is several connections each way.
 const POLLERS: u16 = 2;
 /// Dead addresses on the software device. A peer that does not answer is given up after 5 s: who waits for one after the
 /// other takes longer than [`LIMIT`].
@@ -55,9 +55,9 @@ impl Mute {
     }
 }
 
-/// Where the nodes and the others are.
+/// Addresses of the nodes and the others.
 struct Place {
-    /// Of a node.
+    /// Options of a node.
     options: fn() -> NodeOptions,
     mute: Mute,
     /// Addresses that nobody has.

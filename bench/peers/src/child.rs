@@ -10,7 +10,7 @@ use std::thread;
 /// A running server; it ends when this is dropped.
 pub(crate) struct Server {
     child: Mutex<Child>,
-    /// What it has said of where it is.
+    /// Address that it has reported.
     pub(crate) address: String,
 }
 
@@ -37,14 +37,14 @@ impl Server {
         let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
-            // What cannot be read is no address.
+            // An unreadable line counts as no address.
             let _unread = BufReader::new(stdout).read_line(&mut line);
         }
         let server = Self { child: Mutex::new(child), address: line.trim().to_owned() };
         if server.address.is_empty() { Err("the server has not started".to_owned()) } else { Ok(server) }
     }
 
-    /// How it has ended, if it has.
+    /// Returns how it has ended, if it has.
     pub(crate) fn death(&self) -> Option<String> {
         let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok().flatten()?;
         Some(format!("the server has ended, {status}"))

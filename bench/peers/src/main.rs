@@ -51,7 +51,7 @@ enum Command {
     Serve(Exchange),
 }
 
-/// What is exchanged, over what.
+/// An exchange, and the system that carries it.
 #[derive(Debug, Clone, Args)]
 struct Exchange {
     #[arg(value_enum)]
@@ -65,7 +65,7 @@ struct Exchange {
     /// Requests under way at a time.
     #[arg(long, default_value_t = 1)]
     outstanding: usize,
-    /// How long they are measured.
+    /// Duration of the measurement.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Cores of client and server.
@@ -76,7 +76,7 @@ struct Exchange {
     folder: Option<PathBuf>,
 }
 
-/// What can be measured.
+/// A system that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
     /// gRPC by tonic over TCP.

@@ -1,4 +1,4 @@
-//! What systems on tokio have in common: a runtime of one thread that polls instead of sleeping, as our pollers do while
+//! Parts common to systems on tokio: a runtime of one thread that polls instead of sleeping, as our pollers do while
 //! they have work, and calls that are made by as many tasks.
 
 use crate::recorder::{Recorder, Sample};

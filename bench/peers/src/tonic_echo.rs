@@ -27,7 +27,7 @@ const WINDOWS: u32 = 4 * WINDOW;
 pub(crate) struct Message {
     #[prost(bytes = "bytes", tag = "1")]
     payload: Bytes,
-    /// Of a request: bytes of its reply.
+    /// Bytes of the reply, in a request.
     #[prost(uint64, tag = "2")]
     reply: u64,
 }

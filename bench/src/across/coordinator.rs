@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 use trunkline::{CallOptions, Code, Node, Status, block_on};
 use trunkline_testkit::output;
 
-/// How often nodes are asked whether they are done, well within the lease.
+/// Interval at which nodes are asked for their progress, well within the lease.
 const ASK: Duration = Duration::from_millis(200);
 /// A node that does not answer for so long is lost.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// So long may a node take to reach its targets.
+/// Time in which a node has to reach its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
-/// Which nodes, and what they do.
+/// The nodes, and their orders.
 #[derive(Debug, Args)]
 pub(crate) struct Orders {
     /// Hosts where `trunkline-bench node` runs, with or without a port.
@@ -149,7 +149,7 @@ fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<H
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("\n").into()) }
 }
 
-/// Asks each on a thread of its own, and waits for all of them.
+/// Asks each on a separate thread, and waits for all of them.
 fn at_once<K: Send, T: Send, R: Send>(
     asked: impl Iterator<Item = (K, T)>,
     patience: Duration,
@@ -167,7 +167,7 @@ fn at_once<K: Send, T: Send, R: Send>(
 
 impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
-        // By chance: coordinators in containers have the same process id.
+        // Random: coordinators in containers have the same process id.
         let first = RandomState::new().hash_one(std::process::id());
         for repetition in 0..self.orders.repetitions {
             let loads = self.loads(targets);
@@ -187,7 +187,7 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// What each node that is not lost has to do.
+    /// Returns the work of each node that is not lost.
     fn loads(&self, targets: &[Vec<usize>]) -> Vec<(usize, Load)> {
         let is_there = |node: &usize| !self.outcome.is_lost(*node);
         let callers = (0..targets.len()).filter(is_there);

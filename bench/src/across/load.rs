@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline::PollerContext;
 
-/// Which of the phases is measured.
+/// Index of the measured phase.
 const MEASURED: usize = 1;
 
 /// The calls to one target. All tasks that make them go through the phases together.
@@ -67,7 +67,7 @@ impl Pair {
         }
     }
 
-    /// What was measured, when no task is left.
+    /// Returns the results, once no task is left.
     pub(super) fn measured(&self) -> Measured {
         let before = self.phases[0].get().and_then(|phase| phase.finish_partly().1);
         let (sample, failed) = self.phases[MEASURED].get().map_or((None, None), Measurement::finish_partly);

@@ -25,13 +25,13 @@ pub(crate) use node::{Host, serve};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// Where nodes listen, unless they are told otherwise.
+/// Default port of nodes.
 const PORT: u16 = 7470;
 
 /// The address of a node: `host` or `host:port`.
 ///
 /// # Errors
-/// That it is none.
+/// The text is not an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let named = |why: &str| {
         format!(

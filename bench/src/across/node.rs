@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, PollerIndex, Status, block_on};
 use trunkline_testkit::output;
 
-/// How often it looks whether its coordinator or a signal wants it to stop.
+/// Interval at which it checks for its coordinator's wish to stop, and for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Where it listens.
+/// Address that it listens on.
 #[derive(Debug, Args)]
 pub(crate) struct Host {
-    /// Its address; by default that of the interface by which other networks are reached.
+    /// Its address; by default the address of the interface towards other networks.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
@@ -29,13 +29,13 @@ pub(crate) struct Host {
     /// Pollers, 1 to 32. Calls are made from all of them in turn.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32))]
     pollers: u16,
-    /// Listen on an address other than loopback although peers are not authenticated: whoever reaches the node may have it
+    /// Listen on an address other than loopback although peers are not authenticated: anyone who reaches the node may have it
     /// make calls, within limits. For test networks.
     #[arg(long)]
     allow_unauthenticated: bool,
 }
 
-/// What all pollers share.
+/// State that all pollers share.
 #[derive(Debug, Default)]
 struct Board {
     pollers: u16,

@@ -1,4 +1,4 @@
-//! What nodes have measured, each and in sum, as JSON and as a table.
+//! Results of nodes, each and in sum, as JSON and as a table.
 
 use super::service::Measured;
 use crate::distribution::Distribution;
@@ -17,7 +17,7 @@ const MOST_TIMES: usize = 1 << 16;
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     times: Histogram<u64>,
-    /// Of the repetition that goes on.
+    /// Times of the current repetition.
     now: Histogram<u64>,
     /// Calls per second, and times in nanoseconds, by repetition.
     per_s: Vec<f64>,
@@ -99,7 +99,7 @@ struct OfPair<'a> {
     failed: Option<&'a str>,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     command: &'static str,
@@ -110,9 +110,9 @@ pub(super) struct Json<'a> {
     machine: &'a Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Whether nodes were lost, or calls failed.
+    /// True if nodes were lost, or calls failed.
     partial: bool,
-    /// Of all calls.
+    /// Figures of all calls.
     #[serde(flatten)]
     figures: Option<Figures>,
     nodes: Vec<OfNode<'a>>,
@@ -258,7 +258,7 @@ impl Outcome {
         self.repetitions
     }
 
-    /// What is missing, if anything is.
+    /// Returns a text about missing results, if any are missing.
     pub(super) fn missing(&self) -> Option<String> {
         let lost =
             self.lost.iter().map(|(node, why)| format!("the node {} was lost: {why}", self.nodes[*node]));
@@ -269,7 +269,7 @@ impl Outcome {
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     pub(super) fn is_empty(&self) -> bool {
         self.all.figures(0).is_none()
     }

@@ -1,4 +1,4 @@
-//! Who calls whom.
+//! Patterns: the targets that each node calls.
 
 use clap::ValueEnum;
 
@@ -26,10 +26,10 @@ impl Pattern {
         }
     }
 
-    /// The targets of each of so many nodes.
+    /// Returns the targets of each node.
     ///
     /// # Errors
-    /// That it needs another number of nodes.
+    /// The pattern needs another number of nodes.
     pub(super) fn targets(self, nodes: usize) -> Result<Vec<Vec<usize>>, String> {
         if nodes < 2 || (self == Self::Pairs && !nodes.is_multiple_of(2)) {
             let needed = if self == Self::Pairs { "an even number of nodes" } else { "two nodes at least" };

@@ -1,10 +1,10 @@
-//! What a coordinator asks of nodes. A generated service like any other.
+//! Requests of a coordinator to nodes, as a generated service like any other.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use trunkline::Status;
 
-/// What coordinator and nodes must have in common. To be raised with every change of what they say.
+/// Version that coordinator and nodes must have in common. Raise it with every change of the messages.
 pub(super) const PROTOCOL: u32 = 1;
 /// A run ends when its coordinator has not been heard for so long.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(super) trait Control {
     /// Begins the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Whether a run is over, and its results can be had. It ends when nobody asks for 5 s.
+    /// Returns true if a run is over, and its results can be had. It ends when nobody asks for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
     /// Gives a run up.
@@ -59,7 +59,7 @@ pub(super) struct Load {
     pub(super) one_way: bool,
 }
 
-/// What a node has measured of the calls to one target.
+/// Results of a node for the calls to one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) target: String,
@@ -79,7 +79,7 @@ impl Hello {
     /// Refuses another version: its figures would be of another program.
     ///
     /// # Errors
-    /// Which it is.
+    /// Both versions.
     pub(super) fn check(&self) -> Result<(), String> {
         let own = Self::own();
         if *self == own {
@@ -91,7 +91,7 @@ impl Hello {
 }
 
 impl Load {
-    /// Refuses what is too much for a node that serves whoever reaches it.
+    /// Refuses a load that is too much for a node that anyone can reach.
     ///
     /// # Errors
     /// The limit.
@@ -113,7 +113,7 @@ impl Load {
         )))
     }
 
-    /// How long it calls before it measures and after it.
+    /// Returns the time for which it calls before and after the measurement.
     pub(super) fn margin(&self) -> Duration {
         Duration::from_secs_f64((self.seconds / 4.0).clamp(0.2, 5.0))
     }

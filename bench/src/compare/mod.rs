@@ -22,7 +22,7 @@ use trunkline_testkit::output;
 /// When other programs used more cores than this during a run, a change may be theirs.
 const BUSY_CORES: f64 = 0.15;
 
-/// What changed beyond noise between the JSON files of two runs of one subcommand.
+/// Shows what changed beyond noise between the JSON files of two runs of one subcommand.
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
 /// floor in the same repetition, because a machine that is slower today has slower floors too; p99 is divided by the
@@ -31,7 +31,7 @@ const BUSY_CORES: f64 = 0.15;
 ///
 /// A value is better or worse when three things hold: its median has changed by more than the bound, by more than twice the
 /// interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test, 0.5 %).
-/// All else is no change. With fewer than 5 repetitions in either file a value is undecided.
+/// All else counts as unchanged. With fewer than 5 repetitions in either file a value is undecided.
 ///
 /// When other programs used more than 0.15 of a core during one of the runs, a changed value is undecided: measure again.
 ///
@@ -52,7 +52,7 @@ pub(crate) struct Comparison {
     /// The later run.
     #[arg(value_name = "AFTER.json")]
     after: PathBuf,
-    /// Changes up to so many percent do not count; for p99 twice as many.
+    /// Changes up to this percentage do not count; for p99 up to twice as much.
     #[arg(long, value_name = "PERCENT", default_value = "15", value_parser = percent)]
     bound: f64,
     /// Compare times and rates themselves, not their ratios to the floors.
@@ -76,7 +76,7 @@ struct Outcome {
     after: String,
     bound_percent: f64,
     absolute: bool,
-    /// What else differs between the runs.
+    /// Other differences between the runs.
     notes: Vec<String>,
     only_before: Vec<String>,
     only_after: Vec<String>,
@@ -86,7 +86,7 @@ struct Outcome {
 /// Compares, prints, and writes.
 ///
 /// # Errors
-/// That a file is not one of ours, that something became worse, or that the outcome cannot be written.
+/// Fails if a file is not one of ours, if something became worse, or if the outcome cannot be written.
 pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
     let began = Instant::now();
     let (before, after) = (Saved::read(&files.before)?, Saved::read(&files.after)?);
@@ -198,7 +198,7 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     points.iter().map(label).zip(points).collect()
 }
 
-/// What has to have changed.
+/// Values that have to have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     /// The value itself.
@@ -241,7 +241,7 @@ impl Compared<'_> {
     }
 }
 
-/// The floor that a value is divided by: the one of its own, or for a time the floor's time.
+/// The floor that a value is divided by: its own, or for a time the floor's time.
 fn floor<'a>(key: &str, point: &'a SavedPoint) -> Option<Named<'a>> {
     let own = format!("floor_{key}");
     let name = if !point.each_repetition.contains_key(&own) && key.ends_with("_ns") {

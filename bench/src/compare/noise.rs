@@ -10,27 +10,27 @@
 //! 3. The repetitions of one side are above those of the other by a rank test (Mann-Whitney, one-sided, 0.5 %). With five on
 //!    each side, all of one have to be above all of the other.
 
-/// By how much the medians must differ, in interquartile ranges.
+/// Least difference of the medians, in interquartile ranges.
 const RANGES: f64 = 2.0;
 /// Probability of so clear an order of the repetitions, if there is no change, from which on it counts.
 const CHANCE: f64 = 0.005;
 /// With fewer repetitions on a side even the clearest order has a higher probability: one in C(8, 4) = 70 for four.
 pub(crate) const FEWEST: usize = 5;
-/// Up to so many pairs the probability is exact.
+/// Number of pairs up to which the probability is exact.
 const EXACT_PAIRS: usize = 900;
 
-/// How two lists of repetitions differ.
+/// Difference between two lists of repetitions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Change {
     pub(crate) before: f64,
     pub(crate) after: f64,
-    /// How much larger the median has become, as a fraction; negative if smaller.
+    /// Growth of the median, as a fraction; negative if smaller.
     pub(crate) change: f64,
     /// The larger interquartile range, as a fraction of the median.
     pub(crate) range: f64,
     /// Probability of so clear an order without a change.
     pub(crate) chance: f64,
-    /// Whether there are enough repetitions.
+    /// True if there are enough repetitions.
     pub(crate) is_decided: bool,
 }
 
@@ -48,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Whether it is more than noise, and more than `bound`, a fraction.
+    /// Returns true if it is more than noise, and more than `bound`, a fraction.
     pub(crate) fn is_real(&self, bound: f64) -> bool {
         // A value that halves has changed as much as one that doubles.
         let size = self.change.max(-self.change / (1.0 + self.change));

@@ -5,7 +5,7 @@ use super::{Outcome, is_floor};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What became of a value.
+/// Verdict on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
@@ -25,19 +25,19 @@ pub(super) struct Row {
     before: f64,
     after: f64,
     change_percent: f64,
-    /// That of the value itself, where the row is of its ratio to a floor on the same machine.
+    /// Change of the value itself, where the row is about its ratio to a floor on the same machine.
     value_change_percent: f64,
     /// The larger interquartile range of the repetitions, in percent of the median.
     range_percent: f64,
     /// Probability of so clear an order of the repetitions without a change.
     chance: f64,
     pub(super) verdict: Verdict,
-    /// Whether it is undecided because the machine had other work.
+    /// True if it is undecided because the machine had other work.
     pub(super) is_disturbed: bool,
 }
 
 impl Row {
-    /// Of a change; with `value`, that has to have changed as well, and in the same direction.
+    /// Creates a row from a change; with `value`, that has to have changed as well, and in the same direction.
     pub(super) fn new(point: &str, key: &str, change: Change, value: Option<Change>, bound: f64) -> Self {
         let confirms = |value: Change| value.is_real(bound) && value.change * change.change > 0.0;
         let is_real = change.is_real(bound) && value.is_none_or(confirms);
@@ -70,7 +70,7 @@ impl Row {
         }
     }
 
-    /// Whether it became worse and is not a floor: that is the machine's.
+    /// Returns true if it became worse and is not a floor: that is the machine's.
     pub(super) fn is_regression(&self) -> bool {
         self.verdict == Verdict::Worse && !is_floor(&self.key)
     }

@@ -39,7 +39,7 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
                 });
                 let bytes = total.max().unwrap_or(0).saturating_sub(arrived);
                 arrived += bytes;
-                // What was lost and given up may arrive late.
+                // Datagrams counted as lost may arrive late.
                 sent = sent.max(arrived);
                 if !recorder.ended_many(last_ns, now, bytes) {
                     return recorder.finish();

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Round trips between two readings of the clock, which takes a good part of one round trip itself.
 const TRIPS: u64 = 64;
 
-/// A word on a cache line of its own, and its neighbour, which processors fetch along.
+/// A word on its own cache line, and its neighbour, which processors fetch along.
 #[repr(align(128))]
 struct Line(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What the machine allows without any middleware, measured in the same run as the calls.
+//! Limits of the machine without any middleware, measured in the same run as the calls.
 //!
 //! | file | what it measures |
 //! |---|---|
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What a floor has in common with the calls that it is compared with.
+/// Settings that a floor has in common with the calls that it is compared with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Bytes of a message.
@@ -38,9 +38,9 @@ pub(crate) struct Shape {
     pub(crate) outstanding: usize,
     /// The pause before each message.
     pub(crate) pause: Option<Duration>,
-    /// How long it is measured.
+    /// Duration of the measurement.
     pub(crate) measured: Duration,
-    /// Where client and server run.
+    /// Cores of client and server.
     pub(crate) cores: Option<Cores>,
 }
 
@@ -107,7 +107,7 @@ impl Floor {
     }
 }
 
-/// Runs `measure` while `serve` runs on a thread of its own on `core`, until the flag that it is passed is set.
+/// Runs `measure` while `serve` runs on a separate thread on `core`, until the flag that it is passed is set.
 fn with_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,

@@ -19,10 +19,10 @@ const WINDOW: usize = 2;
 pub(super) const BATCH: usize = 32;
 /// After so long without a datagram, those under way count as lost.
 pub(super) const LOST_NS: u64 = 20_000_000;
-/// How long a blocking server waits before it looks whether it should stop.
+/// Time for which a blocking server waits before it checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How the ends wait for a datagram.
+/// Wait mode for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receive {
     Polling,
@@ -101,7 +101,7 @@ fn arrived(done: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Exchanges datagrams by sendmmsg and recvmmsg, with so many under way as fit a socket's receive buffer.
+/// Exchanges datagrams by sendmmsg and recvmmsg, as many under way as fit a socket's receive buffer.
 pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let bytes = shape.size.min(PIECE);
@@ -155,7 +155,7 @@ impl Batch {
         Self { buffers: vec![vec![0x5a; bytes]; BATCH] }
     }
 
-    /// Sends up to so many; returns how many there was room for.
+    /// Sends up to the given number; returns how many there was room for.
     fn send(&self, socket: &UdpSocket, datagrams: usize) -> Result<usize, String> {
         let datagrams = datagrams.min(BATCH);
         let slices: Vec<_> = self.buffers[..datagrams].iter().map(|buffer| [IoSlice::new(buffer)]).collect();

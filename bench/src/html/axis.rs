@@ -3,7 +3,7 @@
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// How values are placed on an axis.
+/// Placement of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// Equal ratios are equally far apart; labels at 1, 2 and 5 times the powers of ten.
@@ -17,7 +17,7 @@ pub(crate) enum Scale {
 /// One axis with its range.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
-    /// What it shows, with the unit.
+    /// Title, with the unit.
     pub(crate) title: String,
     scale: Scale,
     /// The ends, as places.
@@ -46,7 +46,7 @@ impl Axis {
         Self { title: title.to_owned(), scale, from, to, labels }
     }
 
-    /// Where a value is.
+    /// Returns the place of a value.
     pub(crate) fn place(&self, value: f64) -> f64 {
         place(self.scale, value).clamp(self.from, self.to)
     }

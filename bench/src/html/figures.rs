@@ -1,4 +1,4 @@
-//! Which plots a report has, from what its files contain.
+//! Selection of a report's plots, from the contents of its files.
 
 use super::axis::{Axis, Scale};
 use super::plot::{Line, Plot, Series};
@@ -150,7 +150,7 @@ fn of_scale(varied: &str, points: &[(f64, &SavedPoint)]) -> Vec<Plot> {
     rates.into_iter().flatten().chain(plot(titled("Time of a call", count), axes, times)).collect()
 }
 
-/// What the calls achieve, and the floor.
+/// Plots the throughput of the calls, and the floor.
 fn throughput(title: &str, axes: Axes<'_>, points: &[(f64, &SavedPoint)], keys: [&str; 2]) -> Option<Plot> {
     let of = |key: &str| {
         let value =
@@ -162,7 +162,7 @@ fn throughput(title: &str, axes: Axes<'_>, points: &[(f64, &SavedPoint)], keys: 
         return None;
     }
     let mut lines = vec![calls, series("the link's floor", Line::Floor, &of(keys[1]))];
-    // What other systems report is calls per second, whatever they carry.
+    // Other systems report calls per second, whatever these carry.
     let peers = if keys[0] == "calls_per_s" {
         names(points.iter().map(|(_, point)| &point.peers))
     } else {

@@ -30,7 +30,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Files {
-    /// What --json has written.
+    /// Files that --json has written.
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
     /// The page.
@@ -41,7 +41,7 @@ pub(crate) struct Files {
 /// Writes a page of several files.
 ///
 /// # Errors
-/// That one of them is not a result, or that the page cannot be written.
+/// Fails if one of them is not a result, or if the page cannot be written.
 pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();

@@ -115,7 +115,7 @@ fn overview(html: &mut String, files: &[Saved]) {
     html.push_str("</tbody>\n</table></div>\n");
 }
 
-/// The link's floor: its time, its rate if it was measured or is that of its round trips, and its name.
+/// The link's floor: its time, its rate if it was measured or follows from its round trips, and its name.
 fn floor(point: &SavedPoint) -> String {
     let median = |key: &str| Spread::of(point.each_repetition.get(key)?);
     let time = median("floor_p50_ns");

@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// Units of the drawing; the page scales it. Coordinates are whole numbers, so they are fine-grained.
 const WIDTH: u32 = 1240;
 const HEIGHT: u32 = 740;
-/// Where the legend begins.
+/// Left end of the legend.
 const LEGEND: u32 = 875;
 const TEXT: i32 = 30;
 /// Width of a character, about; text is measured by the browser only.
@@ -34,7 +34,7 @@ const SERIES: [(RGBColor, &str); 8] = [
 /// Ink, muted text and grid on a dark page.
 const DARK: [(RGBColor, &str); 3] = [(INK, "#e8eaed"), (MUTED, "#a3abb5"), (GRID, "#363c44")];
 
-/// What a line is of: our calls; a floor, which is dashed; or another system, whose line is thinner than ours.
+/// Subject of a line: our calls; a floor, which is dashed; or another system, whose line is thinner than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     Calls,
@@ -52,7 +52,7 @@ pub(crate) struct Series {
     pub(crate) ranges: Vec<(f64, f64, f64)>,
     /// Text below each point, or nothing.
     pub(crate) notes: Vec<String>,
-    /// Whether points are marked: not on curves with many.
+    /// True if points are marked: not on curves with many.
     pub(crate) is_marked: bool,
 }
 
@@ -101,7 +101,7 @@ impl Plot {
     /// The SVG element.
     ///
     /// # Errors
-    /// That of the library, which has no reason to fail when it writes to memory.
+    /// The library's error, which has no cause when it writes to memory.
     pub(crate) fn svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(&mut svg).map_err(|error| format!("cannot draw \"{}\": {error}", self.title))?;
@@ -190,7 +190,7 @@ impl Plot {
     }
 }
 
-/// For each colour of the drawings its name as a CSS variable, its light value, as it is written in the SVG, and its dark value.
+/// Returns each colour of the drawings: its name as a CSS variable, its light value, as it is written in the SVG, and its dark value.
 pub(crate) fn colours() -> Vec<(String, String, &'static str)> {
     let written = |RGBColor(red, green, blue): RGBColor| format!("#{red:02X}{green:02X}{blue:02X}");
     let all = DARK.into_iter().chain(SERIES).enumerate();
@@ -201,7 +201,7 @@ fn text(size: i32, colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&colour)
 }
 
-/// Lines of at most so many units, as far as words allow.
+/// Splits a text into lines of a maximum width, as far as words allow.
 fn wrapped(name: &str, width: f64) -> Vec<String> {
     let fits = |line: &str| super::axis::as_f64(line.chars().count()) * CHARACTER * f64::from(TEXT) <= width;
     let mut lines = vec![String::new()];

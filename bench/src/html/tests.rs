@@ -5,7 +5,7 @@ use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Times of so many microseconds, with a tail.
+/// Times in microseconds, with a tail.
 fn timed(us: f64) -> Value {
     let spread = |value: f64| json!({"median": value, "min": value * 0.9, "max": value * 1.2});
     json!({"p50_ns": spread(us * 1e3), "p99_ns": spread(us * 2e3), "per_s": spread(1e6 / us), "dropped": 1, "drifted": 0,

@@ -74,7 +74,7 @@ impl Fleet {
         Ok(Self { client, addresses, wanted, servers: Servers::Here { nodes, _host: host } })
     }
 
-    /// Has so many workers, at least one for each server, call until the measurement is over.
+    /// Has the workers, at least one for each server, call until the measurement is over.
     ///
     /// # Errors
     /// Why one could not.

@@ -1,4 +1,4 @@
-//! How calls follow the number of peers, pollers and services, and how long sessions take to come up.
+//! Scaling of calls with the number of peers, pollers and services, and the time in which sessions come up.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -33,12 +33,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_testkit::output;
 
-/// How long the cache line is sampled before and after a measurement.
+/// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
 /// Bytes there and back.
 const PAYLOAD: usize = 64;
 
-/// What is varied, one after the other, and how it is measured.
+/// Dimensions that are varied, one after the other, and how to measure them.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Scale {
     /// Server nodes that one client node calls in turn, 1 to 64; they are in one process.
@@ -76,7 +76,7 @@ pub(crate) struct Scale {
     quiet: bool,
 }
 
-/// What is varied.
+/// A dimension that is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dimension {
     Peers,
@@ -99,7 +99,7 @@ struct Point {
 struct OfPoint {
     dimension: &'static str,
     count: u16,
-    /// Of calls, or of first calls to servers that there was no session with.
+    /// Round-trip time of calls, or of first calls to servers without a session.
     rtt_p50_ns: f64,
     rtt_p99_ns: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,7 @@ struct OfPoint {
     spread: Summary,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
@@ -182,7 +182,7 @@ impl Scale {
         dimensions.into_iter().flat_map(each).map(point).collect()
     }
 
-    /// One repetition of a point, with nodes of its own.
+    /// One repetition of a point, with separate nodes.
     fn repeat(&self, point: &mut Point, cores: Option<Cores>) -> Result<(), Failure> {
         let wanted = Wanted {
             servers: if matches!(point.dimension, Dimension::Pollers | Dimension::Services) {

@@ -10,13 +10,13 @@ use std::net::SocketAddr;
 use trunkline::Node;
 use trunkline_testkit::fresh_ip;
 
-/// What a fleet has.
+/// Composition of a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) servers: u16,
-    /// Of each node.
+    /// Pollers of each node.
     pub(crate) pollers: u16,
-    /// Of each server.
+    /// Services of each server.
     pub(crate) services: u16,
 }
 

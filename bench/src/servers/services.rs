@@ -36,7 +36,7 @@ macro_rules! services {
             /// A client of the service with this number.
             ///
             /// # Errors
-            /// That there is no such service, or why it cannot be connected.
+            /// Fails if there is no such service, or if it cannot be connected, with the reason.
             pub(crate) fn connect(context: &PollerContext, server: SocketAddr, number: u16) -> Result<Self, Status> {
                 match number {
                     $($number => $module::EchoLocal::connect(context, server).map(Self::$module),)*
@@ -51,7 +51,7 @@ macro_rules! services {
             }
         }
 
-        /// A node that serves so many of them.
+        /// Starts a node that serves the given number of them.
         pub(crate) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
             $(let builder = if $number < count {
                 builder.serve($module::EchoServer::new(Mirror))

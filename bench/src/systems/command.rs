@@ -1,4 +1,4 @@
-//! Runs a program that somebody else wrote: on a core, for a limited time, and never longer than this one.
+//! Runs another project's program: on a core, for a limited time, and never longer than this one.
 
 use crate::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// A server has so long to listen before its client starts; none of these programs says when it does.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
-/// What a program prints is read up to so many bytes of a line.
+/// Maximum bytes of a line that are read from a program.
 const LINE: u64 = 1 << 16;
 
 /// A running program, which ends when this is dropped.
@@ -24,7 +24,7 @@ impl Running {
     /// Starts a program on a core. What it prints, to either output, is read line by line.
     ///
     /// # Errors
-    /// That it is not installed, or why it does not start.
+    /// Fails if it is not installed or does not start.
     pub(super) fn start(command: &mut Command, core: Option<usize>) -> Result<Self, String> {
         let name = Path::new(command.get_program());
         let name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Measures round trips.
 ///
 /// # Errors
-/// That it is not installed, measures no such thing, or what it printed instead of a result.
+/// Fails if it is not installed, measures no such thing, or prints something other than a result.
 pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String> {
     if measure != Measure::Latency {
         return Err("fi_pingpong has one message under way".to_owned());

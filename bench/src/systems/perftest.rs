@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Measures sends.
 ///
 /// # Errors
-/// That it is not installed, or what it printed instead of a result, such as that there is no NIC.
+/// Fails if it is not installed, or prints something other than a result, such as a missing NIC.
 pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String> {
     let port = free_port()?.to_string();
     let name = if measure == Measure::Latency { "ib_send_lat" } else { "ib_send_bw" };

@@ -12,7 +12,7 @@ use std::time::Duration;
 const PROGRAM: &str = "trunkline-bench-peers";
 /// The sources, if this program runs where it was built.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-/// It may take so much longer than it measures.
+/// Time that it may take beyond the measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After its result it has so long to end its server and remove its files.
 const ENDING: Duration = Duration::from_secs(5);
@@ -28,14 +28,14 @@ pub(crate) struct Peer {
     pub(super) name: String,
 }
 
-/// What it prints.
+/// Output of the program.
 #[derive(Debug, Deserialize)]
 struct Line {
     times: Vec<(u64, u64)>,
     per_s: f64,
 }
 
-/// What the program can measure.
+/// Returns the systems that the program can measure.
 ///
 /// # Errors
 /// Why it cannot be built or run.
@@ -78,7 +78,7 @@ fn built() -> Result<PathBuf, String> {
             )
         });
     }
-    // It has a target directory of its own, also when this program is run by cargo with another.
+    // It has a separate target directory, also when this program is run by cargo with another.
     let target = sources.join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--locked", "--manifest-path"]).arg(&manifest);

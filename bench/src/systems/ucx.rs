@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// One line of its CSV output: half round trips or sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
-    /// Of the rank that was asked for.
+    /// Percentile of the requested rank.
     percentile_us: f64,
     mean_us: f64,
     per_s: f64,
@@ -28,7 +28,7 @@ struct Row {
 /// Measures messages over these transports.
 ///
 /// # Errors
-/// That it is not installed, or what it printed instead of a result.
+/// Fails if it is not installed, or prints something other than a result.
 pub(super) fn measure(measure: Measure, shape: &Shape, transports: &str) -> Result<Figures, String> {
     let run = |iterations: u64, rank: &str| run(measure, shape, transports, iterations, rank);
     let trial = run(TRIAL, "50")?;

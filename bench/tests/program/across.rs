@@ -1,4 +1,4 @@
-//! Measurements between nodes, each a process on an address of its own: patterns, lost nodes, refusals. Never a time.
+//! Measurements between nodes, each a process on a separate address: patterns, lost nodes, refusals. Never a time.
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};

@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("its name is text")
 }
 
-/// Files of two runs, the second of which has calls of so many times the duration.
+/// Writes files of two runs, the second of which has calls of a multiple of the duration.
 fn files(folder: &Folder, times: f64) -> [std::path::PathBuf; 2] {
     [("before.json", 1.0), ("after.json", times)].map(|(name, times)| {
         let calls = [10.0, 11.0, 10.5, 10.2, 10.8].map(|us| us * times);

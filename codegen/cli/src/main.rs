@@ -16,7 +16,7 @@ use trunkline_codegen::{BuildError, generate_file};
 struct Arguments {
     /// A file of Rust with the traits.
     input: PathBuf,
-    /// Where the stubs are written; standard output by default.
+    /// Output file for the stubs; standard output by default.
     #[arg(long, short)]
     output: Option<PathBuf>,
     /// Writes nothing, and fails if the output differs from what would be written.

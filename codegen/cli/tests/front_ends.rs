@@ -31,7 +31,7 @@ pub trait Shop {
 }
 "#;
 
-    /// A file of its own in a directory of the test.
+    /// Creates a file in the test's own directory.
     fn file(name: &str, text: &str) -> PathBuf {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, text).unwrap();
@@ -42,7 +42,7 @@ pub trait Shop {
         Command::new(env!("CARGO_BIN_EXE_trunkline-codegen")).args(arguments).output().unwrap()
     }
 
-    /// What the attribute macro makes of the trait, between the items around it.
+    /// Returns the output of the attribute macro for the trait, between the items around it.
     fn macro_output() -> String {
         let mut file = syn::parse_file(SOURCE).unwrap();
         let syn::Item::Trait(mut item) = file.items.remove(1) else { panic!("the second item is the trait") };

@@ -20,7 +20,7 @@ use proc_macro::TokenStream;
 ///
 /// The clients' methods are plain functions that return futures. A call is made when its method is called: the arguments are
 /// encoded and handed to a poller before the method returns, its time limit counts from then, and the handler may run although
-/// the future is never polled. The future brings the outcome, also that of a call that could not be made, and borrows the
+/// the future is never polled. The future brings the outcome, also for a call that could not be made, and borrows the
 /// client. Dropping it cancels the call, polled or not: one that has not left never does, and one that has may have run.
 ///
 /// A method may take `cx: &Context` before its other arguments: the call's deadline, peer and end. It is not sent, and the
@@ -49,7 +49,7 @@ use proc_macro::TokenStream;
 ///
 /// Methods are `async fn`, take `&self`
 /// and up to 12 arguments that own their data, and return `Result<T, Status>` or `T`. In place of `Status` a method may
-/// have an error `E` of its own with serde's derives, which is sent as it is: the client's method then fails with
+/// have a separate error `E` with serde's derives, which is sent as it is: the client's method then fails with
 /// `CallError<E>`, which is the handler's error or the `Status` of a call that a node ended. A method marked
 /// `#[oneway]` returns nothing and sends no reply: the client's method returns `Result<(), Status>`, and `Ok` says that the
 /// request is in the server's memory, not that it has run, nor that the server has such a method; a server logs the one-way calls that

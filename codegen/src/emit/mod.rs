@@ -1,6 +1,6 @@
 //! Emits Rust from the model.
 //!
-//! For a trait `Kv` the output is the trait, `KvServer`, `KvClient` and `KvLocal`, the last two with options as
+//! The output for a trait `Kv` is the trait, `KvServer`, `KvClient` and `KvLocal`, the last two with options as
 //! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics name the service
 //! and its methods on the wire, and assertions check its types.
 

@@ -11,7 +11,7 @@ pub trait Kv {
     /// Sets a value.
     async fn put(&self, key: String, value: Bytes) -> Result<(), Status>;
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     async fn count(&self) -> u64;
 
     /// The key will not be needed soon.

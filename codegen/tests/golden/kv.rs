@@ -13,7 +13,7 @@ pub trait Kv: 'static {
         key: String,
         value: Bytes,
     ) -> impl ::core::future::Future<Output = Result<(), Status>>;
-    /// How many keys there are.
+    /// Returns the number of keys.
     fn count(&self) -> impl ::core::future::Future<Output = u64>;
     /// The key will not be needed soon.
     fn forget(
@@ -378,7 +378,7 @@ impl KvClient {
                 __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
             })
     }
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn count(
         &self,
@@ -475,7 +475,7 @@ impl<'c> KvClientWith<'c, '_> {
                 __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
             })
     }
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn count(
         self,
@@ -612,7 +612,7 @@ impl KvLocal {
                 __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
             })
     }
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn count(
         &self,
@@ -709,7 +709,7 @@ impl<'c> KvLocalWith<'c, '_> {
                 __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
             })
     }
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use = "the call is made, but dropping its future cancels it"]
     pub fn count(
         self,
@@ -763,7 +763,7 @@ pub trait KvCalls {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > + ::core::marker::Send;
-    /// How many keys there are.
+    /// Returns the number of keys.
     fn count(
         &self,
     ) -> impl ::core::future::Future<
@@ -797,7 +797,7 @@ pub trait LocalKvCalls {
     ) -> impl ::core::future::Future<
         Output = ::core::result::Result<(), ::trunkline::Status>,
     >;
-    /// How many keys there are.
+    /// Returns the number of keys.
     fn count(
         &self,
     ) -> impl ::core::future::Future<

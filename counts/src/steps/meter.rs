@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_softrdma::link::{Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use trunkline_verbs::{Counter, Time};
 
-/// What one node has sent and received.
+/// Traffic that one node has sent and received.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     datagrams: AtomicU64,

@@ -31,7 +31,7 @@ static HEAP: CountingAllocator = CountingAllocator::new();
 /// their cards' work over.
 const WARM_UP: u64 = 2560;
 
-/// What one run of the program is.
+/// Settings of one run of the program.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Steps {
     /// The link between the nodes.
@@ -43,7 +43,7 @@ pub(crate) struct Steps {
     pub(crate) calls: u64,
 }
 
-/// What the program counts itself, of one side.
+/// The program's own counts, for one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SideTotals {
     pub(crate) turns: u64,
@@ -54,7 +54,7 @@ pub(crate) struct SideTotals {
     pub(crate) header_bytes: u64,
 }
 
-/// What the program prints, as JSON.
+/// Output of the program, as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) calls: u64,

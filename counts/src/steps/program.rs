@@ -1,4 +1,4 @@
-//! What a program would do: the handler, and tasks that call it. What these cost is not counted for any layer.
+//! The measured program: the handler, and tasks that call it. Their cost is not counted for any layer.
 
 use super::echo::{Echo, EchoLocal};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status};
 
 /// Bytes of an argument and of a reply.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
-/// What they are filled with.
+/// Byte that fills them.
 pub(crate) const FILL: u8 = 0x5a;
 
 /// The handler.
@@ -21,7 +21,7 @@ impl Echo for Mirror {
     }
 }
 
-/// How far the tasks are.
+/// Progress of the tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     done: AtomicU64,
@@ -34,13 +34,13 @@ impl Calls {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Whether a call has failed, or returned something else.
+    /// Returns true if a call has failed, or returned something else.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Starts so many tasks on the node's poller. Each makes one call after another, without end.
+/// Starts the tasks on the node's poller. Each makes one call after another, without end.
 pub(crate) fn call_on(node: &Node, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for _ in 0..tasks {
         let calls = Arc::clone(calls);

@@ -6,7 +6,7 @@
 //!              datagrams have arrived for it, or a task or a command waits
 //! ```
 //!
-//! So a poller never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
+//! A poller therefore never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
 //! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
 
 use super::echo::EchoServer;
@@ -35,7 +35,7 @@ const MOST_TURNS: u64 = 1_000_000;
 /// During an exchange, connection managers and cards have a turn so often. A poller that has just woken leaves its
 /// card's work to the card for a few polls; would the card have a turn before each of these, it would take what arrives.
 const OTHERS_EVERY: u64 = 64;
-/// Where the server listens.
+/// Port of the server.
 const PORT: u16 = 7471;
 
 /// A machine, and until when it sleeps if it does.
@@ -44,7 +44,7 @@ struct Task {
     asleep: Option<Option<Time>>,
 }
 
-/// What the turns of one side have done so far.
+/// Work of one side's turns so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) turns: u64,
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// What its node is started with.
+    /// Returns the options of its node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -120,7 +120,7 @@ pub(crate) struct World {
     heap: &'static CountingAllocator,
     /// Times that neither poller had anything to do during an exchange, and time had to pass.
     pub(crate) stalls: u64,
-    /// Whose poller had the last turn of an exchange.
+    /// Side whose poller had the last turn of an exchange.
     last: Option<Side>,
 }
 
@@ -180,7 +180,7 @@ impl World {
         Err(format!("no call has come back in {MOST_TURNS} turns, or not by the link that is asked for"))
     }
 
-    /// Whether all that the nodes exchange goes through memory.
+    /// Returns true if all that the nodes exchange goes through memory.
     fn is_in_memory(&self) -> bool {
         self.places.iter().all(|place| {
             let paths = place.node.as_ref().map(|node| node.report().paths).unwrap_or_default();
@@ -188,7 +188,7 @@ impl World {
         })
     }
 
-    /// What the turns of both sides have done so far, client first.
+    /// Returns the work of both sides' turns so far, client first.
     pub(crate) fn tallies(&self) -> [Tally; 2] {
         [0, 1].map(|at| {
             let Place { tally, passed, .. } = &self.places[at];
@@ -201,7 +201,7 @@ impl World {
         [0, 1].map(|at| self.places[at].passed.take_longest())
     }
 
-    /// Steps the pollers until at least so many more calls are done; returns how many were.
+    /// Steps the pollers until the given number of further calls is done; returns how many were.
     ///
     /// # Errors
     /// When calls fail, or do not end.
@@ -233,7 +233,7 @@ impl World {
         Ok(self.calls.done() - began)
     }
 
-    /// Whether a side's poller has something to do.
+    /// Returns true if a side's poller has something to do.
     fn is_ready(&self, side: Side) -> bool {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
         let Some(poller) = &own.poller else { return false };

@@ -35,7 +35,7 @@ use std::process::ExitCode;
 /// ports: a Trunkline device replies to the port that its peer sent from.
 ///
 /// Exit status: 0 without faults, 1 if a packet or a file has a fault, 2 if a file cannot be read. A reader that closes
-/// the pipe, such as `head`, ends the check; the status is then that of the packets before.
+/// the pipe, such as `head`, ends the check; the status then covers the packets before.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub struct CheckArguments {

@@ -30,7 +30,7 @@ impl FileSummary {
         Self { file, frames: 0, packets: 0, faulty: 0, other_udp: 0, skipped: BTreeMap::new(), error: None }
     }
 
-    /// Whether there is no fault.
+    /// Returns true if there is no fault.
     #[must_use]
     pub(super) const fn is_good(&self) -> bool {
         self.faulty == 0 && self.error.is_none()

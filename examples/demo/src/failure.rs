@@ -23,9 +23,9 @@ pub(crate) enum Failure {
     /// A call ended with an error.
     #[error("{what}: {status}")]
     Call {
-        /// What the call was for.
+        /// Purpose of the call.
         what: &'static str,
-        /// How the call ended.
+        /// Status of the call.
         status: Status,
     },
     /// The server process ended before it listened; it has printed the reason itself.

@@ -6,7 +6,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What one part of `TRUNKLINE_LOG` may be.
+/// Advice on the values of one part of `TRUNKLINE_LOG`.
 const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a level for a crate, as in \
                       trunkline_transport=debug, or several of them with commas in between";
 

@@ -1,4 +1,4 @@
-//! What the nodes of both halves have in common.
+//! Settings that the nodes of both halves have in common.
 
 use crate::cli::Demo;
 use crate::failure::Failure;

@@ -8,7 +8,7 @@ use std::fmt;
 pub(crate) struct Report {
     /// Family of the device: softrdma or rdma-core.
     pub(crate) provider: String,
-    /// What the device's packets travelled on, such as udp.
+    /// Link of the device's packets, such as udp.
     pub(crate) link: String,
     /// Name of the device.
     pub(crate) device: String,
@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) files: u64,
     /// Total size of the files in bytes.
     pub(crate) bytes: u64,
-    /// Files whose SHA-256 differs from that of the file on disk.
+    /// Files whose SHA-256 differs from the SHA-256 of the file on disk.
     pub(crate) mismatches: u64,
     /// Time to fetch all files.
     pub(crate) fetch_ns: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Report {
     pub(crate) rnr: u64,
     /// Packets that both sides retransmitted.
     pub(crate) retransmits: u64,
-    /// Whether the client's pollers outnumbered the CPUs that they may use.
+    /// True if the client's pollers outnumbered the CPUs that they may use.
     pub(crate) oversubscribed: bool,
     /// Faults injected on each side, in the form of `TRUNKLINE_FAULTS`.
     pub(crate) faults: Option<String>,
@@ -76,7 +76,7 @@ pub(crate) struct PeerPath {
     pub(crate) path: &'static str,
     /// Why it is not shared memory.
     pub(crate) why: &'static str,
-    /// How many QPs.
+    /// Number of QPs.
     pub(crate) qps: u32,
 }
 

@@ -55,7 +55,7 @@ impl Stop {
         *guard
     }
 
-    /// Whether the flag is set.
+    /// Returns true if the flag is set.
     pub(crate) fn asked(&self) -> bool {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a half may take to end once it was asked to; then it is killed.
+/// Time that a half has to end once it was asked to; then it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs both halves with this process's own arguments and returns the exit status.

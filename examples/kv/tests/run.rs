@@ -24,7 +24,7 @@ impl Server {
     fn client(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kv-client"));
         command.args(["--server", &self.address, "--address", &self.ip.to_string()]);
-        // For a loaded machine.
+        // The time limit suits a loaded machine.
         command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the client runs")
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status};
 
-/// What a collector received from one source.
+/// Totals that a collector received from one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     /// The source's name.
@@ -22,6 +22,6 @@ pub trait Logs {
     #[oneway]
     async fn append(&self, source: String, lines: Bytes);
 
-    /// What was received so far, by source.
+    /// Returns the totals so far, by source.
     async fn totals(&self) -> Result<Vec<Total>, Status>;
 }

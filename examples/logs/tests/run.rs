@@ -27,12 +27,12 @@ impl Collector {
     fn ship(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_logs-ship"));
         command.args(["--collector", &self.address, "--address", &self.ip.to_string()]);
-        // For a loaded machine.
+        // The time limit suits a loaded machine.
         command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the shipper runs")
     }
 
-    /// What `totals` prints: polled until it is `wanted`, because a one-way call ends before its handler has
+    /// Returns the output of `totals`: polled until it is `wanted`, because a one-way call ends before its handler has
     /// run, or whatever it was at the time limit.
     fn totals(&self, wanted: &str) -> String {
         let until = Instant::now() + Duration::from_secs(60);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use trunkline_rings::cell::Setter;
 use trunkline_rings::panics::catch;
 
-/// How a call ended. The response of a one-way call is empty.
+/// Outcome of a call. The response of a one-way call is empty.
 pub(crate) type Outcome = Result<Response, Status>;
 
 /// The waiter for a call's outcome.

@@ -7,7 +7,7 @@ use crate::admission::Admission;
 use crate::on_poller;
 use trunkline_transport::Leaves;
 
-/// How a call enters the table of calls.
+/// Admission class of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Made outside of handlers: it waits for room.
@@ -19,7 +19,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Of a call that is made here, if its node's poller `is_nested` in this thread.
+    /// Returns the class of a call that is made here, if its node's poller `is_nested` in this thread.
     #[inline]
     pub(crate) fn here(admission: Admission, is_nested: bool) -> Self {
         match admission {
@@ -29,13 +29,13 @@ impl Entry {
         }
     }
 
-    /// What it leaves of the calls that may be under way.
+    /// Returns the part of the calls under way that it leaves to others.
     #[inline]
     pub(crate) fn leaves_calls(self) -> Leaves {
         if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
     }
 
-    /// What it leaves of the queue of messages: a part to replies, one to handlers, and a large call one to small ones.
+    /// Returns the part of the message queue that it leaves: a part to replies, one to handlers, and a large call one to small ones.
     #[inline]
     pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
         match (self, is_large) {

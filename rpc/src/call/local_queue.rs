@@ -1,8 +1,8 @@
 //! The queue between a poller's tasks and the poller itself. One thread uses it.
 
 use super::answer::LocalCell;
+use super::buffer_pool::BufferPool;
 use super::entry::Entry;
-use super::spare::Spare;
 use super::submission::{Submission, too_many};
 use crate::status::Status;
 use std::cell::{Cell, RefCell};
@@ -23,7 +23,7 @@ pub(crate) struct LocalQueue {
     sweep: Cell<bool>,
     /// When the last call was made; zero once the poller has asked.
     made: Cell<Time>,
-    spare: Spare,
+    buffers: BufferPool,
     cells: RefCell<Vec<Rc<LocalCell>>>,
     /// Ordered channels so far.
     orders: Cell<u32>,
@@ -96,8 +96,8 @@ impl LocalQueue {
 
     /// The poller's reused buffers.
     #[inline]
-    pub(crate) fn spare(&self) -> &Spare {
-        &self.spare
+    pub(crate) fn buffers(&self) -> &BufferPool {
+        &self.buffers
     }
 
     /// The number of another ordered channel.

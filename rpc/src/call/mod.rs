@@ -4,11 +4,11 @@
 //! [`Answer`]. Nothing here sends or receives.
 
 mod answer;
+mod buffer_pool;
 mod entry;
 mod future;
 mod local_queue;
 mod response;
-mod spare;
 mod submission;
 
 pub(crate) use answer::{Answer, LocalCell, Outcome};

@@ -39,7 +39,7 @@ pub(crate) struct Submission<A = Answer> {
 
 impl<A: Into<Answer>> Submission<A> {
     /// Converts the answer to [`Answer`].
-    pub(crate) fn of_any(self) -> Submission {
+    pub(crate) fn erase_answer(self) -> Submission {
         Submission {
             server: self.server,
             route: self.route,

@@ -122,7 +122,7 @@ impl LocalChannel {
         if deadline <= made {
             return Err(super::statuses::expired());
         }
-        let mut encoded = self.queue.spare().take();
+        let mut encoded = self.queue.buffers().take();
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
         self.queue.is_made(made);

@@ -2,11 +2,11 @@
 
 mod channel;
 mod flight;
-mod line;
 mod local;
 mod no_room;
 mod numbers;
 mod options;
+mod peer_queue;
 mod statuses;
 mod table;
 mod waiting;

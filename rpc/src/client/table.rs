@@ -2,9 +2,9 @@
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
 use super::flight::{Flight, Progress, number, parts};
-use super::line::Part;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
+use super::peer_queue::Part;
 use super::statuses::{expired, no_memory, not_sent, out_of_order, refused, status_of};
 use super::waiting::Waiting;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
@@ -192,7 +192,7 @@ impl Table {
     ) -> Result<bool, NoRoom> {
         let may_follow = pending.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
-            // By its hash it waits for the next session. An ordered call must not follow others there.
+            // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
             self.send(carrier, peer, pending, (Asked::from(pending.method), None, leaves))
         } else {
             Err(error)
@@ -557,7 +557,7 @@ impl Table {
 
     /// Ends a turn. The budget that other pollers see is then exact.
     pub(crate) fn settle(&self) {
-        self.budget.settle_pocket();
+        self.budget.settle_cache();
     }
 
     /// Takes unsent requests of these calls back from the carrier, all at once, because each search goes through

@@ -1,11 +1,11 @@
 //! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. The table of
-//! calls owns one line per peer, in which small and large calls take turns.
+//! calls owns one queue per peer, in which small and large calls take turns.
 //!
 //! The table looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
-//! room. In a round each line has its turn until the first calls of its parts find no room.
+//! room. In a round each queue has its turn until the first calls of its parts find no room.
 
-use super::line::{Line, Part, Place};
 use super::no_room::NoRoom;
+use super::peer_queue::{Part, PeerQueue, Place};
 use crate::call::{Answer, Submission};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub(super) struct Seat {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Lines by peer, none of them empty.
-    lines: BTreeMap<PeerKey, Line>,
-    /// Peers of all lines, in the order of their turns in the next round.
+    /// Queues by peer, none of them empty.
+    queues: BTreeMap<PeerKey, PeerQueue>,
+    /// Peers of all queues, in the order of their turns in the next round.
     turns: VecDeque<PeerKey>,
     /// Peers without room that have had their turn in this round.
     blocked: VecDeque<PeerKey>,
@@ -51,7 +51,7 @@ impl Waiting {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.queues.is_empty()
     }
 
     /// Records that there may be room for a call.
@@ -80,26 +80,26 @@ impl Waiting {
     /// # Errors
     /// Returns the limit that it waits for.
     pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, NoRoom> {
-        self.lines.get(&peer).map_or_else(|| Ok(call.leaves()), |line| line.pass(call))
+        self.queues.get(&peer).map_or_else(|| Ok(call.leaves()), |queue| queue.pass(call))
     }
 
     /// Records a call that did not wait, and was queued or sent.
     pub(super) fn passed(&mut self, peer: PeerKey, part: Part, is_queued: bool) {
-        if let Some(line) = self.lines.get_mut(&peer) {
-            line.went(part, is_queued);
+        if let Some(queue) = self.queues.get_mut(&peer) {
+            queue.went(part, is_queued);
         }
     }
 
-    /// Adds a waiting call, behind all others of its line's part.
+    /// Adds a waiting call, behind all others of its queue's part.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         let place = self.last;
         self.last += 1;
         self.deadlines.insert((call.deadline, place, peer));
-        let line = self.lines.entry(peer).or_insert_with(|| {
+        let queue = self.queues.entry(peer).or_insert_with(|| {
             self.turns.push_back(peer);
-            Line::new(why)
+            PeerQueue::new(why)
         });
-        line.push(place, call, why);
+        queue.push(place, call, why);
         self.next_round.get_or_insert(now + PAUSE);
     }
 
@@ -114,22 +114,22 @@ impl Waiting {
         is_due
     }
 
-    /// Takes the next call of the line at the front, with the queue space that it leaves to others. The line moves to the
+    /// Takes the next call of the queue at the front, with the queue space that it leaves to others. The queue moves to the
     /// back.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
-        let line = self.lines.get_mut(&peer)?;
-        let (part, place, call) = line.next(self.round)?;
-        let leaves = line.leaves(part, &call);
+        let queue = self.queues.get_mut(&peer)?;
+        let (part, place, call) = queue.next(self.round)?;
+        let leaves = queue.leaves(part, &call);
         self.turns.rotate_left(1);
         let order = call.order.map(|order| order.0);
         Some((Seat { peer, place, part, deadline: call.deadline, order }, call, leaves))
     }
 
-    /// Puts back a call that has no room. Its part of the line has no further turn in this round.
+    /// Puts back a call that has no room. Its part of the queue has no further turn in this round.
     pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: NoRoom) {
-        if let Some(line) = self.lines.get_mut(&seat.peer) {
-            line.put_back(seat.part, (seat.place, call), why, self.round);
+        if let Some(queue) = self.queues.get_mut(&seat.peer) {
+            queue.put_back(seat.part, (seat.place, call), why, self.round);
         }
         self.end_turn(seat.peer);
     }
@@ -137,16 +137,16 @@ impl Waiting {
     /// Records that a taken call no longer waits. `is_queued` is true if it waits to be sent, and `None` if it has
     /// ended.
     pub(super) fn leave(&mut self, seat: Seat, is_queued: Option<bool>) {
-        if let (Some(line), Some(is_queued)) = (self.lines.get_mut(&seat.peer), is_queued) {
-            line.went(seat.part, is_queued);
+        if let (Some(queue), Some(is_queued)) = (self.queues.get_mut(&seat.peer), is_queued) {
+            queue.went(seat.part, is_queued);
         }
         self.forget(seat);
         self.end_turn(seat.peer);
     }
 
-    /// Ends the turns of the line that had the last one, if none of its calls may go in this round.
+    /// Ends the turns of the queue that had the last one, if none of its calls may go in this round.
     fn end_turn(&mut self, peer: PeerKey) {
-        let is_blocked = self.lines.get(&peer).is_some_and(|line| !line.has_turn(self.round));
+        let is_blocked = self.queues.get(&peer).is_some_and(|queue| !queue.has_turn(self.round));
         if is_blocked && self.turns.back() == Some(&peer) {
             self.turns.pop_back();
             self.blocked.push_back(peer);
@@ -155,7 +155,7 @@ impl Waiting {
 
     /// Ends a round.
     pub(super) fn end_round(&mut self) {
-        // Lines are left over if the round was long enough.
+        // Queues are left over if the round was long enough.
         self.has_room |= !self.turns.is_empty();
         self.turns.append(&mut self.blocked);
         if self.is_empty() {
@@ -180,8 +180,8 @@ impl Waiting {
     /// Takes the calls that match, in the order in which they were made.
     pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
-        for (peer, line) in &self.lines {
-            let chosen = line.calls().filter(|(_, call)| which(*peer, call));
+        for (peer, queue) in &self.queues {
+            let chosen = queue.calls().filter(|(_, call)| which(*peer, call));
             places.extend(chosen.map(|(place, _)| (place, *peer)));
         }
         places.sort_unstable();
@@ -193,24 +193,24 @@ impl Waiting {
     }
 
     fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, NoRoom)> {
-        let (part, call, why) = self.lines.get_mut(&peer)?.remove(place)?;
+        let (part, call, why) = self.queues.get_mut(&peer)?.remove(place)?;
         let order = call.order.map(|order| order.0);
         self.forget(Seat { peer, place, part, deadline: call.deadline, order });
         Some((call, why))
     }
 
-    /// Forgets a call that was taken out of its line and does not return.
+    /// Forgets a call that was taken out of its queue and does not return.
     fn forget(&mut self, seat: Seat) {
         self.deadlines.remove(&(seat.deadline, seat.place, seat.peer));
-        if let (Some(line), Some(order)) = (self.lines.get_mut(&seat.peer), seat.order) {
-            line.left_order(seat.part, order);
+        if let (Some(queue), Some(order)) = (self.queues.get_mut(&seat.peer), seat.order) {
+            queue.left_order(seat.part, order);
         }
         self.close_if_empty(seat.peer);
     }
 
     fn close_if_empty(&mut self, peer: PeerKey) {
-        if self.lines.get(&peer).is_some_and(Line::is_empty) {
-            self.lines.remove(&peer);
+        if self.queues.get(&peer).is_some_and(PeerQueue::is_empty) {
+            self.queues.remove(&peer);
             self.turns.retain(|turn| *turn != peer);
             self.blocked.retain(|turn| *turn != peer);
             if self.is_empty() {

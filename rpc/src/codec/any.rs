@@ -1,7 +1,7 @@
 //! A visitor of whatever the bytes hold, of formats that describe themselves: what a type keeps without knowing it (an untagged
 //! enum, a flattened struct), and fields that it skips.
 //!
-//! What the bytes hold is known only when it is visited, so containers ask for their level there.
+//! The contents of the bytes are known only when they are visited, so containers ask for their level there.
 
 use super::bounded::{Access, Bounded, Enum};
 use super::growth::Growth;

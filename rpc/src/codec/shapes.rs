@@ -1,7 +1,7 @@
 //! serde's derive makes two halves of a type that may differ: attributes can leave out a field or a variant in one of
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
-//! So the first time that a struct or a variant is encoded as part of a type, the bytes are decoded again, and what
+//! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again, and what
 //! comes of them is compared. Later it costs one look-up in a table.
 
 use std::cell::RefCell;

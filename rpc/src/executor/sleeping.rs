@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Where code has no timers, and what it can do there.
+/// Text for code without timers, with the alternatives.
 const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
      elsewhere use the timers of the executor that runs this code";
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use trunkline_mutants::mutant;
 
-/// Where it is.
+/// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// In the queue, or among those that were woken.

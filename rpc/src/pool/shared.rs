@@ -24,7 +24,7 @@ use trunkline_verbs::Clock;
 /// The setting of the queue's limit, by which refusals name it.
 const QUEUED_JOBS: &str = "queued_jobs";
 
-/// How big a pool is.
+/// Size of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolSettings {
     /// Threads; as many as there are CPUs if it is not given.
@@ -61,7 +61,7 @@ impl Job {
     }
 }
 
-/// Where a job is in the queue. Numbers never come again.
+/// Place of a job in the queue. Numbers never come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
@@ -83,7 +83,7 @@ enum Stage {
 struct OfWorker {
     waker: Waker,
     stage: Stage,
-    /// What it runs.
+    /// Method that it runs.
     runs: Option<&'static MethodName>,
 }
 
@@ -91,7 +91,7 @@ struct State {
     /// In the order in which they came.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
-    /// Of `queue`.
+    /// Share of the budget for `queue`.
     share: Share,
     /// Jobs that have begun, and were woken.
     woken: VecDeque<Arc<Offloaded>>,
@@ -106,7 +106,7 @@ struct State {
     turn_of_woken: bool,
 }
 
-/// What a worker finds.
+/// Work that a worker finds.
 pub(super) enum Next {
     Begin(Job),
     Resume(Arc<Offloaded>),
@@ -180,7 +180,7 @@ impl SharedPool {
         &self.foreign
     }
 
-    /// How far the node has come.
+    /// Returns the node's lifecycle.
     pub(super) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -190,7 +190,7 @@ impl SharedPool {
         &self.timers
     }
 
-    /// What waits, for the node's report.
+    /// Returns the jobs that wait, for the node's report.
     pub(crate) fn report(&self) -> BudgetReport {
         self.budget.report()
     }
@@ -245,13 +245,13 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Wakes a worker after a timer was set that is due before all others.
+    /// Wakes a worker after a timer was set that is the earliest.
     fn timer_was_set(&self) {
         let waker = self.state().wake_one();
         wake(waker);
     }
 
-    /// What a worker is to do next. Since it will not look at the timers meanwhile, an idle one does, if there are any: those that
+    /// Returns a worker's next task. Since it will not look at the timers meanwhile, an idle one does, if there are any: those that
     /// went to sleep before a timer was set do not know of it.
     pub(super) fn next(&self, worker: usize) -> Next {
         let next = self.take(worker);

@@ -29,7 +29,7 @@ pub(super) trait Begin: Send {
     fn refuse(self: Box<Self>, why: Status);
 }
 
-/// What a ticket waits for.
+/// Completion that a ticket waits for.
 pub(super) type Waiter<T> = Setter<Result<T, Status>>;
 
 /// A future and who waits for it.

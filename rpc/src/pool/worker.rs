@@ -10,7 +10,7 @@ use std::task::{Context, Wake, Waker as TaskWaker};
 use trunkline_machine::{Machine, Sleeper, Turn, Waker};
 use trunkline_verbs::Time;
 
-/// What wakes the blocking job that occupies a worker.
+/// Wakes the blocking job that occupies a worker.
 struct Bell {
     is_rung: AtomicBool,
     waker: Waker,

@@ -55,7 +55,7 @@ impl Failure {
             Unreached::Down(cause) => Status::of(*cause),
             Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
         };
-        // What is true of all addresses is true of the server.
+        // A failure common to all addresses is one of the server.
         let mut kinds = tried.iter().map(|(_, why)| kind(why));
         let first = kinds.next().unwrap_or((Code::Unavailable, Reason::Unreachable));
         let (code, reason) =

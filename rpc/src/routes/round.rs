@@ -145,7 +145,7 @@ impl Round {
         let Some(at) = self.open.iter().position(|address| PeerKey::new(*address) == peer) else {
             return Step::Waits(self.due);
         };
-        // What ends may be an earlier session, and not the attempt.
+        // The session that ends may be an earlier one, and not the attempt.
         if cause.ends_a_session() {
             match carrier.reach(peer) {
                 Reach::Up => return Step::Won(peer),

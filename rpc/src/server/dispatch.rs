@@ -498,7 +498,7 @@ impl Dispatch {
 
     /// Ends a turn. The budget that other pollers see is then exact.
     pub(crate) fn settle(&self) {
-        self.budget.settle_pocket();
+        self.budget.settle_cache();
     }
 
     /// Releases the charge of an admitted call that has ended.
@@ -632,7 +632,7 @@ impl Dispatch {
         };
         let sent = send(carrier, header, encoded, &mut self.scratch, &mut out);
         sent.inspect_err(|_| *body = mem::take(&mut out.body))?;
-        self.poller.spare().rest(mem::take(encoded));
+        self.poller.buffers().keep(mem::take(encoded));
         Ok(())
     }
 
@@ -649,7 +649,7 @@ impl Dispatch {
             }
         };
         let status = status.within_limits();
-        let mut texts = self.poller.spare().take();
+        let mut texts = self.poller.buffers().take();
         status_body::emit(&status, texts.buffer());
         (status.code().number(), by, texts, status.details().clone().into())
     }

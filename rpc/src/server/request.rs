@@ -82,7 +82,7 @@ impl Replier {
     /// # Errors
     /// `Internal` when the value cannot be encoded.
     pub fn value<V: EncodeValue>(&self, value: &V) -> Result<Reply, Failure> {
-        let mut encoded = self.poller.spare().take();
+        let mut encoded = self.poller.buffers().take();
         value.encode(encoded.buffer()).map_err(|error| {
             let text = format!("the reply cannot be encoded: {error}");
             Failure::Node(Status::ran(Code::Internal, text).because(Reason::BadReply))
@@ -92,7 +92,7 @@ impl Replier {
 
     /// Creates the failure of a handler that has returned an error of its method's own type.
     pub fn error<V: EncodeValue>(&self, error: &V) -> Failure {
-        let mut encoded = self.poller.spare().take();
+        let mut encoded = self.poller.buffers().take();
         match error.encode(encoded.buffer()) {
             Ok(()) => Failure::Error(EncodedError(encoded)),
             Err(text) => {
@@ -108,7 +108,7 @@ impl Replier {
     /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
-        Ok(Reply { encoded: self.poller.spare().take(), body: body.into() })
+        Ok(Reply { encoded: self.poller.buffers().take(), body: body.into() })
     }
 
     /// Creates a reply with optional raw bytes, after a byte that is 1 if there are any.
@@ -116,7 +116,7 @@ impl Replier {
     /// # Errors
     /// Never fails, as for `bytes`.
     pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Failure> {
-        let mut encoded = self.poller.spare().take();
+        let mut encoded = self.poller.buffers().take();
         encoded.buffer().push(u8::from(body.is_some()));
         Ok(Reply { encoded, body: body.unwrap_or_default().into() })
     }

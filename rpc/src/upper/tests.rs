@@ -23,7 +23,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::VerbsError;
 
-/// What a carrier with full queues answers.
+/// Answer of a carrier with full queues.
 const FULL: Exhausted = Exhausted::Peer { name: "queued messages", limit: 7 };
 
 const PORT: u16 = 17;
@@ -182,7 +182,7 @@ fn a_one_way_call_ends_with_its_delivery_and_takes_no_reply() {
     assert!(getter.try_take().unwrap().unwrap().is_ok());
 }
 
-/// Each search goes through all that waits, so many calls that end at once cost one.
+/// Each search goes through all that waits, and many calls that end at once cost one.
 #[test]
 fn calls_that_end_in_the_queue_are_taken_out_of_it_by_one_search() {
     for expire in [false, true] {
@@ -371,7 +371,7 @@ fn a_peer_that_holds_handlers_leaves_some_to_others() {
     let running = rig.poller.sizes().1;
     rig.message(honest, frame(Header::Request(request(HANG, 1)), &[], &[]));
     assert_eq!((rig.poller.sizes().1, sent(&mut rig).len()), (running + 1, 0), "the honest one runs");
-    // What the greedy one held is free again when it is down.
+    // The units of the greedy one are free again when it is down.
     rig.peer(greedy.peer, PeerEvent::Down { cause: PeerDown::Died });
     assert_eq!(rig.poller.sizes().1, 1);
     rig.message(greedy, frame(Header::Request(request(HANG, 1)), &[], &[]));
@@ -407,7 +407,7 @@ fn servers_that_do_not_reply_leave_calls_to_those_of_other_hosts() {
 fn the_queue_into_a_poller_is_bounded() {
     let rig = Rig::new();
     let mut getters: Vec<_> = (0..5000).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
-    // What was refused was dropped, and says so to the one who waits.
+    // A refused request was dropped, and its waiter is told.
     let refused = getters.iter_mut().filter_map(Getter::try_take).filter(Result::is_err).count();
     assert_eq!(refused, 5000 - 4096);
 }
@@ -477,7 +477,7 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
     let by = By::Node { reason: Some(Reason::TooLarge), ran: true };
     assert_eq!(header, Header::Reply { call: 1, code, by, number: number(&METHODS[3]) });
     assert!(String::from_utf8_lossy(&given.bytes).contains(&LIMIT.to_string()));
-    // Of a one-way call nobody hears, whatever becomes of it.
+    // A one-way call reports nothing, however it ends.
     for method in &METHODS {
         let header = RequestHeader { one_way: true, ..request(method, 1) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));

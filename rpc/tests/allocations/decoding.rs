@@ -10,9 +10,9 @@ use std::sync::Arc;
 use trunkline::fuzz::{decode_within, encode};
 use trunkline_testkit::Random;
 
-/// What is granted for a hostile message.
+/// Memory granted for a hostile message.
 const LIMIT: usize = 8 << 20;
-/// What one collection may have reserved that is not counted yet: 1 MiB of elements in a table with 16/7 places for
+/// Memory that one collection may have reserved before it is counted: 1 MiB of elements in a table with 16/7 places for
 /// each, and what a refusal allocates.
 const NOT_COUNTED: usize = (1 << 20) * 16 / 7 + (64 << 10);
 /// Random messages of each type, and their length at most.

@@ -1,6 +1,6 @@
 //! Allocations of calls, and the heap that decoding takes.
 //!
-//! A test binary of its own, because the counting allocator counts for the whole process.
+//! A separate test binary, because the counting allocator counts for the whole process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -34,7 +34,7 @@ impl Work for Worker {
 
 struct Rig {
     server: Node,
-    /// It may have so many calls under way as the test has set.
+    /// The test sets the number of its calls under way.
     caller: Node,
     gate: Gate,
     started: Events<u32>,

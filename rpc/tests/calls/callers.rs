@@ -19,7 +19,7 @@ pub(crate) enum Refusal {
 pub(crate) trait Store {
     /// The value of a key.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
-    /// Sets a value; the context is no argument of a call.
+    /// Sets a value; a call does not take the context as an argument.
     async fn put(&self, cx: &Context, key: String, value: Bytes) -> Result<u32, Refusal>;
     /// The number of keys.
     async fn count(&self) -> u32;
@@ -28,7 +28,7 @@ pub(crate) trait Store {
     async fn forget(&self, key: String);
 }
 
-/// How many keys the test's server takes.
+/// Maximum number of keys that the test's server takes.
 const MOST: usize = 2;
 
 #[derive(Default)]

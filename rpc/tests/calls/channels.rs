@@ -18,7 +18,7 @@ trait Who {
     async fn ask_back(&self, cx: &Context) -> Result<u32, Status>;
 }
 
-/// Who it is.
+/// A service that reports its number.
 struct Number(u32, Option<Arc<Mutex<Option<Node>>>>);
 
 impl Who for Number {

@@ -56,7 +56,7 @@ impl<T> Events<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().ok()
     }
 
-    /// Whether no event is waiting.
+    /// Returns true if no event is waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.try_next().is_none()
     }

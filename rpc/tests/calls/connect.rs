@@ -76,7 +76,7 @@ fn options_hold_for_the_calls_made_with_them_only() {
     let _server = open(address);
     let client = DoorClient::connect(&node, address).unwrap().with_timeout(Duration::from_secs(3600));
     let none = CallOptions::new().timeout(Duration::ZERO);
-    // What `with` returns may be kept, and so may its calls.
+    // The result of `with` may be kept, and so may its calls.
     let hurried = client.with(&none);
     let calls = [hurried.knock(), hurried.knock()];
     for call in calls {

@@ -1,4 +1,4 @@
-//! What a handler knows of its call, and what the calls that it makes inherit.
+//! Context of a handler's call, and the values that its own calls inherit.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// The time that is left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for so long, and then asks the next server for its time left: inherited, with a limit of an hour of its own, and
+    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate limit of an hour, and
     /// detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
-    /// Hangs at the end of a chain of so many calls.
+    /// Hangs at the end of a chain of `depth` calls.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
-    /// Where the caller listens, explicit and ambient.
+    /// Returns the caller's address, explicit and ambient.
     async fn who(&self, cx: &Context) -> (Option<SocketAddr>, Option<SocketAddr>);
     /// Hands its context to a thread, which reports the end of the call.
     async fn leave(&self, hang: bool);

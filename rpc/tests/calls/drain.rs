@@ -25,7 +25,7 @@ trait Hop {
 #[derive(Clone, Default)]
 struct Shared {
     gate: Gate,
-    /// Where handlers call, and a client of their own node for each.
+    /// Servers that handlers call, with a client of their own node for each.
     there: Arc<OnceLock<Vec<(SocketAddr, HopClient)>>>,
     own: Arc<OnceLock<Arc<Node>>>,
 }
@@ -73,7 +73,7 @@ fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
 
 type Pinned<'a> = Pin<Box<dyn Future<Output = Result<u8, Status>> + 'a>>;
 
-/// Makes so many calls of a method, and returns them when so many have come to a gate.
+/// Makes calls of a method, and returns them when as many have come to a gate.
 fn calls<'a, F>(count: usize, gate: &Gate, call: impl Fn() -> F) -> Vec<Pinned<'a>>
 where
     F: Future<Output = Result<u8, Status>> + 'a,
@@ -141,7 +141,7 @@ fn a_hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     }
     assert!(setting.server.drain(), "all handlers have ended");
     assert!(setting.server.is_drained());
-    // What the program does with the node goes on.
+    // Calls that the program makes through the node continue.
     let outgoing = HopClient::connect(&setting.server, setting.there[0].local_address()).unwrap();
     assert_eq!(block_on(outgoing.plain()), Ok(1));
     assert_draining(&block_on(client.plain()).unwrap_err());

@@ -33,9 +33,9 @@ struct Order {
 #[trunkline::service]
 trait Shop {
     async fn order(&self, what: String) -> Result<Order, ShopError>;
-    /// A status of this code, with so many bytes of details.
+    /// A status of this code, with details of the given size.
     async fn fail(&self, code: u8, details: usize) -> Result<(), Status>;
-    /// What a handler returns that hides the types of its errors.
+    /// Returns an error that hides its type, as handlers may.
     async fn hidden(&self, path: String) -> anyhow::Result<String>;
     async fn report(&self, path: String) -> eyre::Result<String>;
 }
@@ -86,7 +86,7 @@ fn an_error_with_derives_only_arrives_and_is_told_from_errors_of_transport() {
     assert_eq!((bank.code(), bank.message(), bank.origin()), (Code::Unavailable, "no bank", Origin::Handler));
     let Err(CallError::Handler(ShopError::Warehouse(status))) = order("sand") else { panic!("a status") };
     assert_eq!((status.code(), status.causes()), (Code::Aborted, &["by train".to_owned()][..]));
-    // What a node makes of a call.
+    // A node's conversion of a call's end.
     let panicked = order("panic").unwrap_err();
     assert_eq!(panicked.status().and_then(Status::reason), Some(Reason::Panicked), "{panicked}");
     server.shutdown();

@@ -1,4 +1,4 @@
-//! What may change in the methods, versions and errors of a service while old and new programs call each other: rows of
+//! Changes allowed in the methods, versions and errors of a service while old and new programs call each other: rows of
 //! `docs/evolution.md`. Those of types are tested next to the codecs, in `src/codec/evolution.rs`.
 
 use crate::common::node;
@@ -77,7 +77,7 @@ fn another_codec_is_refused_by_name() {
         assert_eq!(told, (Code::FailedPrecondition, Some(Reason::OtherCodec), false), "{status}");
         assert!(status.message().contains(names), "{status}");
     }
-    // A number that one client has learned is none for the other.
+    // A number that one client has learned is unknown to the other.
     let [_, _, _, message_pack] = by_version(&from, &packed);
     assert_eq!(message_pack, Ok(1));
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));

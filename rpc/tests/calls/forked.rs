@@ -114,7 +114,7 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each in a child of its own: none relies on what another has done.
+    // Each in a separate child: none relies on what another has done.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,

@@ -40,7 +40,7 @@ fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) 
     (Node::builder().listen(address).serve(service).start().unwrap(), reported)
 }
 
-/// Of calls whose server may be gone.
+/// Deadline of calls whose server may be gone.
 const SHORT: Duration = Duration::from_millis(20);
 
 #[test]
@@ -122,7 +122,7 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");
     let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(address) if address.ip().is_unspecified()), "{error}");
-    // What a `main` that returns it prints.
+    // A `main` that returns it prints this.
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(error.to_string().contains("authenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();

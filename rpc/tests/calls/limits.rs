@@ -32,7 +32,7 @@ fn desk(gate: &Gate) -> DeskServer {
 
 type Held<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
 
-/// Makes so many calls that wait at the gate, each by a client of its own, so that both pollers of the server get some.
+/// Makes calls that wait at the gate, each by a separate client, so that both pollers of the server get some.
 fn hold<'a>(clients: &'a [DeskClient], gate: &Gate) -> Vec<Held<'a>> {
     let mut calls: Vec<Held<'_>> =
         clients.iter().zip(0..).map(|(client, number)| Box::pin(client.slow(number)) as Held<'_>).collect();

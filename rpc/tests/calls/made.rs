@@ -77,7 +77,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What a node uses of a budget.
+/// Returns a node's use of a budget.
 fn used(node: &Node, name: &str) -> u64 {
     node.report().budgets.iter().find(|budget| budget.name == name).expect("there is one").used
 }

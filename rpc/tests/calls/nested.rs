@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::thread;
 use trunkline::{Code, Reason, Status, block_on};
 
-/// So large that neither a poller's stack nor one of [`SMALL_STACK`] bytes has room for [`DEEP`] levels.
+/// A page so large that neither a poller's stack nor one of [`SMALL_STACK`] bytes has room for [`DEEP`] levels.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Page {
     wide: [[[u64; 16]; 16]; 2],
@@ -36,7 +36,7 @@ impl Nested for Pages {
     }
 }
 
-/// Runs `code` on a thread with a stack of so many bytes.
+/// Runs `code` on a thread with a stack of the given size.
 fn on_stack<T: Send>(bytes: usize, code: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(bytes).spawn_scoped(scope, code);

@@ -1,4 +1,4 @@
-//! The order in which calls start: that of an ordered client, and none otherwise.
+//! The order in which calls start: kept by an ordered client, and by no other.
 
 use crate::common::{LIMIT, Reporter, events, node};
 use std::cell::RefCell;

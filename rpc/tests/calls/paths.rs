@@ -1,4 +1,4 @@
-//! Which way calls may take: a node that may use shared memory only, and peers that share none with it.
+//! Paths of calls: a node that may use shared memory only, and peers that share none with it.
 
 use crate::common::{LIMIT, fresh_address, until};
 use std::time::Duration;

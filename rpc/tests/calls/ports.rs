@@ -31,7 +31,7 @@ fn refusal(address: IpAddr) -> StartError {
     Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap_err()
 }
 
-/// This test in a process of its own.
+/// This test in a separate process.
 fn child(test: &str, taken: IpAddr) -> Command {
     let mut command = same_test(module_path!(), test);
     command.env(TAKEN, taken.to_string());

@@ -124,7 +124,7 @@ fn a_start_that_is_dropped_leaves_no_node() {
     assert!(block_on(wrong).is_err(), "errors come through");
 }
 
-/// What a stub returns borrows its client, and nothing else.
+/// A stub's future borrows its client, and nothing else.
 #[test]
 fn futures_of_stubs_go_wherever_tasks_go() {
     let [_, runtime] = runtimes();

@@ -66,7 +66,7 @@ fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
 }
 
-/// Runs it on a thread of its own; fails the test if it does not return. Returns the errors that it logged.
+/// Runs it on a separate thread; fails the test if it does not return. Returns the errors that it logged.
 fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
     let (done, ended) = channel();
     let errors = Logged::at(Level::ERROR);

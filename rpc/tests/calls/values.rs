@@ -403,7 +403,7 @@ fn an_error_of_the_services_own_arrives_as_it_is() {
     assert!(refused.unwrap_err().may_have_run());
     assert_eq!(block_on(client.shut(true)), Err(CallError::Handler(Refusal::Shut)));
     assert_eq!(block_on(client.shut(false)), Ok("open".into()));
-    // What is not the handler's is a status.
+    // An error that is not the handler's is a status.
     let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
     // Aliases are what they stand for.

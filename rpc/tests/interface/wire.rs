@@ -41,7 +41,7 @@ mod tests {
         async fn note(&self, _: String) {}
     }
 
-    /// What the decoder prints.
+    /// Output of the decoder.
     #[derive(Debug, Deserialize)]
     struct Counts {
         sent: BTreeMap<String, u64>,
@@ -70,7 +70,7 @@ mod tests {
         counts
     }
 
-    /// Whether there is what the decoder needs.
+    /// Returns true if there is what the decoder needs.
     fn has_python() -> bool {
         let has =
             Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());

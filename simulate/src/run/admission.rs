@@ -60,7 +60,7 @@ impl Run {
 
     /// Starts two more nodes, with limits that `set` gives to each.
     pub(super) fn two_ends(&mut self, set: impl Fn(SimNode) -> SimNode) -> Option<[End; 2]> {
-        // That of a hostile peer may be the next one.
+        // A hostile peer's may be the next one.
         let host = self.nodes.len() + 1;
         let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
         let node = |host, pollers| {
@@ -155,7 +155,7 @@ impl Run {
     }
 }
 
-/// Whether a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
+/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
 /// out of it, and its text names the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
 
-/// How long the node is away.
+/// Time for which the node is away.
 const AWAY: Duration = Duration::from_secs(10);
 /// The pause of its caller between two calls: shorter than any pause between attempts that nobody answers.
 const BETWEEN: Duration = Duration::from_millis(50);
@@ -103,12 +103,12 @@ async fn waits_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Whether a call ended by its deadline, with the reason why it did not leave.
+/// Returns true if a call ended by its deadline, with the reason why it did not leave.
 fn is_late(status: &Status) -> bool {
     status.code() == Code::DeadlineExceeded && is_attempt(status)
 }
 
-/// Whether a call did not leave since an attempt to connect has failed. Requests of a session that breaks fail, too.
+/// Returns true if a call did not leave since an attempt to connect has failed. Requests of a session that breaks fail, too.
 fn is_attempt(status: &Status) -> bool {
     let causes = ["the peer does not answer", "nobody listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))

@@ -1,4 +1,4 @@
-//! What must be true once all faults have ended: nodes reach each other again, calls succeed, and soon, and when
+//! Rules once all faults have ended: nodes reach each other again, calls succeed, and soon, and when
 //! nobody calls machines sleep and everything is back.
 
 use super::chaos::Due;
@@ -19,12 +19,12 @@ use trunkline::{Code, Status};
 const HEALING: Duration = Duration::from_secs(40);
 /// Calls between each two nodes while nothing is wrong.
 const CALM_CALLS: usize = 3;
-/// What an attacker forges meanwhile, and within which time.
+/// Number of an attacker's packets meanwhile, and the time within which they come.
 const CALM_FORGERIES: usize = 40;
 const CALM_FORGING_NS: u64 = 20_000_000;
 /// Credit that its holder does not use comes back within so long.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
-/// How often more it is examined whether everything has come back.
+/// Further checks that everything has come back.
 const LOOKS: u32 = 5;
 /// Turns that one machine may take in a second of idleness: keepalives, and looks at timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
@@ -98,12 +98,12 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// How long a call between nodes that are connected may take.
+    /// Returns the maximum time of a call between nodes that are connected.
     pub(super) fn calm_limit(&self) -> Duration {
         if self.plan.has_room() { CALM_LIMIT } else { CALM_LIMIT + CREDIT_DECAYS }
     }
 
-    /// What is not back although nobody has called for long.
+    /// Returns an error if something is not back although nobody has called for long.
     pub(super) fn rest(&self) -> Result<(), String> {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));

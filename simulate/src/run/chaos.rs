@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Sessions that a crowd begins, of so many connections each: twice what one host may have half made.
+/// Sessions that a crowd begins, each with a number of connections: twice what one host may have half made.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
 
-/// What is to be done at a time.
+/// A step of the plan at its time.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Due {
     Begin(Fault),

@@ -78,7 +78,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Whether a node reaches all others soon, each by its first call.
+    /// Returns true if a node reaches all others soon, each by its first call.
     fn reach_from(&mut self, index: usize) -> bool {
         let Some(client) = self.client(index) else { return false };
         let reached = Rc::new(Cell::new(0));

@@ -21,17 +21,17 @@ const SEEN: Duration = Duration::from_millis(1);
 const LEAVING: Duration = Duration::from_millis(100);
 /// Sessions are closed so long after the grace although a poller does not report.
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
-/// How long a handler blocks its poller.
+/// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// How a node ends.
+/// End of a node.
 #[derive(Debug, Clone, Copy)]
 struct End {
     /// It shuts down at once; otherwise it drains first.
     shuts_down: bool,
     /// Handlers that run.
     handlers: usize,
-    /// How long the first of the calls of each takes: it is under way when the node begins to end.
+    /// Duration of the first of the calls of each: it is under way when the node begins to end.
     nested: Duration,
     /// In which time all must have ended, and the grace of the shutdown.
     grace: Duration,
@@ -155,7 +155,7 @@ impl Run {
         self.has_left(process, STUCK + LEAVING) && self.restart(leaver, witness)
     }
 
-    /// Whether a process that was shut down ends within a time. The card's machine ends with the last handle.
+    /// Returns true if a process that was shut down ends within a time. The card's machine ends with the last handle.
     fn has_left(&mut self, process: u64, within: Duration) -> bool {
         let is_over = |name: &&str| name.ends_with("card");
         let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);

@@ -1,4 +1,4 @@
-//! How calls end with nothing else going on: by a deadline while the caller is stopped, and by a
+//! Ends of calls with nothing else going on: by a deadline while the caller is stopped, and by a
 //! shutdown that keeps its grace and that peers notice.
 
 use super::{QUIET, Run, TRY};
@@ -14,13 +14,13 @@ use trunkline_verbs::Time;
 const LEAVING: Duration = Duration::from_millis(100);
 /// Time limit of the call whose handler must end by itself.
 const DEADLINE: Duration = Duration::from_millis(300);
-/// How long its caller is stopped, which is past that.
+/// Time for which its caller is stopped, which is past that.
 const STOPPED: Duration = Duration::from_millis(700);
 /// A handler ends so long after its deadline: pollers look at deadlines every few milliseconds.
 const HANDLER_ENDS: Duration = Duration::from_millis(50);
-/// How long the handler runs whose caller must get the reply in spite of a shutdown.
+/// Time for which the handler runs whose caller must get the reply in spite of a shutdown.
 const WORK_US: u64 = 50_000;
-/// How often handlers are counted.
+/// Interval at which handlers are counted.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Run {
@@ -89,7 +89,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Runs until so many handlers run at a node, at the latest until a time; returns whether they do.
+    /// Runs until the number of handlers run at a node, at the latest until a time; returns whether they do.
     pub(super) fn has_handlers_by(&mut self, node: usize, handlers: usize, limit: Time) -> bool {
         let address = self.nodes[node].address;
         loop {

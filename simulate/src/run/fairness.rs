@@ -21,7 +21,7 @@ const SMALL: usize = 64;
 const LARGE_CALLS: u32 = 12;
 const SMALL_CALLERS: usize = 3;
 const PAUSE_US: u64 = 500;
-/// A small call takes no longer than so many large ones, each of which is READ in two pieces.
+/// A small call takes no longer than this number of large ones, each of which is READ in two pieces.
 const SMALL_WITHIN: u32 = 2;
 /// Replies at once, and bytes of each: fewer than there is room for may leave, and fewer may wait.
 const REPLIES: u32 = 9;

@@ -16,7 +16,7 @@ const BEYOND: usize = 2;
 /// Calls that keep texts, of which the last one exceeds the memory of one peer.
 const KEEPING: usize = 3;
 
-/// Who holds all handlers that it may, and who must be served meanwhile.
+/// The peer that holds all handlers that it may, and the peers that must be served meanwhile.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,

@@ -1,12 +1,12 @@
 //! A peer that breaks the rules of the session protocol: honest nodes must not notice.
 //!
-//! It is a node of the run like the others, on a host of its own; the network changes its frames (`trunkline_testkit`).
+//! It is a node of the run like the others, on a separate host; the network changes its frames (`trunkline_testkit`).
 //! Among faults it calls like everybody else. Without faults this is judged:
 //!
 //! | rule | broken when |
 //! |---|---|
 //! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
-//! | the session ends, but for that of a hoarder, which others can do without | not within its bound, or its end is logged with another cause |
+//! | the session ends, except for a hoarder's, which others can do without | not within its bound, or the end is logged with another cause |
 //! | it READs what it was sent | a READ of anything else is answered with bytes (`announced.rs`) |
 //! | it gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
 //! | everything comes back | when it is gone, anything of it is left at the node that it attacked |
@@ -30,14 +30,14 @@ const LARGE: (usize, usize, usize) = (16, 40 << 10, 100 << 10);
 const LENT: usize = 4;
 /// Time limit of its calls: longer than a node waits for a peer that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// What the hostile peer calls among faults, and its longest pause between two calls.
+/// Calls of the hostile peer among faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
 /// The session of a peer that takes nothing ends so long after it took something last.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Later by this: a poller looks at its timers every few milliseconds, and READs what it may first.
 const NOTICED: Duration = Duration::from_secs(1);
-/// How often honest nodes call while a peer is about to lose its session.
+/// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
 /// The death of the hostile peer is noticed, and what it held is back, within so long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
@@ -48,12 +48,12 @@ pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
 }
 
-/// Whether an honest node takes it for a peer that takes nothing, which it can know by the time only.
+/// Returns true if an honest node takes it for a peer that takes nothing, which it can know by the time only.
 fn takes_long(hostility: Hostility) -> bool {
     [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
 }
 
-/// What the log says of the end of its session: any of these.
+/// Returns the log's causes for the end of its session: any of these.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
         Hostility::None | Hostility::Hoarding | Hostility::Advanced => &[],
@@ -118,7 +118,7 @@ impl Run {
         self.is_unbroken()
     }
 
-    /// Whether a node has a session with the hostile peer, or what is left of one.
+    /// Returns true if a node has a session with the hostile peer, or what is left of one.
     fn knows_hostile(&self) -> bool {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let sessions = self.scheduler.sessions();
@@ -268,7 +268,7 @@ impl Run {
     }
 }
 
-/// What the hostile peer does among faults.
+/// Calls of the hostile peer among faults.
 async fn pester(mut client: Client) {
     for _ in 0..CALLS {
         let random = &mut client.random;

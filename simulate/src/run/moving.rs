@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline::{CallOptions, Channel, Code, Connect, Resolve, Resolving, Status, Target};
 
-/// So far from the port of a node nobody listens.
+/// Offset of a port without a listener from the port of a node.
 const NOWHERE: u16 = 500;
 /// A lookup takes so long.
 const LOOKUP: Duration = Duration::from_millis(3);
@@ -157,7 +157,7 @@ impl Run {
     }
 }
 
-/// Whether a call has failed because its session ended.
+/// Returns true if a call has failed because its session ended.
 fn broke_with_its_session(status: &Status) -> bool {
     let causes = ["the peer stopped answering", "the peer closed the session", "the peer was restarted"];
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
@@ -168,7 +168,7 @@ fn broke_with_its_session(status: &Status) -> bool {
 struct Caller {
     client: Client,
     channel: Channel,
-    /// Where the server is.
+    /// Address of the server.
     server: SocketAddr,
 }
 

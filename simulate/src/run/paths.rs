@@ -13,7 +13,7 @@ use trunkline_verbs::Time;
 /// Calls of each client meanwhile, and the longest pause between two.
 const CALLS: usize = 8;
 const THINK_NS: u64 = 2_000_000;
-/// How often memory is written over meanwhile, and within which time.
+/// Number of times that memory is written over meanwhile, and the time within which it is.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
 /// A call takes at most so long: what was lost is sent again at once, or after a time-out.
@@ -112,11 +112,11 @@ impl Run {
 fn nonsense(random: &mut fastrand::Rng) -> (usize, u64) {
     let wild = random.u64(..) | 1 << 40;
     match random.u8(..3) {
-        // What it has written.
+        // The produced position.
         0 => (0, if random.bool() { wild } else { random.u64(..1 << 17) }),
-        // What it has read.
+        // The consumed position.
         1 => (8, wild),
-        // Whether it looks.
+        // The receiver's mark.
         _ => (16, wild | 1),
     }
 }

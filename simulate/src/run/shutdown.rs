@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use std::time::Duration;
 use trunkline_testkit::Hostility;
 
-/// How long nodes may take to end when nothing is under way.
+/// Time in which nodes have to end when nothing is under way.
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
@@ -16,7 +16,7 @@ impl Run {
         for node in &self.nodes {
             let Some((_, running)) = node.running() else { continue };
             let report = running.report();
-            // Whoever sends beyond its credit may empty an SRQ, so also that of others finds no receive.
+            // A peer that sends beyond its credit may empty an SRQ, so another peer's message also finds no receive.
             if report.rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
                 self.fail(&format!("{} RNR NAKs at {}", report.rnr, node.address));
                 return;

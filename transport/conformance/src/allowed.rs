@@ -1,4 +1,4 @@
-//! Which outcomes the contract allows, where it allows more than one.
+//! Allowed outcomes, where the contract allows more than one.
 //!
 //! Owns the judgement only: the items of [`crate::items`] create a situation and pass on its outcome. Nothing
 //! here touches a device, so that every allowed outcome, and some that are not, are tested without one.

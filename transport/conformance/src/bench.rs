@@ -30,22 +30,22 @@ pub trait Bench: Send + Sync {
     /// Why they cannot be opened; the item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
-    /// Whether the two are one device that was opened twice, as two processes do (contract A2).
+    /// Returns true if the two are one device that was opened twice, as two processes do (contract A2).
     fn is_one_device(&self) -> bool {
         false
     }
 
-    /// Whether completions indicate that the sender requested a solicited event; those of the C API do not.
+    /// Returns true if completions indicate that the sender requested a solicited event; those of the C API do not.
     fn shows_solicited(&self) -> bool {
         true
     }
 
-    /// Whether a receive that is posted to a QP in ERR is flushed at once.
+    /// Returns true if a receive that is posted to a QP in ERR is flushed at once.
     fn flushes_late_receives(&self) -> bool {
         true
     }
 
-    /// How a send over RC that is longer than its receive may complete.
+    /// Returns the possible completions of a send over RC that is longer than its receive.
     fn length_violation(&self) -> &[CompletionStatus] {
         &[CompletionStatus::RemoteInvalidRequest]
     }
@@ -55,7 +55,7 @@ pub trait Bench: Send + Sync {
         None
     }
 
-    /// How a send to an SRQ number that the target's domain does not have may complete. Devices
+    /// Returns the possible completions of a send to an SRQ number that the target's domain does not have. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {
         &[

@@ -1,4 +1,4 @@
-//! How an item reports a deviation from the contract.
+//! Reports of deviations from the contract, by the items.
 
 use std::fmt::Debug;
 use std::io;

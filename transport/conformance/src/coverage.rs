@@ -3,16 +3,16 @@
 //! An item may be in several of this table, [`crate::ITEMS`] and [`crate::PROCESS_ITEMS`]. A test checks that
 //! each item is in at least one.
 
-/// How an item is covered outside this suite.
+/// Coverage of an item outside this suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherCoverage {
-    /// By a test of the project: its file, relative to the root, and its name.
+    /// A test of the project: its file, relative to the root, and its name.
     Test(&'static str, &'static str),
     /// Not at all: the device does not implement it, or it does not concern a device.
     NotHeld(&'static str),
     /// Not at all: it states a fact about other devices or programs.
     Fact(&'static str),
-    /// By the tests of this other item.
+    /// The tests of this other item.
     Same(&'static str),
 }
 
@@ -127,7 +127,7 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("N", &[Fact("no test can cover what is unknown")]),
 ];
 
-/// How an item is covered outside this suite; empty for most items.
+/// Returns the coverage of an item outside this suite; empty for most items.
 #[must_use]
 pub(crate) fn other_coverage(id: &str) -> &'static [OtherCoverage] {
     COVERAGE.iter().find(|(of, _)| *of == id).map_or(&[], |(_, held)| held)

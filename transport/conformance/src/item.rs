@@ -34,7 +34,7 @@ pub enum Outcome {
 const WITHOUT_XRC: &[&str] =
     &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"];
 
-/// Whether an item requires a device with XRC.
+/// Returns true if an item requires a device with XRC.
 fn needs_xrc(id: &str) -> bool {
     !WITHOUT_XRC.contains(&id)
 }

@@ -1,6 +1,6 @@
 //! The test bed of one item: two devices with the objects that most checks need.
 //!
-//! By convention initiators are on the near side and targets on the far side.
+//! Initiators are on the near side by convention, and targets on the far side.
 
 use crate::check::{Verdict, check};
 use crate::{Bench, Port};

@@ -26,7 +26,7 @@ pub struct Row {
     pub clause: Clause,
     /// The outcome by column; `None` where the suite has no check.
     pub outcomes: Vec<Option<Outcome>>,
-    /// How the item is covered outside this suite, or why it is not.
+    /// Coverage of the item outside this suite, or the reason why there is none.
     pub other_coverage: &'static [OtherCoverage],
 }
 
@@ -67,7 +67,7 @@ pub fn run_all(
 }
 
 impl Report {
-    /// Whether no item failed. Skipped items do not count as failures.
+    /// Returns true if no item failed. Skipped items do not count as failures.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_))) == 0

@@ -16,7 +16,7 @@ const WAIT_AT_MOST: Duration = Duration::from_secs(30);
 /// The bound for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2 12.1), and a
 /// bench with loss may lose two or three in a row.
 const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);
-/// How long to wait for an event that must not happen, where no later event can prove it.
+/// Time to wait for an event that must not happen, where no later event can prove it.
 const QUIET: Duration = Duration::from_millis(40);
 
 impl Lab {
@@ -147,7 +147,7 @@ impl Lab {
     }
 }
 
-/// How many RNR NAKs a device has received, if it counts them.
+/// Returns the RNR NAKs that a device has received, if it counts them.
 pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
     side.device
         .counters()

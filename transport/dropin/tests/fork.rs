@@ -1,5 +1,5 @@
-//! A program that forks after it has opened the device: the child uses the device, with a background
-//! thread of its own. Without the test harness, since a child would not have its threads.
+//! A program that forks after it has opened the device: the child uses the device, with a separate
+//! background thread. Without the test harness, since a child would not have its threads.
 //!
 //! In real time: processes and threads are what is tested.
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// How QPs reach each other.
+/// Path between QPs.
 const LINK: &str = "TRUNKLINE_LINK";
 
 /// The number of threads of this process.

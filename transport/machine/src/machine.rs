@@ -1,10 +1,10 @@
-//! What a machine is.
+//! The trait of machines.
 
 use std::any::Any;
 use std::io;
 use trunkline_verbs::Time;
 
-/// What a machine wants after a turn.
+/// Outcome of a machine's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Another turn: there is more to do, or it is half way to sleep.
@@ -35,18 +35,18 @@ pub trait Machine {
     /// threads only, and only with what the last turn returned.
     fn sleep(&mut self, until: Option<Time>);
 
-    /// Whether what it waits for has come since it went to sleep. Called by a simulation, in place of
+    /// Returns true if what it waits for has come since it went to sleep. Called by a simulation, in place of
     /// [`Machine::sleep`].
     fn is_woken(&self) -> bool;
 
-    /// Whether there is work that it would do now if it were awake. Called by a simulation while the
+    /// Returns true if there is work that it would do now if it were awake. Called by a simulation while the
     /// machine sleeps and nobody is about to wake it: then the answer must be `false`.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// What a simulation may count in it between two turns; which type that is, the machine's crate
-    /// defines.
+    /// Returns the state that a simulation may count between two turns. Its type
+    /// belongs to the machine's crate.
     fn inspect(&self) -> Option<Box<dyn Any>> {
         None
     }

@@ -1,4 +1,4 @@
-//! What runs machines, and what they take from the world: time and randomness.
+//! The runtime of machines, and their sources of time and randomness.
 
 use crate::machine::MakeMachine;
 use crate::simulator::Simulator;
@@ -35,7 +35,7 @@ impl Runtime {
         &self.clock
     }
 
-    /// Whether a simulation runs the machines: then nothing may block, start a thread or open a
+    /// Returns true if a simulation runs the machines: then nothing may block, start a thread or open a
     /// socket.
     #[must_use]
     pub fn is_simulated(&self) -> bool {

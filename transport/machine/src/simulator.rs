@@ -5,7 +5,7 @@ use crate::machine::MakeMachine;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a simulation takes the place of the operating system.
+/// A simulation in place of the operating system.
 pub trait Simulator: Send + Sync + fmt::Debug {
     /// Adds a machine. It is made on the simulation's thread, before any other machine's next turn.
     fn spawn(&self, name: &str, make: MakeMachine);

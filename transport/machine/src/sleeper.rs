@@ -1,14 +1,14 @@
 //! Going to sleep without losing a wake-up.
 //!
 //! ```text
-//!   machine                                    whoever brings work
+//! machine                                    source of work
 //!   announce()                                 puts it into a queue
 //!   looks into every queue once more           wake(): a system call only if the machine sleeps
 //!   sleep(until)   -- or --   awake()
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as that of a completion channel. In a simulation
+//! A [`Sleeper`] also watches descriptors, such as a completion channel's. In a simulation
 //! there are neither descriptors nor system calls: the machine asks its channels itself.
 
 use crate::bell::Bell;
@@ -110,7 +110,7 @@ impl Sleeper {
         let _ringer_was_faster = self.doorbell().woken();
     }
 
-    /// Whether somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
+    /// Returns true if somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
     #[must_use]
     pub fn is_woken(&self) -> bool {
         !self.doorbell().is_sleeping()
@@ -144,7 +144,7 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Waker {
-    /// Whether both wake the same machine.
+    /// Returns true if both wake the same machine.
     #[must_use]
     pub fn wakes_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -56,7 +56,7 @@ impl Running {
     /// The same, for at most so long.
     ///
     /// # Errors
-    /// Whether the thread panicked or was abandoned.
+    /// The thread panicked or was abandoned.
     pub fn join_within(self, limit: Duration) -> Result<(), NotJoined> {
         if let Some(thread) = &self.thread
             && !thread.handle.number().is_current()
@@ -118,7 +118,7 @@ mod tests {
     use std::time::Duration;
     use trunkline_verbs::Time;
 
-    /// Sleeps until it was brought so much work.
+    /// Sleeps until it was brought the given amount of work.
     struct Worker {
         sleeper: Sleeper,
         work: Arc<AtomicUsize>,
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A worker on a thread of its own, its work, and what wakes it.
+    /// A worker on a separate thread, its work, and what wakes it.
     fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
         let runtime = Runtime::threads();
         let (sleeper, waker) = runtime.sleeper().unwrap();

@@ -1,4 +1,4 @@
-//! Which fault is on in this thread.
+//! The fault that is on in this thread.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,7 +13,7 @@ pub fn choose(name: Option<&str>) {
     CHOSEN.with(|chosen| *chosen.borrow_mut() = name.map(str::to_owned));
 }
 
-/// Whether this fault is on.
+/// Returns true if this fault is on.
 #[must_use]
 pub fn is_chosen(name: &str) -> bool {
     let is_on = CHOSEN.with(|chosen| chosen.borrow().as_deref() == Some(name));
@@ -23,7 +23,7 @@ pub fn is_chosen(name: &str) -> bool {
     is_on
 }
 
-/// Whether the code asked about the fault that is on since it was chosen: one that never does
+/// Returns true if the code asked about the fault that is on since it was chosen: one that never does
 /// was missed by a change of the code.
 #[must_use]
 pub fn was_reached() -> bool {

@@ -21,7 +21,7 @@ mod chosen;
 #[cfg(feature = "active")]
 pub use chosen::{choose, is_chosen, was_reached};
 
-/// Whether the fault of this name is switched on: `mutant!(name)`. Constant `false` without the
+/// Returns true if the fault of this name is switched on: `mutant!(name)`. Constant `false` without the
 /// feature `active` of this crate.
 #[macro_export]
 macro_rules! mutant {
@@ -30,7 +30,7 @@ macro_rules! mutant {
     };
 }
 
-/// What [`mutant!`] expands to.
+/// Implementation of [`mutant!`].
 #[must_use]
 #[inline(always)]
 pub fn is_on(name: &'static str) -> bool {

@@ -204,14 +204,14 @@ impl Table {
     }
 }
 
-/// What an event is about.
+/// Subject of an event.
 enum About {
     Object,
     Port,
     Device,
 }
 
-/// What a number of `ibv_event_type` means; `None` for events of objects that this crate does not make.
+/// Classifies a number of `ibv_event_type`; `None` for events of objects that this crate does not make.
 fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     use About::{Device, Object, Port};
     use AsyncEventKind as K;
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(lock(&device.queues[0].waiting).len(), QUEUE_DEPTH);
     }
 
-    /// Which streams are closed is a matter of a whole process, so the test starts itself again.
+    /// Closed streams concern a whole process, so the test starts itself again.
     #[test]
     fn no_descriptor_takes_the_number_of_a_closed_stream() {
         const NAME: &str = "async_events::tests::no_descriptor_takes_the_number_of_a_closed_stream";

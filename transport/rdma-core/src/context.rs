@@ -34,7 +34,7 @@ pub(crate) struct Context {
     events: AsyncEvents,
 }
 
-// SAFETY: libibverbs lets any thread use a context and has locks of its own; what this type changes
+// SAFETY: libibverbs lets any thread use a context and has internal locks; what this type changes
 // itself is guarded by locks.
 unsafe impl Send for Context {}
 // SAFETY: libibverbs allows concurrent use of a context, and locks guard the fields that this type changes.
@@ -88,7 +88,7 @@ impl Context {
         &self.events
     }
 
-    /// Whether the kernel has removed the device: libibverbs no longer lists it.
+    /// Returns true if the kernel has removed the device: libibverbs no longer lists it.
     fn is_removed(&self) -> bool {
         // SAFETY: the list keeps the context open.
         let device = unsafe { (*self.raw.as_ptr()).device };
@@ -106,7 +106,7 @@ impl Context {
 
     /// Closes the kernel's files of a removed device, since the kernel waits for that before it finishes
     /// the removal. librdmacm closes a context only when it reads the list of devices again and finds
-    /// another device, so it never closes that of the only device. The descriptors stay open, on
+    /// another device, so it never closes the only device's. The descriptors stay open, on
     /// `/dev/null`: when librdmacm does close them, it closes no other file.
     fn release_files(&self) {
         // SAFETY: the list keeps the context open.

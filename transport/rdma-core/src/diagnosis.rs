@@ -32,7 +32,7 @@ pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     }
 }
 
-/// What is wrong with the files in a folder, given that libibverbs lists devices.
+/// Returns the fault of the files in a folder, given that libibverbs lists devices.
 fn of_files(folder: &Path) -> Option<VerbsError> {
     let names = folder.read_dir().into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let mut verbs: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("uverbs")).collect();

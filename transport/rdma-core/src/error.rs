@@ -1,4 +1,4 @@
-//! What an errno of libibverbs means, and what the user can do about it.
+//! Meaning of libibverbs' errnos, and the user's remedies.
 //!
 //! Owns the mapping from errno to [`VerbsError`]. Each caller names the operation, because the same errno
 //! has different causes in different operations.

@@ -2,7 +2,7 @@
 //!
 //! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for
 //! reading, the destruction for writing. Uses never wait for one another, and a use must not use the
-//! same handle again. What a use gets is a [`Live`] pointer, whose lifetime is that of the lock.
+//! same handle again. What a use gets is a [`Live`] pointer, whose lifetime is the lock's.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -86,7 +86,7 @@ impl<T> Handle<T> {
     /// object was not destroyed.
     ///
     /// # Errors
-    /// What `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
+    /// The error that `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
     pub(crate) fn destroy(
         &self,
         destroy: impl FnOnce(Live<'_, T>) -> c_int,

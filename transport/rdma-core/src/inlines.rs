@@ -259,7 +259,7 @@ pub(crate) fn req_notify_cq(cq: Live<'_, ibv_cq>, solicited_only: bool) -> c_int
 mod tests {
     use super::*;
 
-    /// What a C program prints of Debian's headers. `deploy/checks/30-abi.sh` compares it with them.
+    /// Output of a C program about Debian's headers. `deploy/checks/30-abi.sh` compares it with them.
     const LAYOUT: &str = include_str!("../../dropin/exports/layout.txt");
 
     fn in_c(line: &str) -> usize {

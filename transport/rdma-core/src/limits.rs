@@ -1,4 +1,4 @@
-//! What is asked of a device once, when it is opened: its limits and capabilities.
+//! Limits and capabilities of a device, asked once, when it is opened.
 //!
 //! Two of them are tried, because devices do not report them: whether a device that announces XRC has
 //! XRC domains, and the size of its inline data.
@@ -61,7 +61,7 @@ pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, Verbs
     })
 }
 
-/// Whether an XRC domain can be opened: some devices announce XRC and have no domains.
+/// Returns true if an XRC domain can be opened: some devices announce XRC and have no domains.
 fn has_xrc(opened: &Arc<Opened>) -> bool {
     match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
         Ok(_) => true,

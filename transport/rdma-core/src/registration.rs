@@ -1,4 +1,4 @@
-//! What a program does with a protection domain: registering memory in it.
+//! Registration of memory in a protection domain.
 
 use crate::mr::Mr;
 use crate::pd::Pd;

@@ -24,7 +24,7 @@ pub(crate) struct Srq {
     /// The number that peers name; only an XRC SRQ has one.
     number: Option<SrqNumber>,
     opened: Arc<Opened>,
-    // What the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
+    // Resources that the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
     _pd: Arc<Pd>,
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
@@ -87,7 +87,7 @@ impl Srq {
         &self.opened
     }
 
-    /// Whether it is an XRC SRQ.
+    /// Returns true if it is an XRC SRQ.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }

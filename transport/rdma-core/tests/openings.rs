@@ -1,4 +1,4 @@
-//! What the conformance suite does not cover: long lists of requests, the delivery of events to openings,
+//! Cases that the conformance suite does not cover: long lists of requests, the delivery of events to openings,
 //! and objects that are dropped in any order.
 //!
 //! In real time, because the device is the kernel's or another library's.

@@ -51,14 +51,14 @@ unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     /// # Safety
-    /// By the table of bits the caller owns the value: no other access to it happens during the call.
+    /// The caller owns the value by the table of bits: no other access to it happens during the call.
     unsafe fn replace_value(&self, value: Option<T>) -> Option<T> {
         // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.value.with_mut(|slot| unsafe { slot.replace(value) })
     }
 
     /// # Safety
-    /// By the table of bits the caller owns the waker: no other access to it happens during the call.
+    /// The caller owns the waker by the table of bits: no other access to it happens during the call.
     unsafe fn replace_waker(&self, waker: Option<Waker>) -> Option<Waker> {
         // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.waker.with_mut(|slot| unsafe { slot.replace(waker) })
@@ -92,7 +92,7 @@ impl<T> Setter<T> {
         self.finish(Some(value)).map_or(Ok(()), Err)
     }
 
-    /// Whether the getter was dropped, so that the value is no longer needed.
+    /// Returns true if the getter was dropped, so that the value is no longer needed.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         // SYNC: cell-word

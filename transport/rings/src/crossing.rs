@@ -1,7 +1,7 @@
-//! What crosses from one shard to another: a bounded ring per sender, and one word that shows which hold
+//! Hand-over between shards: a bounded ring per sender, and one word that shows which rings hold
 //! something and whether the receiver wants to be notified.
 //!
-//! Owns rings and word. A sender pushes into the ring of its own, then sets its bit. A receiver takes the bits,
+//! Owns rings and word. A sender pushes into its own ring, then sets its bit. A receiver takes the bits,
 //! then empties those rings. It may announce that it will not look again by itself
 //! ([`Crossing::listen`]); then the next sender is told that it has to notify it. All of this is decided by
 //! read-modify-writes of the one word, so that a sender whose item the receiver does not see is told.
@@ -21,7 +21,7 @@ pub const MAX_SENDERS: usize = 32;
 const LISTENING: u64 = 1 << 63;
 const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
 
-/// What became of an item.
+/// Outcome of sending an item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent<T> {
     /// The receiver will find it.
@@ -33,7 +33,7 @@ pub enum Sent<T> {
 }
 
 struct Lane<T> {
-    /// Each end has a line of its own. A sender's own threads take turns by its lock.
+    /// Each end has a separate cache line. A sender's own threads take turns by its lock.
     producer: CachePadded<Mutex<Producer<T>>>,
     consumer: CachePadded<Mutex<Consumer<T>>>,
 }
@@ -41,13 +41,13 @@ struct Lane<T> {
 /// See the module.
 pub struct Crossing<T> {
     word: CachePadded<AtomicU64>,
-    /// By sender; made when it sends for the first time.
+    /// Lanes by sender; made when it sends for the first time.
     lanes: [OnceLock<Box<Lane<T>>>; MAX_SENDERS],
     capacity: usize,
 }
 
 impl<T> Crossing<T> {
-    /// A crossing whose senders each have a ring for so many items.
+    /// Creates a crossing whose senders each have a ring for `capacity` items.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let lanes = [const { OnceLock::new() }; MAX_SENDERS];
@@ -69,14 +69,14 @@ impl<T> Crossing<T> {
         if before & LISTENING == 0 { Sent::Quietly } else { Sent::Notify }
     }
 
-    /// Whether a sender has sent something that was not taken.
+    /// Returns true if a sender has sent something that was not taken.
     #[inline]
     pub fn has_items(&self) -> bool {
         // SYNC: crossing-word
         self.word.load(Ordering::Acquire) & SENDERS != 0
     }
 
-    /// Takes items, those of each sender in order, so many at most.
+    /// Takes items, those of each sender in order, up to a maximum.
     #[inline]
     pub fn receive(&self, most: usize, take: impl FnMut(usize, T)) {
         if self.has_items() {

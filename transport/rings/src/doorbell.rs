@@ -71,7 +71,7 @@ impl Doorbell {
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the owner has announced sleep. For metrics only; no decision may depend on it.
+    /// Returns true if the owner has announced sleep. For metrics only; no decision may depend on it.
     #[must_use]
     pub fn is_sleeping(&self) -> bool {
         self.word.load(Ordering::Relaxed) == SLEEPING

@@ -2,7 +2,7 @@
 //!
 //! Owns the values. Readers look a number up while they are [`Reading`]; writers take turns by a lock that
 //! readers do not know. A value that was removed is returned to the writer once no reader can use it any
-//! more, so that whoever removes a key may free, at once, what it led to.
+//! more, so that the remover of a key may free its target at once.
 //!
 //! The table is an open-addressed one whose keys are spread already (they are drawn by a permutation); it
 //! doubles when it is half full of keys and graves, and readers of the old array are waited for.
@@ -178,13 +178,13 @@ impl<V> Keyed<V> {
         keys
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         lock(&self.counts).keys
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

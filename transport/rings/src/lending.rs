@@ -4,10 +4,10 @@
 //! its own that only recalls contend for. A borrower takes from what it was lent; when that is used up it is
 //! lent more, and when nothing is left at home, what others were lent and have not used is recalled.
 //!
-//! What is lent counts as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
+//! Lent items count as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
 //! lent: everyone takes from home.
 //!
-//! Home's lock comes before those of borrowers. Only home lends, so whoever has home's lock and finds that
+//! Home's lock comes before those of borrowers. Only home lends, so a thread that has home's lock and finds that
 //! home and each borrower have nothing knows that nothing is left at all.
 
 use core::fmt;
@@ -19,18 +19,18 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A queue that a part can be moved out of.
 pub trait Stock {
-    /// How many it holds.
+    /// Returns the number of items.
     fn len(&self) -> usize;
 
-    /// Whether it holds none.
+    /// Returns true if it holds none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Moves the oldest to the end of another one, so many at most and no more than have room there.
+    /// Moves the oldest items to the end of another store, up to a maximum and no more than have room there.
     fn shift(&mut self, into: &mut Self, most: usize);
 
-    /// An empty one of its kind, with room for so many.
+    /// Creates an empty store of its kind, with room for the given number of items.
     fn small(&self, room: usize) -> Self;
 }
 
@@ -50,7 +50,7 @@ pub struct Home<S> {
 /// See the module.
 pub struct Lending<S> {
     home: CachePadded<Mutex<Home<S>>>,
-    /// By borrower; made when it borrows for the first time.
+    /// Lent items, by borrower; made when it borrows for the first time.
     lent: [OnceLock<Box<CachePadded<Mutex<S>>>>; MAX_BORROWERS],
     batch: usize,
 }
@@ -107,7 +107,7 @@ impl<S: Stock> Lending<S> {
         change(&mut lock(&self.home).stock)
     }
 
-    /// Whether anything is left, lent or not.
+    /// Returns true if anything is left, lent or not.
     pub fn is_empty(&self) -> bool {
         let mut home = lock(&self.home);
         if home.stock.is_empty() {
@@ -116,14 +116,14 @@ impl<S: Stock> Lending<S> {
         home.stock.is_empty()
     }
 
-    /// How many are left, lent or not.
+    /// Returns the number of items that are left, lent or not.
     pub fn count(&self) -> usize {
         let home = lock(&self.home);
         let lent = self.lent.iter().filter_map(OnceLock::get).map(|lent| lock(lent).len());
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Brings back what is lent, so many at most.
+    /// Brings back lent items, up to a maximum.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());
@@ -147,13 +147,13 @@ impl<S: Stock> Kept<'_, S> {
         &mut self.home.stock
     }
 
-    /// Whether nothing is lent until further notice.
+    /// Returns true if nothing is lent until further notice.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.home.is_exact
     }
 
-    /// Whether everything stays at home from now on.
+    /// If `keeps` is true, everything stays at home from now on.
     pub fn keep_home(&mut self, keeps: bool) {
         if keeps && !self.home.is_exact {
             self.lending.recall(&mut self.home, usize::MAX);

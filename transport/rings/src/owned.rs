@@ -1,7 +1,7 @@
 //! A value that one thread at a time works on, for one turn: the lock word of a shard.
 //!
-//! Owns the word, on a cache line of its own, and the value. A poller tries the word once per turn: as long as
-//! nobody else needs the value, that is one read-modify-write of a line that nobody else touches. Whoever
+//! Owns the word, on its own cache line, and the value. A poller tries the word once per turn: as long as
+//! no other thread needs the value, that is one read-modify-write of an uncontended line. A thread that
 //! needs it as well, such as control or a program's second thread, takes the same word, and waits for it.
 //!
 //! ```text
@@ -121,7 +121,7 @@ impl<T> Drop for Turn<'_, T> {
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
-            // Whoever has set the word to that waits, or has not given the lock away yet.
+            // The thread that has set the word to that waits, or has not given the lock away yet.
             let waiting = lock(&self.owned.waiting);
             self.owned.freed.notify_one();
             drop(waiting);

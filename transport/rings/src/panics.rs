@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What was run has panicked.
+/// The code has panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 

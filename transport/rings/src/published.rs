@@ -28,7 +28,7 @@ impl<'a> Published<'a> {
         self.buffers[usize::from(sequence & 1 != 0)]
     }
 
-    /// For the writer: replaces the value. Returns `false` and changes nothing if it does not fit.
+    /// Replaces the value. Called by the writer. Returns `false` and changes nothing if it does not fit.
     pub fn publish(&self, value: &[u64]) -> bool {
         let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let (Some((length, words)), Ok(count)) =

@@ -1,8 +1,8 @@
-//! Who is reading tables without a lock, so that a writer can wait until what it has taken out is out of use.
+//! Readers of tables without a lock, so that a writer can wait until a removed item is out of use.
 //!
-//! Owns one word per reader, each on a cache line of its own. A reader enters before it looks into a table
+//! Owns one word per reader, each on its own cache line. A reader enters before it looks into a table
 //! ([`crate::keyed`]) and leaves when it holds nothing of it any more. A writer first makes a thing
-//! impossible to find, then calls [`Readers::settle`]: whoever was reading then has left, and whoever enters
+//! impossible to find, then calls [`Readers::settle`]: every reader of that time has left, and one that enters
 //! later does not find the thing.
 //!
 //! The writer asks by a read-modify-write, which is ordered against the reader's own: either the reader
@@ -92,7 +92,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Whether these are its readers.
+    /// Returns true if these are its readers.
     #[inline]
     pub(crate) fn is_of(&self, readers: &Arc<Readers>) -> bool {
         Arc::ptr_eq(&self.reader.readers, readers)

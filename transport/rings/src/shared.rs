@@ -79,7 +79,7 @@ impl Position {
         }
     }
 
-    /// How many of so many bytes from here on are before the end of the ring's memory.
+    /// Returns the part of `bytes` from here on that is before the end of the ring's memory.
     fn straight(&self, bytes: usize) -> usize {
         bytes.min(self.capacity - self.at)
     }
@@ -94,9 +94,9 @@ fn footprint(length: usize) -> usize {
 #[derive(Debug)]
 pub struct Producer {
     written: Position,
-    /// What the receiver sees.
+    /// Position that the receiver sees.
     published: u64,
-    /// What it has taken out, as far as is known.
+    /// Position up to which the receiver has taken out, as far as is known.
     consumed: u64,
     /// The value of `parked` for which the receiver was woken last.
     woken: u64,
@@ -112,7 +112,7 @@ impl Producer {
         Self { written: Position::new(capacity), published: 0, consumed: 0, woken: 0 }
     }
 
-    /// Whether there is room for a message of so many bytes.
+    /// Returns true if there is room for a message of `length` bytes.
     ///
     /// # Errors
     /// [`Nonsense`].
@@ -160,7 +160,7 @@ impl Producer {
         self.finds_parked(theirs)
     }
 
-    /// Whether the receiver has parked the ring and was not woken since.
+    /// Returns true if the receiver has parked the ring and was not woken since.
     fn finds_parked(&mut self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-parked
         let parked = theirs.load(Word::Parked);
@@ -176,14 +176,14 @@ impl Producer {
         self.woken = 0;
     }
 
-    /// Whether the receiver has taken out all that it was shown.
+    /// Returns true if the receiver has taken out all that it was shown.
     #[must_use]
     pub fn is_drained(&self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-consumed
         theirs.load(Word::Consumed) == self.published
     }
 
-    /// What the receiver has taken out, to find out whether it goes on.
+    /// Returns the receiver's position, to find out whether it progresses.
     #[must_use]
     pub fn consumed(&self, theirs: &impl Theirs) -> u64 {
         // SYNC: shared-consumed
@@ -195,9 +195,9 @@ impl Producer {
 #[derive(Debug)]
 pub struct Consumer {
     taken: Position,
-    /// What the sender knows of it.
+    /// Position that the sender knows.
     released: u64,
-    /// What the sender has put in, as far as is known.
+    /// Position up to which the sender has put in, as far as is known.
     produced: u64,
     /// The own word.
     parked: u64,
@@ -235,7 +235,7 @@ impl Consumer {
             return Err(Nonsense);
         }
         self.taken.advance(HEADER);
-        // What is there already need not be zeroed.
+        // Existing bytes need not be zeroed.
         into.resize(length, 0);
         let (first, rest) = into.split_at_mut(self.taken.straight(length));
         theirs.read(self.taken.at, first);
@@ -295,7 +295,7 @@ impl Consumer {
         }
     }
 
-    /// Whether it does not look.
+    /// Returns true if it does not look.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.parked % 2 == 1

@@ -14,7 +14,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
-/// What both halves share.
+/// State that both halves share.
 struct Shared<T> {
     /// Items popped so far. Written by the consumer only.
     head: CachePadded<AtomicUsize>,
@@ -129,14 +129,14 @@ impl<T> Producer<T> {
         self.shared.mask + 1
     }
 
-    /// How many items are in the ring. The consumer may have taken some by the time this returns.
+    /// Returns the number of items in the ring. The consumer may have taken some by the time this returns.
     #[must_use]
     pub fn len(&self) -> usize {
         // SYNC: spsc-head
         self.tail.wrapping_sub(self.shared.head.load(Ordering::Acquire))
     }
 
-    /// Whether the consumer has taken everything.
+    /// Returns true if the consumer has taken everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -188,14 +188,14 @@ impl<T> Consumer<T> {
         Some(value)
     }
 
-    /// How many items wait. The producer may have added some by the time this returns.
+    /// Returns the number of items that wait. The producer may have added some by the time this returns.
     #[must_use]
     pub fn len(&self) -> usize {
         // SYNC: spsc-tail
         self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// Whether the ring is empty.
+    /// Returns true if the ring is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -8,7 +8,7 @@ use crate::wire::cm::CmMessage;
 use crate::wire::{Bth, ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Packet, icrc};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// For a UDP payload without ICRC: a packet that parses is emitted as bytes that parse to the same
+/// Checks a UDP payload without ICRC: a packet that parses is emitted as bytes that parse to the same
 /// packet, and as the input itself if the pad bytes are zero.
 pub fn packet(data: &[u8]) {
     let bth = Bth::parse(data);
@@ -34,7 +34,7 @@ pub fn packet(data: &[u8]) {
     }
 }
 
-/// For a MAD and the CM message in it: both re-emit equal, whatever they contain.
+/// Checks a MAD and the CM message in it: both re-emit equal, whatever they contain.
 pub fn mad(data: &[u8; MAD_BYTES]) {
     let mad = Mad::parse(data);
     assert_eq!(mad.to_bytes(), *data);
@@ -65,7 +65,7 @@ fn checksum(data: &[u8]) {
     assert_eq!(icrc::solve_identification(&hidden, &whole), Some(v4_identification));
 }
 
-/// For a capture file: reading it ends, and each datagram is inside its frame.
+/// Checks a capture file: reading it ends, and each datagram is inside its frame.
 pub fn capture(data: &[u8]) {
     let Ok(mut reader) = PcapReader::new(data) else { return };
     let mut filter = RoceFilter::default();

@@ -1,7 +1,7 @@
 //! Numbers on the wire that tell nothing of each other.
 //!
 //! Owns the keyed permutation by which places in tables become QP numbers, SRQ numbers, communication ids and
-//! memory keys. Whoever has the key computes the place back; others learn from the numbers that they have seen
+//! memory keys. The holder of the key computes the place back; others learn from the numbers that they have seen
 //! only that no other has these. It must never be used to hide data.
 
 use siphasher::sip::SipHasher24;
@@ -11,7 +11,7 @@ use std::fmt;
 /// round function cannot be told from a random one.
 const ROUNDS: u64 = 8;
 
-/// A permutation of the numbers with so many bits, by a key.
+/// A permutation of the numbers with a given number of bits, by a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Permutation {
     keys: [u64; 2],

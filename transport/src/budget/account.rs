@@ -1,4 +1,4 @@
-//! What a node's pollers have reserved of a budget: in all, for each host, and for each peer.
+//! Units that a node's pollers have reserved of a budget: in all, for each host, and for each peer.
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
@@ -17,7 +17,7 @@ const UNUSED_PART: usize = 8;
 pub(super) struct Account(AtomicUsize);
 
 impl Account {
-    /// Reserves `want` units, or `need` if there are not so many; returns how many.
+    /// Reserves `want` units, or `need` if there are too few; returns the number reserved.
     pub(super) fn reserve(&self, need: usize, want: usize, limit: usize) -> Option<usize> {
         let limit = in_force(limit);
         let try_reserve = |units: usize| {
@@ -31,7 +31,7 @@ impl Account {
         try_reserve(need).then_some(need)
     }
 
-    /// Whether so many units could be reserved now.
+    /// Returns true if `units` could be reserved now.
     pub(super) fn could_reserve(&self, units: usize, limit: usize) -> bool {
         self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
     }
@@ -51,16 +51,16 @@ fn in_force(limit: usize) -> usize {
     if mutant!(budgets_have_no_limit) { usize::MAX } else { limit }
 }
 
-/// What is reserved for the peers of a host.
+/// Units reserved for the peers of a host.
 #[derive(Debug, Default)]
 pub(super) struct HostAccounts {
     /// In all.
     pub(super) all: Account,
-    /// Of what is set aside.
+    /// Part of the units that is set aside.
     pub(super) set_aside: Account,
 }
 
-/// What one poller publishes; only that poller writes it.
+/// Numbers that one poller publishes; only that poller writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
@@ -104,7 +104,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of which so many pollers will have a share.
+    /// Creates a budget that the given number of pollers share.
     #[must_use]
     pub fn new(name: &'static str, limit: Limit, pollers: u16) -> Arc<Self> {
         // A poller keeps up to two portions that it does not use.
@@ -123,7 +123,7 @@ impl Budget {
         })
     }
 
-    /// How it is and what it has done.
+    /// Reports the budget's state and its refusals.
     #[must_use]
     pub fn report(&self) -> BudgetReport {
         let sum = |of: fn(&Published) -> &AtomicU64| {

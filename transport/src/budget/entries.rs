@@ -3,26 +3,26 @@
 
 use super::Budget;
 use super::account::{Account, HostAccounts};
-use super::purse::Purse;
+use super::reservation::Reservation;
 use crate::{PeerKey, PeerMap};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a peer has of one budget.
+/// A peer's part of one budget.
 #[derive(Debug)]
 pub(super) struct ByPeer {
     pub(super) account: Arc<Account>,
-    pub(super) purse: Purse,
+    pub(super) reservation: Reservation,
 }
 
-/// What a host has of one budget.
+/// A host's part of one budget.
 #[derive(Debug)]
 pub(super) struct ByHost {
     pub(super) accounts: Arc<HostAccounts>,
-    pub(super) purse: Purse,
-    /// Of the units in use: those of what is set aside.
+    pub(super) reservation: Reservation,
+    /// Units in use that were set aside.
     pub(super) set_aside: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct OfPeer<const N: usize> {
 
 impl<const N: usize> OfPeer<N> {
     pub(super) fn uses_nothing(&self) -> bool {
-        self.of.iter().all(|of| of.purse.used() == 0)
+        self.of.iter().all(|of| of.reservation.used() == 0)
     }
 }
 
@@ -63,13 +63,13 @@ impl ByHost {
         true
     }
 
-    /// Whether [`ByHost::take_set_aside`] could take so many units now.
+    /// Returns true if [`ByHost::take_set_aside`] could take `units` now.
     pub(super) fn could_take_set_aside(&self, units: usize, budget: &Budget) -> bool {
         self.accounts.set_aside.could_reserve(units, budget.limit.set_aside_per_host())
             && budget.set_aside.could_reserve(units, budget.limit.set_aside())
     }
 
-    /// Puts back up to so many units of what is set aside; returns how many.
+    /// Puts back up to the given number of units that were set aside; returns the number.
     pub(super) fn put_back_set_aside(&mut self, units: usize, budget: &Budget) -> usize {
         let units = units.min(self.set_aside);
         if units > 0 {
@@ -121,11 +121,13 @@ impl<const N: usize> Entries<N> {
         let Self { peers, hosts, places } = self;
         let by_host = |budget: &Arc<Budget>| ByHost {
             accounts: budget.host(host),
-            purse: Purse::default(),
+            reservation: Reservation::default(),
             set_aside: 0,
         };
-        let by_peer =
-            |budget: &Arc<Budget>| ByPeer { account: budget.account(peer), purse: Purse::default() };
+        let by_peer = |budget: &Arc<Budget>| ByPeer {
+            account: budget.account(peer),
+            reservation: Reservation::default(),
+        };
         let place = *places
             .entry(host)
             .or_insert_with(|| hosts.insert(OfHost { of: budgets.each_ref().map(by_host), peers: 0 }));
@@ -152,8 +154,8 @@ impl<const N: usize> Entries<N> {
     /// what is set aside were in use: none, unless the whole share is dropped.
     pub(super) fn remove(&mut self, budgets: &[Arc<Budget>; N], peer: PeerKey) -> [usize; N] {
         let Some(OfPeer { of, host, .. }) = self.peers.remove(peer) else { return [0; N] };
-        for (budget, ByPeer { account, purse }) in budgets.iter().zip(of) {
-            account.release(purse.reserved());
+        for (budget, ByPeer { account, reservation }) in budgets.iter().zip(of) {
+            account.release(reservation.reserved());
             budget.give_up(peer, account);
         }
         let of_host = &mut self.hosts[host];
@@ -167,7 +169,7 @@ impl<const N: usize> Entries<N> {
             budgets.iter().zip(self.hosts.remove(host).of).zip(&mut set_aside)
         {
             *set_aside = of.put_back_set_aside(of.set_aside, budget);
-            of.accounts.all.release(of.purse.reserved());
+            of.accounts.all.release(of.reservation.reserved());
             budget.give_up_host(peer.host(), of.accounts);
         }
         set_aside

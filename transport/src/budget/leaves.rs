@@ -3,7 +3,7 @@
 
 use trunkline_mutants::mutant;
 
-/// How much of each limit a use leaves free for uses that must not wait for it.
+/// Part of each limit that a use leaves free for uses that must not wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {
     /// It may take all.
@@ -34,7 +34,7 @@ impl Leaves {
         }
     }
 
-    /// Most units of a limit that such a use may bring those in use to, if it needs so many. An eighth is at least 1, and
+    /// Most units of a limit that such a use may bring those in use to, if it needs them. An eighth is at least 1, and
     /// 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by itself may take
     /// the whole limit once nothing else is in use; it could never begin otherwise. If it leaves three eighths, an
     /// eighth may be in use: what it leaves room for could keep it waiting otherwise.

@@ -1,7 +1,7 @@
 //! Budgets: how much of a resource of this node one peer may use, all peers of one host, and all peers together.
 //!
 //! A [`Budget`] belongs to a node and knows the limits; each poller owns a [`Share`] of it, takes units for a
-//! peer before it uses the resource, and puts them back afterwards. Whoever meets [`Exhausted`] refuses or
+//! peer before it uses the resource, and puts them back afterwards. A caller that meets [`Exhausted`] refuses or
 //! waits; nothing here does either.
 //!
 //! Pollers reserve units in portions, so that they do not write to the same cache line for each message:
@@ -12,7 +12,7 @@
 //!
 //! A limit is never exceeded. At most an eighth of it may be reserved by pollers that do not use it.
 //!
-//! A peer is an address with a port, and whoever has one address has all its ports: hence the limit of a host. Of
+//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit of a host. Of
 //! what all may use, an eighth is set aside, of which each host may use little. So hosts that fill the rest leave
 //! some to every other one, until there are many of them:
 //!
@@ -25,7 +25,7 @@ mod account;
 mod entries;
 mod leaves;
 mod node;
-mod purse;
+mod reservation;
 mod share;
 mod tally;
 
@@ -118,7 +118,7 @@ pub struct BudgetReport {
 /// One poller's share of a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetLedger {
-    /// What it is for.
+    /// Resource of the budget.
     pub name: &'static str,
     /// Most units that all pollers of the node may use.
     pub limit: Limit,
@@ -131,26 +131,26 @@ pub struct BudgetLedger {
 /// A budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    /// By this peer.
+    /// Used up by this peer.
     #[error("one peer's budget of {name} ({limit}) is used up")]
     Peer {
-        /// What it is for.
+        /// Resource of the budget.
         name: &'static str,
         /// Most units that the peer may use.
         limit: usize,
     },
-    /// By all peers of this one's host.
+    /// Used up by all peers of this one's host.
     #[error("one host's budget of {name} ({limit}) is used up")]
     Host {
-        /// What it is for.
+        /// Resource of the budget.
         name: &'static str,
         /// Most units that the peers of a host may use.
         limit: usize,
     },
-    /// By all peers together.
+    /// Used up by all peers together.
     #[error("all peers' budget of {name} ({limit}) is used up")]
     All {
-        /// What it is for.
+        /// Resource of the budget.
         name: &'static str,
         /// Most units that all may use.
         limit: usize,
@@ -158,7 +158,7 @@ pub enum Exhausted {
 }
 
 impl Exhausted {
-    /// What the budget is for.
+    /// Returns the resource of the budget.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let (Self::Peer { name, .. } | Self::Host { name, .. } | Self::All { name, .. }) = self;

@@ -31,7 +31,7 @@ impl Default for NodeLimits {
     }
 }
 
-/// What peers may make a node hold.
+/// Budgets for the resources of a node that peers can hold.
 #[derive(Debug)]
 pub(crate) struct NodeBudgets {
     messages: Arc<Budget>,
@@ -41,7 +41,7 @@ pub(crate) struct NodeBudgets {
 }
 
 impl NodeBudgets {
-    /// Of a node with so many pollers.
+    /// Creates the budgets of a node with the given number of pollers.
     pub(crate) fn new(limits: NodeLimits, pollers: u16) -> Self {
         let budget = |name, limit| Budget::new(name, limit, pollers);
         Self {
@@ -67,7 +67,7 @@ pub(crate) struct Shares {
     pinned: Share,
     /// Large messages of the peer that we have yet to READ.
     announced: Share,
-    /// What is left to refusals, of messages and of bytes.
+    /// Room left to refusals, of messages and of bytes.
     refusals: [Room; 2],
 }
 
@@ -136,7 +136,7 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
+    /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
     /// it here; after that a part of the budget is left to refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.queued.check(peer, self.refusals)
@@ -149,7 +149,7 @@ impl Shares {
         self.announced.leave(peer);
     }
 
-    /// What is charged, next to what was counted one by one.
+    /// Returns the charges, next to the counted units.
     pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
         let Counted { messages, bytes, pinned, announced } = counted;
         let [messages, bytes] = self.queued.ledgers([messages, bytes]);
@@ -157,7 +157,7 @@ impl Shares {
     }
 }
 
-/// What a poller holds, by the peer that it is for.
+/// Units that a poller holds, by their peer.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     messages: BTreeMap<PeerKey, usize>,

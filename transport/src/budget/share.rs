@@ -8,7 +8,7 @@
 use super::account::{Levels, Published};
 use super::entries::{Entries, OfPeer};
 use super::leaves::PARTS;
-use super::purse::Purse;
+use super::reservation::Reservation;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
 use std::array;
@@ -21,13 +21,13 @@ use trunkline_mutants::mutant;
 /// Units that have to be free.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Of the peer's own limit; at least `of_all`.
+    /// Room of the peer's own limit; at least `of_all`.
     pub(super) of_peer: usize,
-    /// Of that of its host, and of what all may use.
+    /// Room of its host's limit, and of the limit for all.
     pub(super) of_all: usize,
 }
 
-/// Whose limit would be exceeded.
+/// Level of the limit that would be exceeded.
 #[derive(Debug, Clone, Copy)]
 enum Level {
     Peer,
@@ -35,12 +35,12 @@ enum Level {
     All,
 }
 
-/// What all peers use of one budget.
+/// Use of one budget by all peers.
 #[derive(Debug)]
 struct ByAll {
     published: Arc<Published>,
     /// But for what is set aside.
-    purse: Purse,
+    reservation: Reservation,
     /// Units in use of what is set aside, by all hosts.
     set_aside: usize,
     /// The least that the limits can be for uses that leave a part, by [`PARTS`].
@@ -51,46 +51,46 @@ impl ByAll {
     fn new(budget: &Budget, poller: u16) -> Self {
         Self {
             published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
-            purse: Purse::default(),
+            reservation: Reservation::default(),
             set_aside: 0,
             below: PARTS.map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
         }
     }
 
-    /// Whether no peer uses anything.
+    /// Returns true if no peer uses anything.
     #[inline]
     fn is_unused(&self) -> bool {
-        self.purse.used() == 0 && self.set_aside == 0
+        self.reservation.used() == 0 && self.set_aside == 0
     }
 
     #[inline]
     fn publish(&self) {
-        self.published.used.store(self.purse.used(), Ordering::Relaxed);
+        self.published.used.store(self.reservation.used(), Ordering::Relaxed);
     }
 }
 
-/// What one poller has of a [`Budget`], or of `N` that it uses together.
+/// One poller's part of a [`Budget`], or of `N` that it uses together.
 #[derive(Debug)]
 pub struct Share<const N: usize = 1> {
     budgets: [Arc<Budget>; N],
     of: [ByAll; N],
     entries: Entries<N>,
-    pocket: Pocket,
+    cache: UnitCache,
 }
 
-/// Most units in a pocket, and how many are taken at once to fill it.
-const POCKET: usize = 32;
+/// Most units in a cache, and how many are taken at once to fill it.
+const CACHE_UNITS: usize = 32;
 const FILL: usize = 16;
 
 /// Units that were taken in advance for the peer that took one last, so that most uses of single units within a turn cost a
 /// comparison. They are of those that this poller has reserved, so other pollers have no less for it; they are put back before
 /// any other peer, or a use that leaves another part, takes a unit here.
 #[derive(Debug, Default)]
-struct Pocket {
+struct UnitCache {
     peer: Option<PeerKey>,
     leaves: Leaves,
     units: usize,
-    /// Who took one last that was not in the pocket.
+    /// Peer that took the last unit that was not in the cache.
     last: Option<PeerKey>,
 }
 
@@ -104,7 +104,7 @@ impl Share {
     /// Takes units for a peer.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
         self.take_each(peer, [units], Leaves::Nothing)
@@ -113,65 +113,65 @@ impl Share {
     /// Takes units for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.take_each(peer, [units], leaves)
     }
 
-    /// The same for one unit, which is taken from the pocket if it can be: [`Share::settle_pocket`] follows at the end of the
+    /// The same for one unit, which is taken from the cache if it can be: [`Share::settle_cache`] follows at the end of the
     /// poller's turn.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub fn take_one(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
-        let Pocket { peer: of, leaves: left, units, .. } = &mut self.pocket;
+        let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
         if *units > 0 && *left == leaves && *of == Some(peer) {
             *units -= 1;
             return Ok(());
         }
-        self.fill_pocket(peer, leaves)
+        self.fill_cache(peer, leaves)
     }
 
-    /// Takes one unit, and some more for the pocket if they are reserved.
+    /// Takes one unit, and some more for the cache if they are reserved.
     #[inline(never)]
-    fn fill_pocket(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
-        self.empty_pocket();
+    fn fill_cache(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
+        self.empty_cache();
         // Peers that take turns would have it filled for nothing.
-        let is_again = self.pocket.last.replace(peer) == Some(peer);
+        let is_again = self.cache.last.replace(peer) == Some(peer);
         if is_again && self.take_reserved(peer, [1 + FILL], leaves) {
-            (self.pocket.peer, self.pocket.leaves, self.pocket.units) = (Some(peer), leaves, FILL);
+            (self.cache.peer, self.cache.leaves, self.cache.units) = (Some(peer), leaves, FILL);
             return Ok(());
         }
         self.take_each(peer, [1], leaves)
     }
 
-    /// Puts back one unit that was taken by a use which leaves so much, into the pocket if it can be.
+    /// Puts back one unit that was taken by a use with these `leaves`, into the cache if it can be.
     #[inline]
     pub fn put_back_one(&mut self, peer: PeerKey, leaves: Leaves) {
-        let Pocket { peer: of, leaves: left, units, .. } = &mut self.pocket;
+        let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
         // A use that leaves more must not take it from there.
-        if *units < POCKET && *left == leaves && *of == Some(peer) {
+        if *units < CACHE_UNITS && *left == leaves && *of == Some(peer) {
             *units += 1;
             return;
         }
         self.put_back_each(peer, [1]);
     }
 
-    /// Publishes what is used without what is in the pocket: at the end of a turn.
+    /// Publishes what is used without what is in the cache: at the end of a turn.
     #[inline]
-    pub fn settle_pocket(&self) {
-        if self.pocket.units > 0 {
-            let used = self.of[0].purse.used().saturating_sub(self.pocket.units);
+    pub fn settle_cache(&self) {
+        if self.cache.units > 0 {
+            let used = self.of[0].reservation.used().saturating_sub(self.cache.units);
             self.of[0].published.used.store(used, Ordering::Relaxed);
         }
     }
 
-    /// Puts back what is in the pocket.
-    fn empty_pocket(&mut self) {
-        if let Some(peer) = self.pocket.peer.take() {
-            let units = mem::take(&mut self.pocket.units);
+    /// Puts back what is in the cache.
+    fn empty_cache(&mut self) {
+        if let Some(peer) = self.cache.peer.take() {
+            let units = mem::take(&mut self.cache.units);
             self.put_back_each(peer, [units]);
         }
     }
@@ -192,11 +192,11 @@ impl Share {
     /// Units in use for a peer.
     #[must_use]
     pub fn used_by(&self, peer: PeerKey) -> usize {
-        let used = self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].purse.used());
-        used - self.in_pocket(peer)
+        let used = self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].reservation.used());
+        used - self.in_cache(peer)
     }
 
-    /// What is used by whom, next to what the owner itself counts.
+    /// Returns the use by each peer, next to the owner's own counts.
     #[must_use]
     pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         let [ledger] = self.ledgers([counted]);
@@ -207,13 +207,18 @@ impl Share {
 impl<const N: usize> Share<N> {
     pub(super) fn of(budgets: [&Arc<Budget>; N], poller: u16) -> Self {
         let of = budgets.map(|budget| ByAll::new(budget, poller));
-        Self { budgets: budgets.map(Arc::clone), of, entries: Entries::default(), pocket: Pocket::default() }
+        Self {
+            budgets: budgets.map(Arc::clone),
+            of,
+            entries: Entries::default(),
+            cache: UnitCache::default(),
+        }
     }
 
     /// Takes units of each budget for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// Which limit would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; then nothing was taken.
     #[inline]
     pub(super) fn take_each(
         &mut self,
@@ -227,15 +232,15 @@ impl<const N: usize> Share<N> {
         self.take_by_the_limits(peer, units, leaves)
     }
 
-    /// Takes units if they are reserved on all levels, and are certainly within what a use that leaves so much may take.
+    /// Takes units if they are reserved on all levels, and are certainly within the limit of a use with these `leaves`.
     #[inline(always)]
     fn take_reserved(&mut self, peer: PeerKey, units: [usize; N], leaves: Leaves) -> bool {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
         let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
         let has = |at: usize| {
-            by_peer[at].purse.has(units[at])
-                && by_host[at].purse.has(units[at])
-                && by_all[at].purse.has(units[at])
+            by_peer[at].reservation.has(units[at])
+                && by_host[at].reservation.has(units[at])
+                && by_all[at].reservation.has(units[at])
         };
         if mutant!(another_peer_is_charged) || !(0..N).all(has) {
             return false;
@@ -244,26 +249,26 @@ impl<const N: usize> Share<N> {
             let Some(which) = leaves.part() else { return false };
             let is_below = |at: usize| {
                 let (limits, general) = (&by_all[at].below[which], &self.budgets[at].general);
-                by_peer[at].purse.is_below(units[at], &by_peer[at].account, limits.per_peer)
-                    && by_host[at].purse.is_below(units[at], &by_host[at].accounts.all, limits.per_host)
-                    && by_all[at].purse.is_below(units[at], general, limits.in_all)
+                by_peer[at].reservation.is_below(units[at], &by_peer[at].account, limits.per_peer)
+                    && by_host[at].reservation.is_below(units[at], &by_host[at].accounts.all, limits.per_host)
+                    && by_all[at].reservation.is_below(units[at], general, limits.in_all)
             };
             if !(0..N).all(is_below) {
                 return false;
             }
         }
         (0..N).for_each(|at| {
-            by_peer[at].purse.take_reserved(units[at]);
-            by_host[at].purse.take_reserved(units[at]);
-            by_all[at].purse.take_reserved(units[at]);
+            by_peer[at].reservation.take_reserved(units[at]);
+            by_host[at].reservation.take_reserved(units[at]);
+            by_all[at].reservation.take_reserved(units[at]);
             by_all[at].publish();
         });
         true
     }
 
-    /// Units in the pocket of a peer.
-    fn in_pocket(&self, peer: PeerKey) -> usize {
-        if self.pocket.peer == Some(peer) { self.pocket.units } else { 0 }
+    /// Units in the cache of a peer.
+    fn in_cache(&self, peer: PeerKey) -> usize {
+        if self.cache.peer == Some(peer) { self.cache.units } else { 0 }
     }
 
     #[cold]
@@ -296,25 +301,31 @@ impl<const N: usize> Share<N> {
         let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
         let budget = &*self.budgets[at];
         let Budget { levels, portions, .. } = budget;
-        let take = if leaves == Leaves::Nothing { Purse::take } else { Purse::take_below };
+        let take = if leaves == Leaves::Nothing { Reservation::take } else { Reservation::take_below };
         let within = |limit| leaves.limit(limit, units);
-        if !take(&mut by_peer.purse, units, portions.per_peer, &by_peer.account, within(levels.per_peer)) {
+        if !take(
+            &mut by_peer.reservation,
+            units,
+            portions.per_peer,
+            &by_peer.account,
+            within(levels.per_peer),
+        ) {
             return Err(Level::Peer);
         }
         let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { within(levels.per_host) };
-        if !take(&mut by_host.purse, units, portions.per_host, &by_host.accounts.all, per_host) {
-            by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
+        if !take(&mut by_host.reservation, units, portions.per_host, &by_host.accounts.all, per_host) {
+            by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
             return Err(Level::Host);
         }
-        if take(&mut by_all.purse, units, portions.in_all, &budget.general, within(levels.in_all)) {
+        if take(&mut by_all.reservation, units, portions.in_all, &budget.general, within(levels.in_all)) {
             return Ok(());
         }
         if by_host.take_set_aside(units, budget) {
             by_all.set_aside += units;
             return Ok(());
         }
-        by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
-        by_host.purse.put_back(units, portions.per_host, &by_host.accounts.all);
+        by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
+        by_host.reservation.put_back(units, portions.per_host, &by_host.accounts.all);
         Err(Level::All)
     }
 
@@ -332,17 +343,17 @@ impl<const N: usize> Share<N> {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
         let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
         let keeps = |at: usize| {
-            by_peer[at].purse.keeps(units[at])
-                && by_host[at].purse.keeps(units[at])
-                && by_all[at].purse.keeps(units[at])
+            by_peer[at].reservation.keeps(units[at])
+                && by_host[at].reservation.keeps(units[at])
+                && by_all[at].reservation.keeps(units[at])
         };
         if !(0..N).all(keeps) {
             return false;
         }
         (0..N).for_each(|at| {
-            by_peer[at].purse.keep(units[at]);
-            by_host[at].purse.keep(units[at]);
-            by_all[at].purse.keep(units[at]);
+            by_peer[at].reservation.keep(units[at]);
+            by_host[at].reservation.keep(units[at]);
+            by_all[at].reservation.keep(units[at]);
             by_all[at].publish();
         });
         true
@@ -364,12 +375,12 @@ impl<const N: usize> Share<N> {
         let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
         let budget = &*self.budgets[at];
         let portions = &budget.portions;
-        by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
-        by_host.purse.put_back(units, portions.per_host, &by_host.accounts.all);
-        // What is set aside comes first.
+        by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
+        by_host.reservation.put_back(units, portions.per_host, &by_host.accounts.all);
+        // Units that were set aside come first.
         let set_aside = by_host.put_back_set_aside(units, budget);
         by_all.set_aside -= set_aside;
-        by_all.purse.put_back(units - set_aside, portions.in_all, &budget.general);
+        by_all.reservation.put_back(units - set_aside, portions.in_all, &budget.general);
     }
 
     /// Completes a change by the rules: what follows may be counted only, unless the peer is leaving, or its host
@@ -379,21 +390,21 @@ impl<const N: usize> Share<N> {
         for (at, (by_all, budget)) in self.of.iter_mut().zip(&self.budgets).enumerate() {
             let portions = &budget.portions;
             if let Some((of_peer, of_host)) = &mut found {
-                of_peer.of[at].purse.settle(portions.per_peer, of_peer.is_leaving);
+                of_peer.of[at].reservation.settle(portions.per_peer, of_peer.is_leaving);
                 let by_host = &mut of_host.of[at];
-                by_host.purse.settle(portions.per_host, by_host.set_aside > 0);
+                by_host.reservation.settle(portions.per_host, by_host.set_aside > 0);
             }
-            by_all.purse.settle(portions.in_all, false);
+            by_all.reservation.settle(portions.in_all, false);
             by_all.publish();
             by_all.published.set_aside.store(by_all.set_aside, Ordering::Relaxed);
         }
     }
 
-    /// Whether a peer could take so many more units of each budget of which it uses any. It does not take them, so they may
+    /// Checks that a peer could take the units of each budget of which it uses any. It does not take them, so they may
     /// be gone to another poller afterwards.
     ///
     /// # Errors
-    /// Which limit would be exceeded.
+    /// The limit that would be exceeded.
     #[inline]
     pub(super) fn check(&mut self, peer: PeerKey, rooms: [Room; N]) -> Result<(), Exhausted> {
         if self.of.iter().all(ByAll::is_unused) {
@@ -403,11 +414,11 @@ impl<const N: usize> Share<N> {
             let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
             let has_room = |at: usize| {
                 let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
-                // Of its own limit a peer needs more than a poller keeps reserved for it.
-                own.purse.used() == 0
-                    || own.purse.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
-                        && by_host[at].purse.has(of_all)
-                        && by_all[at].purse.has(of_all)
+                // A peer needs more of its limit than a poller keeps reserved for it.
+                own.reservation.used() == 0
+                    || own.reservation.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
+                        && by_host[at].reservation.has(of_all)
+                        && by_all[at].reservation.has(of_all)
             };
             if (0..N).all(has_room) {
                 return Ok(());
@@ -422,18 +433,18 @@ impl<const N: usize> Share<N> {
         let Some((of_peer, of_host)) = self.entries.find(peer) else { return Ok(()) };
         let (by_peer, by_host, by_all) = (&of_peer.of[at], &of_host.of[at], &self.of[at]);
         let (budget, levels) = (&*self.budgets[at], &self.budgets[at].levels);
-        if by_peer.purse.used() == 0 {
+        if by_peer.reservation.used() == 0 {
             return Ok(());
         }
-        let could_peer = |units| by_peer.purse.could_take(units, &by_peer.account, levels.per_peer);
+        let could_peer = |units| by_peer.reservation.could_take(units, &by_peer.account, levels.per_peer);
         let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { levels.per_host };
         if !could_peer(room.of_all) {
             return Err(Level::Peer);
         }
-        if !by_host.purse.could_take(room.of_all, &by_host.accounts.all, per_host) {
+        if !by_host.reservation.could_take(room.of_all, &by_host.accounts.all, per_host) {
             return Err(Level::Host);
         }
-        if !by_all.purse.could_take(room.of_all, &budget.general, levels.in_all)
+        if !by_all.reservation.could_take(room.of_all, &budget.general, levels.in_all)
             && !by_host.could_take_set_aside(room.of_all, budget)
         {
             return Err(Level::All);
@@ -443,9 +454,9 @@ impl<const N: usize> Share<N> {
 
     /// The peer is down: what is reserved for it is released, now or when it is put back.
     pub fn leave(&mut self, peer: PeerKey) {
-        if self.in_pocket(peer) > 0 {
-            let units = mem::take(&mut self.pocket.units);
-            self.pocket.peer = None;
+        if self.in_cache(peer) > 0 {
+            let units = mem::take(&mut self.cache.units);
+            self.cache.peer = None;
             self.put_back_each(peer, array::from_fn(|at| if at == 0 { units } else { 0 }));
         }
         let Some((of_peer, _)) = self.entries.find(peer) else { return };
@@ -454,16 +465,16 @@ impl<const N: usize> Share<N> {
         }
         of_peer.is_leaving = true;
         for of in &mut of_peer.of {
-            of.purse.release_unused(&of.account);
+            of.reservation.release_unused(&of.account);
         }
         self.settle(peer);
     }
 
-    /// What is used by whom, next to what the owner itself counts, of each budget.
+    /// Returns the use by each peer of each budget, next to the owner's own counts.
     pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
         let mut counted = counted.into_iter();
         array::from_fn(|at| {
-            let in_use = |peer, of_peer: &OfPeer<N>| of_peer.of[at].purse.used() - self.in_pocket(peer);
+            let in_use = |peer, of_peer: &OfPeer<N>| of_peer.of[at].reservation.used() - self.in_cache(peer);
             let used = self.entries.iter().map(|(peer, of_peer)| (peer, in_use(peer, of_peer)));
             BudgetLedger {
                 name: self.budgets[at].name,
@@ -503,14 +514,14 @@ impl<const N: usize> Drop for Share<N> {
             self.remove(peer);
         }
         for (by_all, budget) in self.of.iter().zip(&self.budgets) {
-            budget.general.release(by_all.purse.reserved());
+            budget.general.release(by_all.reservation.reserved());
             by_all.published.used.store(0, Ordering::Relaxed);
             by_all.published.set_aside.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Who is charged: the peer itself.
+/// Returns the peer that is charged: itself.
 fn charged<const N: usize>(entries: &Entries<N>, peer: PeerKey) -> PeerKey {
     if !mutant!(another_peer_is_charged) {
         return peer;

@@ -9,16 +9,16 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, Copy, Default)]
 struct OfHost {
     used: usize,
-    /// Of that, what is set aside for hosts that use little.
+    /// Part of that which is set aside for hosts that use little.
     set_aside: usize,
 }
 
-/// What is in use, by whom, within a [`Limit`].
+/// Units in use, by peer, within a [`Limit`].
 #[derive(Debug)]
 pub(crate) struct Tally {
     limit: Limit,
     used: usize,
-    /// Of that, what is set aside.
+    /// Part of that which is set aside.
     set_aside: usize,
     peers: BTreeMap<PeerKey, usize>,
     hosts: BTreeMap<IpAddr, OfHost>,

@@ -53,9 +53,9 @@ fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
 }
 
 proptest! {
-    /// Single units are taken and refused as they are without a pocket, and count as used by who has them.
+    /// Single units are taken and refused as they are without a cache, and count as used by who has them.
     #[test]
-    fn the_pocket_changes_nothing_but_what_it_costs(
+    fn the_cache_changes_nothing_but_what_it_costs(
         per_peer in 1_usize..2000,
         steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
     ) {
@@ -85,7 +85,7 @@ proptest! {
                     _ => {}
                 }
             }
-            share.settle_pocket();
+            share.settle_cache();
             prop_assert_eq!([A, B].map(|peer| share.used_by(peer)), used.map(|of| of[0] + of[1]));
             prop_assert_eq!(budget.report().used, plain_budget.report().used);
             prop_assert_eq!(share.ledger(BTreeMap::new()).used, plain.ledger(BTreeMap::new()).used);
@@ -168,7 +168,7 @@ fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
         assert_eq!(taken(&mut share, peer(host, 1)), 16, "host {host}");
     }
     assert_eq!((budget.report().used, taken(&mut share, peer(11, 1))), (1024, 0));
-    // What is put back is first what was set aside.
+    // Units that were set aside are put back first.
     share.put_back(peer(3, 1), 16);
     assert_eq!(taken(&mut share, peer(11, 1)), 16);
     share.put_back(peer(3, 1), 128);
@@ -209,7 +209,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     }
 }
 
-/// By default, two replies of the largest size, which their peer READs, leave room for those to small calls.
+/// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
 #[test]
 fn large_replies_do_not_keep_small_calls_out() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1), 0);

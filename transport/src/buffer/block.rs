@@ -57,7 +57,7 @@ struct Chunk {
 /// The keys of a region that the pool keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registration {
-    /// Which of the devices that the pool was opened on has it.
+    /// Generation of the device, among those that the pool was opened on.
     generation: u64,
     /// Its place in the pool's table.
     at: usize,
@@ -68,7 +68,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Where peers see the first byte.
+    /// Returns the address at which peers see the first byte.
     pub(super) fn remote_address(&self) -> RemoteAddress {
         RemoteAddress { address: self.start, rkey: self.rkey }
     }
@@ -130,7 +130,7 @@ impl BlockPool {
     }
 
     fn with(access: Access, limit: Limit, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
-        // What one pool keeps, the others do not have.
+        // A block that one pool keeps is missing to the others.
         let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(limit.in_all / 2) };
         let state = State {
             pd: None,
@@ -183,7 +183,7 @@ impl BlockPool {
         Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writers: 0 })
     }
 
-    /// What is in use, and what is registered.
+    /// Returns the memory in use, and the registered memory.
     pub(crate) fn ledger(&self) -> MemoryLedger {
         let state = self.lock();
         let kept = state.cached.values().flatten().filter(|spare| spare.registration.is_some());
@@ -262,7 +262,7 @@ impl BlockPool {
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         if state.generation != generation {
-            // Of a device that went meanwhile nothing is kept.
+            // Blocks of a device that went meanwhile are not kept.
             return Err(NotNow::Wait);
         }
         let at = state.regions.insert(region);
@@ -321,7 +321,7 @@ pub(crate) struct Block {
     chunk: Option<Chunk>,
     pool: Arc<BlockPool>,
     length: usize,
-    /// Whose message it is for.
+    /// Peer of the message.
     peer: Option<PeerKey>,
     /// READs of the device into it that have not completed.
     writers: u32,
@@ -343,12 +343,12 @@ impl Block {
         self.chunk.as_ref().map(|chunk| (Arc::clone(&chunk.memory), Arc::clone(&self.pool)))
     }
 
-    /// Where the memory is in this process, to recognise it by.
+    /// Returns the address of the memory in this process, to recognise it by.
     pub(super) fn local_address(&self) -> u64 {
         self.chunk.as_ref().map_or(0, |chunk| chunk.memory.address(0).0)
     }
 
-    /// Whether its keys are those of the device of today.
+    /// Returns true if its keys are those of the device of today.
     pub(super) fn is_registered(&self) -> bool {
         let generation = self.pool.lock().generation;
         self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)

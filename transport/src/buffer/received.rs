@@ -124,7 +124,7 @@ impl ReceiveSlots {
         self.missing = missing;
     }
 
-    /// Whether receives are missing because slots were short.
+    /// Returns true if receives are missing because slots were short.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.missing > 0
     }
@@ -167,7 +167,7 @@ impl ReceiveSlots {
         (posted, 0)
     }
 
-    /// The slot of a receive's work request number; `None` for that of a send.
+    /// The slot of a receive's work request number; `None` for a send's.
     pub(crate) fn slot_of(wr_id: u64) -> Option<u32> {
         (wr_id & RECEIVE_BIT != 0).then(|| u32::try_from(wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX))
     }
@@ -213,7 +213,7 @@ impl ReceiveSlots {
         }
     }
 
-    /// Whether a frame is in one of these slots.
+    /// Returns true if a frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         let Content::Lent(lent) = &frame.content else { return false };
         self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
@@ -255,17 +255,17 @@ struct Lent {
 }
 
 impl Received {
-    /// Whether it has a receive slot.
+    /// Returns true if it has a receive slot.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.content, Content::Lent(_))
     }
 
-    /// Whether it has memory of its own.
+    /// Returns true if it has separate memory.
     pub(crate) fn is_copied(&self) -> bool {
         matches!(self.content, Content::Copied(_))
     }
 
-    /// The same in memory of its own; the slot goes back now.
+    /// The same in separate memory; the slot goes back now.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }

@@ -19,16 +19,16 @@ use trunkline_verbs::{Memory, RemoteAddress};
 #[derive(Debug)]
 struct Frozen {
     length: usize,
-    /// Where peers see it as a whole.
+    /// Address at which peers see it as a whole.
     at: RemoteAddress,
     memory: Arc<Memory>,
     pool: Arc<BlockPool>,
 }
 
-/// Where frozen buffers are.
+/// Places of frozen buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// By where each begins in this process.
+    /// Buffers by their start in this process.
     buffers: RwLock<BTreeMap<u64, Frozen>>,
 }
 
@@ -39,7 +39,7 @@ impl Registry {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether bytes are in a frozen buffer.
+    /// Returns true if bytes are in a frozen buffer.
     pub(crate) fn has(&self, bytes: &[u8]) -> bool {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         find(&buffers, bytes).is_some()
@@ -73,7 +73,7 @@ fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Fro
     Some((buffer, start..end))
 }
 
-/// What a peer needs to READ bytes of a buffer. Their key, unless it is the buffer's, is invalid once this is dropped.
+/// Access of a peer to bytes of a buffer. Their key, unless it is the buffer's, is invalid once this is dropped.
 #[derive(Debug)]
 pub(crate) struct Announced {
     at: RemoteAddress,
@@ -81,7 +81,7 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// Where the peer finds them.
+    /// Returns the address at which the peer finds them.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.at
     }

@@ -10,7 +10,7 @@ pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
     /// Until the device goes; lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
-    /// Where the device sees the memory.
+    /// Address at which the device sees the memory.
     start: IoAddress,
     lkey: Lkey,
     slot_bytes: usize,
@@ -43,7 +43,7 @@ impl SlotRegion {
         self.slots
     }
 
-    /// Where a slot begins.
+    /// Returns the start of a slot.
     #[inline]
     pub(super) fn offset(&self, slot: u32) -> usize {
         usize::try_from(slot).unwrap_or(usize::MAX).wrapping_mul(self.slot_bytes)
@@ -104,7 +104,7 @@ impl SendSlots {
         (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
     }
 
-    /// Whether any slot is free.
+    /// Returns true if any slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

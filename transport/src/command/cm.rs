@@ -1,4 +1,4 @@
-//! What pollers and the node ask of the CM machine.
+//! Requests of pollers and the node to the CM machine.
 
 use crate::{Connect, PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
@@ -37,7 +37,7 @@ struct Shared {
     waker: Waker,
 }
 
-/// How to reach the CM machine.
+/// Handle of the CM machine.
 #[derive(Clone)]
 pub(crate) struct CmHandle(Arc<Shared>);
 

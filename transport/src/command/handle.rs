@@ -1,4 +1,4 @@
-//! How other machines and the application's threads reach a poller: a command queue, and a wake
+//! Access of other machines and the application's threads to a poller: a command queue, and a wake
 //! that costs a system call only when the poller sleeps.
 
 use super::Command;
@@ -23,7 +23,7 @@ impl PollerHandle {
         Self(Arc::new(Shared { index, waker, commands: SegQueue::new() }))
     }
 
-    /// Which poller it is.
+    /// Returns the poller's index.
     #[must_use]
     pub fn index(&self) -> PollerIndex {
         self.0.index
@@ -48,7 +48,7 @@ impl PollerHandle {
         !self.0.commands.is_empty()
     }
 
-    /// What wakes the poller, for those that do not know what a poller is.
+    /// Returns the waker of the poller, for code that does not know pollers.
     pub(crate) fn waker(&self) -> &Waker {
         &self.0.waker
     }

@@ -1,4 +1,4 @@
-//! What the machines of a node ask of each other, and the handles that they are reached by.
+//! Requests of a node's machines to each other, and the handles of the machines.
 //!
 //! Every other module may use it. It holds queues and wakers and decides nothing: pollers perform
 //! [`Command`]s, the CM machine performs [`CmCommand`]s, and neither waits for the other.

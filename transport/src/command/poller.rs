@@ -1,4 +1,4 @@
-//! What the CM machine and the node tell a poller.
+//! Messages of the CM machine and the node to a poller.
 #![forbid(unsafe_code)]
 
 use crate::crossings::Crossing;
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more. The cause is that of the
+    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more. The cause comes from the
     /// `PeerDown` which follows.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be made. Comes after its `SessionClosed`. After an attempt that failed,
@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Forget { peer: PeerKey },
     /// The device was removed: take what has arrived, and say so.
     DeviceLost,
-    /// What another poller had for us when its device was removed, and found no room in the ring for; all of it
+    /// Frames that another poller had for us when its device was removed, and found no room in the ring for; all of them
     /// came after what the ring holds.
     HandedOn(Vec<Crossing>),
     /// All pollers have. Comes before the sessions are closed: take what others handed on.

@@ -21,7 +21,7 @@ use trunkline_verbs::QpNumber;
 
 /// Credits that a pair gets in one turn.
 const QUANTUM: u32 = 16;
-/// While nothing waits at its sender, a pair that has so many is not granted more: some at once cost less than one
+/// While nothing waits at its sender, a pair with this many is not granted more: some at once cost less than one
 /// with each message.
 const ENOUGH: u32 = AHEAD / 2;
 /// A pair counts as active this long after its last message.
@@ -63,7 +63,7 @@ struct Pair {
     needy: bool,
     /// The least that the spender had since the last sweep.
     least: u32,
-    /// For how long it has held more than it used while others lacked credit.
+    /// Time for which it has held more than it used while others lacked credit.
     hoarding_ms: u64,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Grantor {
 }
 
 impl Grantor {
-    /// For an SRQ that holds `depth` receives at all times; a sixteenth is kept for control
+    /// Creates a grantor for an SRQ that holds `depth` receives at all times; a sixteenth is kept for control
     /// messages, which use no credit.
     pub(crate) fn new(depth: u32) -> Self {
         let (capacity, bulk) = parts(depth);
@@ -123,13 +123,13 @@ impl Grantor {
         }
     }
 
-    /// The SRQ holds so many receives more.
+    /// Adds receives to the depth of the SRQ.
     pub(crate) fn deepen(&mut self, more: u32) {
         self.depth += more;
         (self.capacity, self.bulk) = parts(self.depth);
     }
 
-    /// Whether the SRQ should be deeper before one more pair is added: base credits take more than half of what
+    /// Returns true if the SRQ should be deeper before one more pair is added: base credits take more than half of what
     /// there is, so that little is left for those that are busy, or busy ones have left no room.
     pub(crate) fn is_crowded(&self) -> bool {
         let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
@@ -273,7 +273,7 @@ impl Grantor {
         pair.granted
     }
 
-    /// Whether a frame of its own is due for the position: the spender ran dry, or at least as
+    /// Returns true if a separate frame is needed for the position: the spender ran dry, or at least as
     /// much is new as it still knows to have.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };
@@ -281,14 +281,14 @@ impl Grantor {
         news > 0 && news >= pair.known()
     }
 
-    /// The positions of a pair, for whoever counts credits.
+    /// The positions of a pair, for the count of credits.
     pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
         let Pair { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
         let peer = self.holders[holder].peer;
         Some(Granting { target, peer, is_up: true, home, granted, told, released, consumed })
     }
 
-    /// What all spenders together may still use, and what they may have.
+    /// Returns the credit that all spenders together may still use, and the most that they may have.
     pub(crate) fn ledger(&self) -> SrqLedger {
         SrqLedger { outstanding: self.outstanding, capacity: self.capacity, per_peer: self.bulk / 2 }
     }
@@ -306,7 +306,7 @@ impl Grantor {
         }
     }
 
-    /// How many credits a pair lacks of what it should have: its backlog and a little ahead while
+    /// Returns the credits that a pair lacks: its target is its backlog and a little ahead while
     /// it is active, never beyond its share of all and of what its peer may have. Its base is granted at once.
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
@@ -350,7 +350,7 @@ impl Grantor {
     }
 }
 
-/// Of a depth: what may be outstanding, and what of that may be granted to pairs beyond their base.
+/// Splits a depth: the most that may be outstanding, and the part of that which may be granted to pairs beyond their base.
 fn parts(depth: u32) -> (u32, u32) {
     let capacity = depth - (depth / 16).max(1).min(depth);
     (capacity, capacity - (depth / 8).max(1).min(capacity))

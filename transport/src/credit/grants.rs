@@ -17,25 +17,25 @@ pub(crate) struct GrantId {
     pair: PairId,
 }
 
-/// What one poller grants.
+/// Grants of one poller.
 #[derive(Debug)]
 pub(crate) struct Grants {
     by_home: Vec<Grantor>,
 }
 
 impl Grants {
-    /// For a poller whose messages come through `homes` SRQs, of each of which it has this share.
+    /// Creates the grants of a poller whose messages come through `homes` SRQs, of each of which it has this share.
     pub(crate) fn new(share: u32, homes: u16) -> Self {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
 
-    /// Whether the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
+    /// Returns true if the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
     /// each other's SRQs, none grows.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(&self.by_home[..], [only] if only.is_crowded())
     }
 
-    /// The only SRQ holds so many receives more.
+    /// Adds receives to the depth of the only SRQ.
     pub(crate) fn deepen(&mut self, more: u32) {
         if let [only] = &mut self.by_home[..] {
             only.deepen(more);
@@ -93,13 +93,13 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }
 
-    /// The positions of a pair, for whoever counts credits.
+    /// The positions of a pair, for the count of credits.
     pub(crate) fn positions(&self, target: QpNumber, id: GrantId) -> Option<Granting> {
         let home = u16::try_from(id.home).unwrap_or(u16::MAX);
         self.by_home.get(id.home)?.positions(id.pair, target, home)
     }
 
-    /// By home: credits outstanding, and the most that may be, of all peers and of one.
+    /// Returns by home: credits outstanding, and the most that may be, of all peers and of one.
     pub(crate) fn outstanding(&self) -> Vec<SrqLedger> {
         self.by_home.iter().map(Grantor::ledger).collect()
     }
@@ -109,7 +109,7 @@ impl Grants {
         self.by_home.iter_mut().flat_map(Grantor::take_hoarding).collect()
     }
 
-    /// Whether a frame of its own is due for the position.
+    /// Returns true if a separate frame is needed for the position.
     pub(crate) fn must_tell(&self, id: GrantId) -> bool {
         self.by_home.get(id.home).is_some_and(|grantor| grantor.must_tell(id.pair))
     }

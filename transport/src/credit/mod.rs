@@ -36,7 +36,7 @@ pub(crate) const BASE: u32 = 1;
 /// need no round trip: as many as a poller takes at once, which is what it may answer at once.
 const AHEAD: u32 = 64;
 
-/// Where positions begin: shortly before the wrap, so that each session of some length, and each
+/// Start of positions: shortly before the wrap, so that each session of some length, and each
 /// test, goes through it.
 const START: u32 = u32::MAX - 999;
 
@@ -47,7 +47,7 @@ pub(crate) fn on_wire(position: u32) -> u16 {
     u16::from_le_bytes([low, high])
 }
 
-/// How far a position from a frame is beyond one that is known.
+/// Returns the distance of a position from a frame beyond one that is known.
 fn steps(known: u32, heard: u16) -> u32 {
     heard.wrapping_sub(on_wire(known)).into()
 }

@@ -16,7 +16,7 @@ const MOST_AHEAD: u32 = 1 << 15;
 /// it grants one credit at a time), and some when it releases credit or receives room.
 const CREDIT_FRAMES: u64 = 64;
 
-/// What one INI may still send into one remote SRQ.
+/// Credit of one INI for one remote SRQ.
 #[derive(Debug)]
 pub(crate) struct Spender {
     granted: u32,
@@ -49,12 +49,12 @@ impl Spender {
         }
     }
 
-    /// How many messages may leave now.
+    /// Returns the number of messages that may leave now.
     pub(crate) fn available(&self) -> u32 {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
     }
 
-    /// Granted, released and sent, for whoever counts credits.
+    /// Granted, released and sent, for the count of credits.
     pub(crate) fn positions(&self) -> [u32; 3] {
         [self.granted, self.released, self.sent]
     }

@@ -398,7 +398,7 @@ fn hoarding_while_busy(world: &mut World, busy: usize, over_ms: u64) -> Vec<QpNu
 fn who_keeps_unused_credit_that_others_lack_is_found() {
     let mut world = World::of_peers(256, [1, 1, 2, 2, 3]);
     world.hoard(0..4);
-    // Who is stopped for ten seconds does as much.
+    // A peer that is stopped for ten seconds does as much.
     assert_eq!(hoarding_while_busy(&mut world, 4, 12_000), []);
     let found = hoarding_while_busy(&mut world, 4, 8_000);
     assert!(!found.is_empty() && found.iter().all(|target| target.get() < 4), "{found:?}");

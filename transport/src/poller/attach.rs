@@ -15,7 +15,7 @@ use crate::incarnation::PollerDevice;
 use crate::sizes::BATCH;
 use crate::trunk::{ReceiveRoom, SendRoom, destroy_ini};
 
-/// What a poller makes of its part of a device.
+/// Parts that a poller makes of its share of a device.
 pub(super) struct Parted {
     pub(super) queues: Attached,
     pub(super) rooms: (SendRoom, ReceiveRoom, Grants),
@@ -81,7 +81,7 @@ impl Core {
         self.queues.detach();
         self.res.sends.close();
         self.res.receives.close();
-        // What was granted were receives of its SRQs.
+        // The granted credit was for receives of its SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.copies.clear();

@@ -1,4 +1,4 @@
-//! What a simulation counts in a poller.
+//! Counts of a poller for a simulation.
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -1,4 +1,4 @@
-//! What a poller does for its upper half.
+//! Services of a poller for its upper half.
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -66,7 +66,7 @@ impl Closings {
         .collect()
     }
 
-    /// Whether a session waits for other pollers to hand on what they have of it.
+    /// Returns true if a session waits for other pollers to hand on what they have of it.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.values().any(|closing| !closing.is_over)
     }

@@ -1,4 +1,4 @@
-//! What other machines ask of a poller, in order.
+//! Commands of other machines to a poller, in order.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -23,7 +23,7 @@ impl Inbox {
         Self { handle, deferred: None, is_closing: false }
     }
 
-    /// Whether the queue holds any.
+    /// Returns true if the queue holds any.
     pub(super) fn has_any(&self) -> bool {
         self.handle.has_commands()
     }
@@ -35,7 +35,7 @@ impl Inbox {
         self.deferred.take().or_else(|| self.handle.next_command())
     }
 
-    /// Whether a command is held back, or its effects are not complete: those after it are not known.
+    /// Returns true if a command is held back, or its effects are not complete: those after it are not known.
     pub(super) fn is_held_back(&self) -> bool {
         self.is_closing || self.deferred.is_some()
     }

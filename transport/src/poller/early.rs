@@ -1,6 +1,6 @@
-//! Which targets have kept a frame of a session that is not up, and whose is given up when there are too many bytes.
+//! Targets that have kept a frame of a session that is not up, and the choice of one to give up when there are too many bytes.
 //!
-//! Of honest peers thousands may join at once, each with a frame of some hundred bytes. So the longest frame makes
+//! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame makes
 //! room, and of equal ones that which came first: sessions are half-made for the time of a handshake, or for seconds
 //! if their peer does not want them to come up.
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ impl EarlyFrames {
         if self.bytes <= MOST_BYTES {
             return None;
         }
-        // Of equal ones the last that is looked at.
+        // Among equal ones the last that is looked at.
         let longest = self.of.iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(qp, _)| *qp)?;
         self.remove(longest);
         Some(longest)

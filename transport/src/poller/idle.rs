@@ -18,10 +18,10 @@ const SHARED_PATIENCE: Duration = Duration::from_micros(50);
 const ALONE_PATIENCE: Duration = Duration::from_millis(1);
 
 /// One that waits for the bytes of a large message sleeps after this long without work: packets
-/// arrive all the while, and whoever sleeps between them is woken for each.
+/// arrive all the while, and a poller that sleeps between them is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
 
-/// What to do after an empty round.
+/// Action after an empty round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// Poll again.
@@ -46,7 +46,7 @@ impl Idle {
         Self { alone, simulated: false, empty: 0, since: None }
     }
 
-    /// For a machine that a simulation runs: it sleeps as soon as it has found nothing, because its
+    /// Creates the state of a machine that a simulation runs: it sleeps as soon as it has found nothing, because its
     /// virtual CPU costs the others nothing, and sleeping is what is to be tried out.
     pub(super) fn simulated() -> Self {
         Self { alone: false, simulated: true, empty: 0, since: None }

@@ -16,7 +16,7 @@
 //! | `carrier.rs` | what the upper half can ask for |
 //! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
 //!
-//! What one trunk has and does is in [`crate::trunk`]. Nothing here is shared but what
+//! The state and work of one trunk are in [`crate::trunk`]. Nothing here is shared but what
 //! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A poll takes the lock of the CQ.
 
 mod attach;
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     inbox: Inbox,
     batch: Batch,
     shutdown: Shutdown,
-    /// For lines about peers that misbehave.
+    /// Limit on log lines about peers that misbehave.
     log: LogLimit,
     /// When it looked at its timers last.
     scanned_ms: u64,

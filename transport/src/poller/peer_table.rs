@@ -1,4 +1,4 @@
-//! The peers of one poller, each at a place of its own, which the hint of its key names.
+//! The peers of one poller, each at a separate place, which the hint of its key names.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -6,7 +6,7 @@ use crate::peer_hash::PeerHash;
 use slab::Slab;
 use std::collections::HashMap;
 
-/// How many places are remembered of peers that were named by address.
+/// Number of places remembered of peers that were named by address.
 const RECENT: usize = 64;
 
 /// A value for each peer. Keys that it has returned are found by their hints; others, such as those made of addresses,

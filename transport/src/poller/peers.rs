@@ -34,14 +34,14 @@ struct Peer {
 }
 
 impl Peer {
-    /// Why the last attempt to connect failed, and how long it takes until the next is due.
+    /// Why the last attempt to connect failed, and the time until the next.
     fn due_in(&self, now: Time) -> Option<(PeerDown, Duration)> {
         let (cause, next) = self.away?;
         (next > now && !mutant!(calls_wait_for_the_next_attempt)).then(|| (cause, next - now))
     }
 }
 
-/// What follows when a trunk of a peer was freed.
+/// Consequence of freeing a trunk of a peer.
 #[derive(Debug)]
 pub(super) enum Next {
     Nothing,
@@ -77,8 +77,8 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// Where a message for a peer goes: its turn, which is the next one if it names no poller, and the
-    /// place of the peer's trunk in the poller's table. The first turn is that of the poller with the number of our own, so
+    /// Returns the way of a message for a peer: its turn, which is the next one if it names no poller, and the
+    /// place of the peer's trunk in the poller's table. The first turn is for the poller with our own number, so
     /// that the pollers of a node spread out.
     #[inline]
     pub(super) fn route(&mut self, key: PeerKey, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
@@ -99,14 +99,14 @@ impl Peers {
         self.0.get(key).and_then(|peer| peer.trunk)
     }
 
-    /// What waits for a session with the peer.
+    /// Returns the messages that wait for a session with the peer.
     pub(super) fn waiting(&mut self, key: PeerKey) -> Option<&mut MessageQueue> {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Whether any message waits however long a session takes, for the CM machine to be asked for one; `None` when
-    /// it was asked, a session is there that follows the one that is being taken down, or nobody would wait for the
-    /// answer. The machine answers nobody who asks for a session that is up: who did would never ask again.
+    /// Returns how to ask the CM machine for a session: to wait if any message waits however long that takes. `None` if
+    /// the machine was asked, if a session follows the one that is being taken down, or if nobody would wait for the
+    /// answer. The machine does not answer a request for a session that is up.
     pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| !peer.asked && peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
@@ -122,7 +122,7 @@ impl Peers {
         self.0.get(key).and_then(|peer| peer.away).map(|(cause, _)| cause)
     }
 
-    /// The same, and how long it takes until the next attempt is due; `None` when a message may wait for one.
+    /// The same, and the time until the next attempt; `None` when a message may wait for one.
     pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
         self.0.get(key).and_then(|peer| peer.due_in(now))
     }
@@ -275,14 +275,14 @@ impl Peers {
         self.0.iter().filter_map(|(_, peer)| peer.waiting.next_deadline()).min()
     }
 
-    /// What waits for sessions.
+    /// Counts the messages that wait for sessions.
     pub(super) fn count(&self, counted: &mut Counted) {
         for (key, peer) in self.0.iter() {
             counted.queued(key, peer.waiting.size());
         }
     }
 
-    /// Whether no message waits for a session.
+    /// Returns true if no message waits for a session.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, peer)| peer.waiting.is_empty())
     }

@@ -52,7 +52,7 @@ impl Queues {
         }
     }
 
-    /// Whether there is a device.
+    /// Returns true if there is a device.
     pub(super) fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
@@ -103,7 +103,7 @@ impl Queues {
         self.sleeper.sleep(until)
     }
 
-    /// Whether something has come since the announcement.
+    /// Returns true if something has come since the announcement.
     pub(super) fn is_woken(&self) -> bool {
         self.sleeper.is_woken() || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
     }

@@ -1,7 +1,7 @@
 //! The way in: from completions to messages. Receives are reposted before anything is handled.
 //!
-//! Which peer and poller a frame comes from is known from the TGT it came through, never from
-//! what it claims. A peer that breaks the rules loses its session.
+//! The TGT that a frame came through identifies its peer and poller, not
+//! the claims in the frame. A peer that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -20,7 +20,7 @@ pub(super) struct Batch {
     frames: Vec<Option<Received>>,
 }
 
-/// Whoever takes the messages that frames hold.
+/// The receiver of the messages that frames hold.
 pub(super) trait Take {
     /// A message came.
     fn message(&mut self, core: &mut Core, from: Origin, message: Message);
@@ -212,7 +212,7 @@ impl Core {
                     break;
                 }
             };
-            // What a message leads to may end the session; the others were received before that.
+            // A message may lead to the end of the session; the others were received before that.
             let Some(trunk) = self.trunks.get(trunk) else { break };
             trunk.count_received(lane);
             take.message(self, from, message);

@@ -39,11 +39,11 @@ use trunkline_machine::{Machine, Sleeper, Turn};
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// Staged work is flushed after so many events, so that a slow handler does not hold back the
+/// Staged work is flushed after this many events, so that a slow handler does not hold back the
 /// replies of those before it. The messages of a bundle have come together, and so have what they lead to leave together.
 const FLUSH_EVERY: usize = 16;
 
-/// What a poller is made of; everything was made by the starting thread, so that failures are
+/// Parts of a poller; everything was made by the starting thread, so that failures are
 /// its to report.
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -55,14 +55,14 @@ pub(crate) struct Parts {
     pub(crate) alone: bool,
 }
 
-/// What a poller shares with the rest of its node.
+/// Parts that a poller shares with the rest of its node.
 #[derive(Debug)]
 pub(crate) struct OfNode {
     pub(crate) shared: Arc<NodeShared>,
     pub(crate) alive: Alive,
 }
 
-/// What the next turn does.
+/// Action of the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Begins a round.
@@ -140,7 +140,7 @@ impl<U: Upper> Poller<U> {
         }
         self.stage = Stage::Poll;
         self.core.push_out();
-        // What is left to copy has its next turn at once.
+        // Messages that are left to copy have their next turn at once.
         self.worked |= !self.core.res.copies.is_empty();
         self.shut_down();
         self.core.timers();
@@ -206,7 +206,7 @@ impl<U: Upper> Poller<U> {
         Ok(())
     }
 
-    /// Whether the upper half was charged time, in a simulation: then nothing may be flushed before
+    /// Fails if the upper half was charged time, in a simulation: then nothing may be flushed before
     /// that time has passed.
     fn ends_turn(&self) -> Result<(), Charged> {
         if self.core.is_charged() { Err(Charged) } else { Ok(()) }
@@ -253,7 +253,7 @@ impl<U: Upper> Poller<U> {
         Turn::Sleep([self.upper.next_timer(), self.core.next_timer()].into_iter().flatten().min())
     }
 
-    /// Whether any queue holds work that somebody else has brought.
+    /// Returns true if any queue holds work that another thread has brought.
     fn is_brought_work(&self) -> bool {
         self.upper.is_ready() || self.core.inbox.has_any() || self.core.has_work()
     }
@@ -339,12 +339,12 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
-    /// Whether the upper half was charged time in this turn, in a simulation.
+    /// Returns true if the upper half was charged time in this turn, in a simulation.
     fn is_charged(&self) -> bool {
         self.res.shared.runtime.clock().is_charged()
     }
 
-    /// Whether something came up that the next round must see to.
+    /// Returns true if something came up for the next round.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()
     }

@@ -89,7 +89,7 @@ impl Core {
     }
 }
 
-/// What a failed completion means for the peer.
+/// Returns the cause of the peer's loss, from a failed completion.
 fn cause_of(status: CompletionStatus) -> PeerDown {
     use CompletionStatus as S;
     match status {

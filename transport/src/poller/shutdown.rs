@@ -1,4 +1,4 @@
-//! How far shutting down has come: what a poller still waits for before it reports and ends.
+//! Progress of a shutdown: what a poller still waits for before it reports and ends.
 //!
 //! Until the CM machine has closed the sessions the upper half may send, also to new peers: what it has open at the
 //! beginning may need them to end.
@@ -32,17 +32,17 @@ impl Shutdown {
         self.deadline.is_some()
     }
 
-    /// Whether the upper half must be notified now; `true` once.
+    /// Returns true if the upper half must be notified now; `true` once.
     pub(super) fn must_tell(&mut self) -> bool {
         self.has_begun() && !std::mem::replace(&mut self.told, true)
     }
 
-    /// Whether the upper half has nothing open any more.
+    /// If `idle` is true, the upper half has nothing open any more.
     pub(super) fn upper_is(&mut self, idle: bool) {
         self.idle = idle;
     }
 
-    /// Whether the CM machine must be notified now that nothing is under way, or that time is up; `true` once.
+    /// Returns true if the CM machine must be notified now that nothing is under way, or that time is up; `true` once.
     pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
         let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
         self.drained =

@@ -30,7 +30,7 @@ pub(super) struct Target {
     poller: u16,
     /// The poller whose SRQ its messages take receives of.
     home: u16,
-    /// Where its trunk was found last.
+    /// Last known place of its trunk.
     trunk: Option<usize>,
     /// Its credit; none until the session is up.
     pair: Option<GrantId>,
@@ -41,7 +41,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// For what a poller of the peer sends in our session of that number. It holds no credit yet: whoever
+    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer that
     /// makes many sessions half must not take it from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }
@@ -70,7 +70,7 @@ impl Target {
         self.poller
     }
 
-    /// Where its trunk is in the poller's table, unless that has changed.
+    /// Returns the place of its trunk in the poller's table, unless that has changed.
     pub(super) fn trunk(&self) -> Option<usize> {
         self.trunk
     }
@@ -96,7 +96,7 @@ impl Target {
     /// The header of a frame that came to this poller.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(super) fn parse(res: &Resources, frame: &Received) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
         if u16::from(header.target) != res.index.0 {
@@ -115,7 +115,7 @@ impl Target {
             .map_err(|violation| FrameError::Broken(violation.0))
     }
 
-    /// Whether its peer may send a frame of this kind before the session is up here: its Settings, once.
+    /// Returns true if its peer may send a frame of this kind before the session is up here: its Settings, once.
     fn may_be_early(&self, kind: Kind) -> bool {
         self.early.is_none() && kind == Kind::Settings
     }
@@ -129,11 +129,11 @@ pub(super) struct Targets {
     places: BTreeMap<QpNumber, usize>,
     /// The one that was looked for last: frames come in runs.
     recent: Option<(QpNumber, usize)>,
-    /// Which of them have kept an early frame.
+    /// Targets that have kept an early frame.
     early: EarlyFrames,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
     unannounced: Vec<(QpNumber, Received)>,
-    /// Which of these TGTs have sent more than they may.
+    /// TGTs whose peers have sent more than they may.
     excessive: Vec<QpNumber>,
     /// Targets whose spender may need a credit frame.
     untold: Vec<QpNumber>,
@@ -300,7 +300,7 @@ impl Targets {
         self.spare = emptied;
     }
 
-    /// Whether a spender may still need a credit frame.
+    /// Returns true if a spender may still need a credit frame.
     pub(super) fn is_untold(&self) -> bool {
         !self.untold.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a poller does because time passed: deadlines of queued messages, trunks that end, shutting down.
+//! Work of a poller when time has passed: deadlines of queued messages, trunks that end, shutting down.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -10,7 +10,7 @@ use trunkline_verbs::Time;
 
 /// A busy poller looks at its timers this often.
 const SCAN_MS: u64 = 5;
-/// A poller with something that has no timer of its own, such as waiting for memory, looks again
+/// A poller with something that has no timer, such as waiting for memory, looks again
 /// after this.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -55,7 +55,7 @@ impl Core {
         next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)))
     }
 
-    /// Whether nothing of the poller is left to be done.
+    /// Returns true if nothing of the poller is left to be done.
     pub(super) fn is_finished(&self) -> bool {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }

@@ -91,12 +91,12 @@ impl Trunks {
         self.0.is_empty()
     }
 
-    /// Whether nothing waits and nothing is under way on any.
+    /// Returns true if nothing waits and nothing is under way on any.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, trunk)| trunk.is_quiet())
     }
 
-    /// Whether bytes of large messages are on their way in or out.
+    /// Returns true if bytes of large messages are on their way in or out.
     pub(super) fn is_transferring(&self) -> bool {
         self.0.iter().any(|(_, trunk)| trunk.is_transferring())
     }

@@ -1,4 +1,4 @@
-//! Which device a node runs on: the decision alone, from what devices there are and what was asked
+//! Choice of a node's device: the decision alone, from the devices and the wish.
 //! for. Called by `open`; it opens nothing and asks nobody.
 //!
 //! | asked for | a NIC can serve | none can |
@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_verbs::{GidEntry, GidKind, PortState};
 
-/// What was asked for.
+/// The wish of the node.
 #[derive(Debug, Clone)]
 pub(super) struct Wish<'a> {
     pub(super) choice: ProviderChoice,
@@ -28,9 +28,9 @@ pub(super) struct Wish<'a> {
     pub(super) device: Option<&'a str>,
     /// The GID to use.
     pub(super) gid_index: Option<u16>,
-    /// Where to listen; empty for a client.
+    /// Addresses to listen on; empty for a client.
     pub(super) listen: &'a [SocketAddr],
-    /// Where a client listens for the dial-back, if a device has that address.
+    /// Address on which a client listens for the dial-back, if a device has that address.
     pub(super) client: ClientAddress,
     pub(super) allow_unauthenticated: bool,
     /// Something that only the software device does was asked for.
@@ -67,12 +67,12 @@ pub(super) struct Nic {
 pub(super) struct NicState {
     pub(super) ports: Vec<PortState>,
     pub(super) gids: Vec<GidEntry>,
-    /// Of the addresses that the node is to have those that connections can be made from, by the
+    /// Addresses, of those that the node is to have, from which connections can be made, by the
     /// word of the connection manager.
     pub(super) holds: Vec<IpAddr>,
 }
 
-/// What it comes to.
+/// Outcome of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
     /// A NIC.
@@ -141,7 +141,7 @@ fn nic(wish: &Wish<'_>, nics: &[Nic]) -> Result<NicChoice, NoNic> {
     Err(nearest.unwrap_or(NoNic::NoDevice))
 }
 
-/// How this NIC would serve, or why it cannot.
+/// Returns the way that this NIC would serve, or the reason why it cannot.
 fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
     let device = nic.name.clone();
     let state = nic
@@ -172,7 +172,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
             let mut wanted: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
             wanted.retain(|ip| address.is_ipv6() || ip.is_ipv4());
             if address.port() == 0 {
-                // Each would get a port of its own, and nobody would learn of all but the first.
+                // Each would get a separate port, and nobody would learn of all but the first.
                 wanted.truncate(1);
             }
             listen.extend(wanted.iter().map(|ip| SocketAddr::new(*ip, address.port())));

@@ -1,4 +1,4 @@
-//! Which device a node runs on, and why: asks what there is, decides, opens.
+//! Choice of a node's device: asks what there is, decides, opens, and gives the reason.
 //!
 //! Called once when a node starts. `choose` decides and is pure, `survey` looks around, `built`
 //! knows what this build has; [`crate::NoNic`] names what keeps NICs from serving.
@@ -29,7 +29,7 @@ pub(crate) struct Chosen {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) provider: &'static str,
     pub(crate) why: String,
-    /// Where to listen: never empty, port 0 for a free one.
+    /// Addresses to listen on: never empty, port 0 for a free one.
     pub(crate) listen: Vec<SocketAddr>,
 }
 
@@ -78,7 +78,7 @@ fn open_from(
 }
 
 /// The software device. Unless the options say otherwise it has the addresses that the node listens
-/// on and no others, so that its name on the wire is that of the node.
+/// on and no others, so that its name on the wire is the node's.
 fn open_software(
     options: &NodeOptions,
     listen: &[SocketAddr],
@@ -116,7 +116,7 @@ fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     }
 }
 
-/// What was asked for that no NIC does.
+/// Returns the option that no NIC supports, if one is set.
 fn software_only(options: &NodeOptions) -> Option<&'static str> {
     let device = options.software();
     if !matches!(device.link, LinkChoice::Udp) {
@@ -162,7 +162,7 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
 }
 
 /// The address of a node that is not to listen anywhere: the first of its device's, if it may have
-/// that, else a loopback address of its own, because another user's process may hold the RoCE port
+/// that, else a separate loopback address, because another user's process may hold the RoCE port
 /// of 127.0.0.1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()

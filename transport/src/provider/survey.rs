@@ -1,4 +1,4 @@
-//! Which NICs there are, and what they have: opened once, read, kept for whoever is chosen.
+//! Survey of the NICs: opened once, read, and kept for the chosen one.
 //!
 //! Called by `open`. A device that cannot be opened is part of the answer, not an error.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ pub(super) trait Nics: Provider {
     fn holder(&self, address: IpAddr) -> Result<String, VerbsError>;
 }
 
-/// Where the kernel has the files of RDMA devices.
+/// Directory of the kernel's files of RDMA devices.
 pub(super) const DEVICE_FILES: &str = "/dev/infiniband";
 
 /// Every NIC; opened ones go to `opened`, too. `addresses` are those that the node is to have.

@@ -39,7 +39,7 @@ fn down(mut nic: Nic) -> Nic {
     nic
 }
 
-/// What a test asks for; the rest as a node without options has it.
+/// A test's wish; the rest is as a node without options has it.
 #[derive(Default)]
 struct Ask<'a> {
     choice: ProviderChoice,

@@ -26,5 +26,5 @@ const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
 /// Requests without a FIN per lane; further ones wait in its queue. A receiver refuses more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
-/// How long a receiver may wait for memory when the message has no deadline.
+/// Time for which a receiver may wait for memory when the message has no deadline.
 pub(crate) const PATIENCE_MS: u32 = 30_000;

@@ -57,7 +57,7 @@ impl Sink {
         Some((sge, RemoteAddress { address, rkey: Rkey(self.from.rkey.0) }))
     }
 
-    /// Whether all pieces were asked for.
+    /// Returns true if all pieces were asked for.
     fn is_asked(&self) -> bool {
         self.asked == self.body_bytes
     }
@@ -97,7 +97,7 @@ pub(crate) struct Sinks {
 }
 
 impl Sinks {
-    /// For a trunk that may have so many READs outstanding.
+    /// Creates the sink of a trunk that may have the given number of READs outstanding.
     pub(crate) fn new(read_depth: u32) -> Self {
         Self { open: Slab::new(), unfed: VecDeque::new(), reading: VecDeque::new(), reads_out: 0, read_depth }
     }
@@ -176,12 +176,12 @@ impl Sinks {
         self.open.is_empty()
     }
 
-    /// Whether READs are outstanding.
+    /// Returns true if READs are outstanding.
     pub(crate) fn is_reading(&self) -> bool {
         self.reads_out > 0
     }
 
-    /// Whether one waits for memory, or for room to post its READs.
+    /// Returns true if one waits for memory, or for room to post its READs.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.unfed.is_empty() || !self.reading.is_empty()
     }

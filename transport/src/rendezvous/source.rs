@@ -7,7 +7,7 @@ use crate::upper::Receipt;
 use std::collections::BTreeMap;
 use trunkline_verbs::RemoteAddress;
 
-/// What keeps the memory of a source.
+/// Owner of a source's memory.
 #[derive(Debug)]
 pub(crate) enum Hold {
     /// The application's registered bytes. Their key becomes invalid before they are released.
@@ -17,7 +17,7 @@ pub(crate) enum Hold {
 }
 
 impl Hold {
-    /// Where the peer finds it.
+    /// Returns the address at which the peer finds it.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         match self {
             Self::Lent { at, .. } => at.remote_address(),
@@ -72,7 +72,7 @@ impl Sources {
         std::mem::take(&mut self.open).into_values()
     }
 
-    /// How many there are, and their bytes.
+    /// Returns the number of sources, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.open.len(), self.open.values().map(|source| source.bytes).sum())
     }

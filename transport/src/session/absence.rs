@@ -29,10 +29,10 @@ use trunkline_verbs::Time;
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// After so many failed attempts, about a minute, the absence is logged again.
+/// After this many failed attempts, about a minute, the absence is logged again.
 const TELL_EVERY: u32 = 64;
 
-/// Whether there is a device.
+/// State of the device: present, or away.
 #[derive(Debug)]
 enum State {
     Present,
@@ -46,11 +46,11 @@ enum State {
     },
 }
 
-/// What the CM machine knows of the device's coming and going.
+/// Presence of the device, as the CM machine tracks it.
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,
-    /// How the first one was opened, why that one, and why its kind of connections.
+    /// Options of the first opening, and the reasons for that device and its kind of connections.
     options: NodeOptions,
     why: (String, String),
     /// Peers that somebody wants a session with.

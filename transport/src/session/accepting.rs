@@ -1,6 +1,6 @@
 //! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or the reason why not.
 //!
-//! What may be accepted is judged in `requests.rs`; which session it belongs to, by the peer's machine.
+//! `requests.rs` judges requests; the peer's machine assigns them to sessions.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -46,7 +46,7 @@ impl CmMachine {
         peer.source = Some(admitted.local);
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
-        // What ends an earlier session comes before the accept, the dials of the new one after it.
+        // Actions that end an earlier session come before the accept, the dials of the new one after it.
         let dials =
             actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
         let after = actions.split_off(dials);

@@ -111,7 +111,7 @@ impl Backoff {
     }
 }
 
-/// The pause after so many of a kind in a row.
+/// Returns the pause after a number of failures of a kind in a row.
 fn pause(first: Duration, doublings: u32, row: u32) -> Duration {
     match row.checked_sub(1) {
         Some(earlier) => first * (1 << earlier.min(doublings)),
@@ -125,7 +125,7 @@ mod tests {
 
     const START: Time = Time(1_000_000);
 
-    /// The pauses after so many attempts that fail in this way, each at the end of the pause before.
+    /// Returns the pauses after a number of attempts that fail in this way, each at the end of the pause before.
     fn pauses(backoff: &mut Backoff, cause: PeerDown, count: usize) -> Vec<Duration> {
         let mut now = START;
         let mut all = Vec::new();

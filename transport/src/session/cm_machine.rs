@@ -32,7 +32,7 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 /// look at their timers every 20 ms, so it is busy in its upper half.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
-/// What the next turn does.
+/// Action of the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Takes events and commands.
@@ -58,14 +58,14 @@ pub(crate) struct CmMachine {
     pub(super) presence: Presence,
     pub(super) peers: Peers,
     drained: BTreeSet<PollerIndex>,
-    /// When sessions are closed whoever has not reported; known once the node shuts down.
+    /// Time at which sessions close without further reports; known once the node shuts down.
     close_at: Option<Time>,
-    /// For lines about strangers, and for those about requests that were refused.
+    /// Limit on log lines about strangers, and on those about requests that were refused.
     pub(super) log: LogLimit,
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
-    /// Who looks after the node, and when next.
+    /// Watch of the node, and its next time.
     watch: Option<(Arc<dyn Watch>, Time)>,
     /// All sessions were closed.
     pub(super) closed: bool,

@@ -128,7 +128,7 @@ impl CmMachine {
     }
 }
 
-/// What an error on the way to a connection means for those who wait for it.
+/// Returns the meaning of an error on the way to a connection for its waiters.
 fn cause_of(error: VerbsError) -> PeerDown {
     match error {
         VerbsError::Gone => PeerDown::DeviceFailed,

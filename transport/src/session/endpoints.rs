@@ -32,7 +32,7 @@ const RETRIES: u8 = 6;
 /// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
-/// Which end of which connection an endpoint is, by poller: ours of an INI, the peer's of a TGT.
+/// End of a connection that an endpoint is, by poller: ours of an INI, the peer's of a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
@@ -46,7 +46,7 @@ struct End {
     qp: Option<Arc<dyn QueuePair>>,
 }
 
-/// What endpoints are made on.
+/// Parts that endpoints are made on.
 #[derive(Debug)]
 struct Attached {
     device: Arc<DeviceShared>,
@@ -119,7 +119,7 @@ impl Endpoints {
         self.attached.as_ref()?.channel.next_event()
     }
 
-    /// Whether the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
+    /// Returns true if the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
     pub(crate) fn has_event(&self) -> bool {
         self.attached
             .as_ref()
@@ -131,7 +131,7 @@ impl Endpoints {
         self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
     }
 
-    /// What connections are made of.
+    /// Returns the kind of connections.
     pub(crate) fn connections(&self) -> ConnectionKind {
         self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
     }
@@ -140,7 +140,7 @@ impl Endpoints {
         self.attached.as_ref().map(|attached| Arc::clone(&attached.device)).ok_or(VerbsError::Gone)
     }
 
-    /// Whose endpoint that is.
+    /// Returns the owner of that endpoint.
     pub(crate) fn role(&self, id: CmIdNumber) -> Option<(Role, PeerKey, u32)> {
         self.roles.get(&id).copied()
     }
@@ -380,7 +380,7 @@ impl Endpoints {
         }
     }
 
-    /// Whether nothing is left but listeners.
+    /// Returns true if nothing is left but listeners.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sessions.is_empty() && self.closing.is_empty()
     }
@@ -402,7 +402,7 @@ impl Endpoints {
     }
 }
 
-/// What an INI's connection is to be like, private data aside.
+/// Returns the parameters of an INI's connection, private data aside.
 fn dial_parameters(kind: ConnectionKind, device: &DeviceAttributes, ack_timeout: u8) -> ConnectParameters {
     ConnectParameters {
         initiator_depth: READS.min(device.max_rd_atomic),

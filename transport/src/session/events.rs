@@ -1,4 +1,4 @@
-//! What the connection manager reports about endpoints, as the machine understands it: which session an
+//! Events of the connection manager about endpoints, as the machine understands them: which session an
 //! event is about, whether that session goes on, and what is reported when it does not.
 //!
 //! The CM machine calls it for each event. Nothing here waits.
@@ -20,7 +20,7 @@ impl CmMachine {
             self.device_removed();
         }
         if !self.presence.is_present() {
-            // Of endpoints that are gone. A request that comes along is refused by its end.
+            // The endpoint is gone. A request that comes along is refused by its end.
             return;
         }
         if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
@@ -61,7 +61,7 @@ impl CmMachine {
                 else {
                     return;
                 };
-                // Who dialled us and takes that back, because its session failed, may dial again.
+                // A peer that takes back its dial, because its session failed, may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 tracing::debug!(%peer, ?role, ?kind, "connection event");

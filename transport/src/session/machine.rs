@@ -1,7 +1,7 @@
 //! The connection machine: when to dial, what to accept, when a session is up or over.
 //!
 //! One machine per peer, pure: the CM machine feeds it requests, answers, failures and the time,
-//! and performs the actions it asks for. It does no I/O and takes no clock of its own.
+//! and performs the actions it asks for. It does no I/O and takes no clock.
 //!
 //! A session is two halves: our INIs at the peer's TGTs, and the peer's INIs at ours.
 //!
@@ -16,16 +16,16 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
-//! How long it waits between two attempts is decided by [`Backoff`]. After a failure that was reported, whoever wants
-//! a session before the next attempt is due gets that failure again at once, unless it asks to wait; the attempt
-//! begins when somebody wants a session and it is due. Whoever comes while an attempt is under way waits for it.
+//! [`Backoff`] decides the pause between two attempts. After a failure that was reported, a caller that wants
+//! a session before the next attempt gets that failure again at once, unless it asks to wait; the attempt
+//! begins when its time has come and a caller wants a session. A caller that comes while an attempt is under way waits for it.
 //!
-//! Of a session's INIs the first is dialled alone, the others when the peer has shown that it is there: by
+//! The first of a session's INIs is dialled alone, the others when the peer has shown that it is there: by
 //! answering it, or by a cookie. So a request makes this node send one request, whatever its address.
 //!
 //! Requests come here only when their sender has proved its address (`requests.rs`).
 //!
-//! Which request belongs to what is decided by names. A node numbers its sessions, and has an epoch for each peer;
+//! Requests are matched by names. A node numbers its sessions, and has an epoch for each peer;
 //! (epoch, number) is never reused for another. A dial-back echoes the name it answers. So:
 //!
 //! | request | our session | done |
@@ -53,7 +53,7 @@ use trunkline_verbs::Time;
 /// A handshake that is not complete after this has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the machine asks for, in order.
+/// Requests of the machine, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Connect this poller's INI.
@@ -80,7 +80,7 @@ impl Action {
     }
 }
 
-/// What became of one of the peer's INIs.
+/// State of one of the peer's INIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Absent,
@@ -95,13 +95,13 @@ struct Session {
     welcome: Option<Welcome>,
     /// The peer's session that our dials answer.
     echo: Option<SessionName>,
-    /// By local poller: whether its INI is connected.
+    /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
     /// The INIs after the first are dialled, too.
     all_dialled: bool,
     /// Dials that were answered by a cookie.
     unproven: u32,
-    /// By remote poller; empty until the peer's count is known.
+    /// Targets by remote poller; empty until the peer's count is known.
     targets: Vec<Target>,
     deadline: Time,
     up_since: Option<Time>,
@@ -144,7 +144,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// For a peer that nothing is known of. `epoch` and `pollers` are this node's.
+    /// Creates the machine of an unknown peer. `epoch` and `pollers` are this node's.
     pub(crate) fn new(epoch: u64, pollers: u16, numbers: Numbers) -> Self {
         Self {
             epoch,
@@ -172,23 +172,23 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Whether a request echoes the current session, of which nobody but the peer has heard.
+    /// Returns true if a request echoes the current session, of which nobody but the peer has heard.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
     }
 
-    /// Whether a session with the peer has been up.
+    /// Returns true if a session with the peer has been up.
     pub(crate) fn was_up(&self) -> bool {
         self.was_up
     }
 
-    /// For tests of who knows the peer.
+    /// Pretends that a session was up. For tests.
     #[cfg(test)]
     pub(crate) fn pretend_it_was_up(&mut self) {
         self.was_up = true;
     }
 
-    /// Whether the current session is up.
+    /// Returns true if the current session is up.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
@@ -209,12 +209,12 @@ impl Machine {
         self.incompatible.filter(|(known, _)| *known == epoch).map(|(_, setting)| setting)
     }
 
-    /// Whether a poller waits for a session.
+    /// Returns true if a poller waits for a session.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Whether nothing goes on and nobody waits.
+    /// Returns true if nothing goes on and nobody waits.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
@@ -248,7 +248,7 @@ impl Machine {
     /// accepts.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer instead.
     pub(crate) fn request(
         &mut self,
         now: Time,
@@ -389,7 +389,7 @@ impl Machine {
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
             if cause.is_incompatible() || matches!(cause, PeerDown::NotShared(_)) {
-                // Who calls until the next attempt is due is told so at once, as after an attempt that failed.
+                // A caller before the next attempt is told so at once, as after an attempt that failed.
                 self.backoff.failed(now, cause, false);
             }
             self.wanted = false;
@@ -528,7 +528,7 @@ impl Session {
     }
 }
 
-/// Whether session number `a` was given out after `b`; the counter may wrap.
+/// Returns true if session number `a` was given out after `b`; the counter may wrap.
 fn is_later(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < u32::MAX / 2
 }

@@ -195,7 +195,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
     assert_eq!(machine.next_timer(), None, "nobody waits for the next attempt");
 }
 
-/// A machine whose first attempt nobody has answered, and when the next is due.
+/// A machine whose first attempt nobody has answered, and the time of the next.
 fn away(now: Time) -> (Machine, Time) {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -295,7 +295,7 @@ fn a_closed_machine_refuses_everything() {
     assert_eq!(machine.current(), None);
 }
 
-/// What is under way between the two machines of a [`World`].
+/// A packet under way between the two machines of a [`World`].
 #[derive(Debug, Clone)]
 enum Packet {
     Request { from: usize, number: u32, hello: Hello },

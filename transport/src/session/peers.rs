@@ -28,10 +28,10 @@ pub(super) struct PeerSession {
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
-    /// What it wants to see in our requests.
+    /// Cookie that it wants to see in our requests.
     pub(super) cookie: Option<Cookie>,
     forget_at: Option<Time>,
-    /// What the indices say of it.
+    /// Timer as the indices have it.
     timer: Option<Time>,
     half_made: u32,
 }
@@ -135,7 +135,7 @@ impl Peers {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether the half-made sessions of a host, or of all, have as many connections as they may. They end
+    /// Returns true if the half-made sessions of a host, or of all, have as many connections as they may. They end
     /// when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
         if mutant!(half_made_sessions_have_no_bound) {

@@ -74,7 +74,7 @@ pub(crate) struct SessionName {
     pub(crate) number: u32,
 }
 
-/// What a listening node sends to the claimed address of a stranger, who returns it.
+/// A secret that a listening node sends to the claimed address of a stranger, who returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) [u8; 16]);
 
@@ -89,11 +89,11 @@ pub(crate) struct Hello {
     pub(crate) echo: Option<SessionName>,
     /// The poller whose INI this is.
     pub(crate) poller: u16,
-    /// How many pollers the sender has.
+    /// Number of the sender's pollers.
     pub(crate) pollers: u16,
-    /// What its QPs are, and those that it expects.
+    /// Kind of its QPs, and of those that it expects.
     pub(crate) connections: ConnectionKind,
-    /// What the receiver has sent to the sender's address; never all zero.
+    /// Cookie that the receiver has sent to the sender's address; never all zero.
     pub(crate) cookie: Option<Cookie>,
 }
 
@@ -208,7 +208,7 @@ impl Refusal {
         }
     }
 
-    /// For people; ends up in `PeerDown::Refused`.
+    /// Returns a text for people; it ends up in `PeerDown::Refused`.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
@@ -280,7 +280,7 @@ impl Hello {
     /// Out of private data.
     ///
     /// # Errors
-    /// What to answer instead of a welcome.
+    /// The answer instead of a welcome.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(37).copied())?;
         let read = || -> Option<Self> {
@@ -312,7 +312,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// How many pollers the accepting node has.
+    /// Returns the number of pollers of the accepting node.
     pub(crate) fn pollers(&self) -> u16 {
         u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
     }
@@ -332,7 +332,7 @@ impl Welcome {
     /// Out of private data.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(6).copied())?;
         let read = || -> Option<Self> {

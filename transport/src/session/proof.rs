@@ -1,4 +1,4 @@
-//! What shows that a peer is at the address that it claims: cookies.
+//! Proof that a peer is at the address that it claims: cookies.
 //!
 //! A request may carry any source address. So a stranger's first one is refused with a cookie, which goes to
 //! the claimed address and nowhere else, and nothing is remembered of it; only a request that returns the cookie
@@ -20,7 +20,7 @@ const BUCKET: Duration = Duration::from_secs(10);
 /// Makes and checks the cookies of one node.
 pub(crate) struct Cookies {
     runtime: Runtime,
-    /// Of this bucket of time, and of the one before.
+    /// Keys of this bucket of time, and of the one before.
     keys: [Secret; 2],
     since: Time,
 }
@@ -37,7 +37,7 @@ impl Cookies {
         cookie(self.keys[0], from, hello)
     }
 
-    /// Whether a request returns the cookie that was sent to its address.
+    /// Returns true if a request returns the cookie that was sent to its address.
     pub(crate) fn is_returned(&mut self, from: IpAddr, hello: &Hello) -> bool {
         self.rotate();
         let Some(Cookie(returned)) = hello.cookie else { return false };

@@ -4,7 +4,7 @@
 //! is. Trunks take turns, and so do the messages of a trunk: each gets its memory whole, and is announced when all of it
 //! is there. Small messages are posted before a piece is copied.
 //!
-//! Nothing here outlives its message: whoever drops a message that waits returns its memory.
+//! Nothing here outlives its message: dropping a message that waits returns its memory.
 #![forbid(unsafe_code)]
 
 use super::queue::Outbound;
@@ -61,7 +61,7 @@ impl Copying {
     }
 }
 
-/// How much the poller may still copy in this turn, and the trunks that have more to copy, in turn.
+/// Bytes that the poller may still copy in this turn, and the trunks that have more to copy, in turn.
 #[derive(Debug)]
 pub(crate) struct CopyTurns {
     piece: usize,
@@ -89,7 +89,7 @@ impl CopyTurns {
         self.current
     }
 
-    /// Whether no trunk has anything to copy.
+    /// Returns true if no trunk has anything to copy.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -104,7 +104,7 @@ impl CopyTurns {
         self.waiting.retain(|&other| other != slot);
     }
 
-    /// How much of so many bytes a trunk may copy now. If it is not all, the trunk waits for its next turn.
+    /// Returns the part of `bytes` that a trunk may copy now. If it is not all, the trunk waits for its next turn.
     fn allow(&mut self, slot: usize, bytes: usize) -> usize {
         let is_its_turn = self.current == Some(slot) || self.waiting.is_empty();
         let allowed = if is_its_turn { bytes.min(self.left) } else { 0 };
@@ -192,7 +192,7 @@ impl Trunk {
         false
     }
 
-    /// Whether a message leaves by a copy that has not begun.
+    /// Returns true if a message leaves by a copy that has not begun.
     fn needs_copy(&self, res: &Resources, message: &Outbound) -> bool {
         message.copying.is_none()
             && !self.is_eager(message.bytes())
@@ -240,7 +240,7 @@ impl Trunk {
     }
 }
 
-/// What came of looking at a queue.
+/// Outcome of a look at a queue.
 enum Copied {
     /// It has nothing to copy.
     Nothing,
@@ -254,7 +254,7 @@ enum Copied {
 mod tests {
     use super::*;
 
-    /// Trunks that copy different amounts, some within a piece: what each has copied when the poller has taken so many turns.
+    /// Trunks that copy different amounts, some within a piece: what each has copied when the poller has taken a number of turns.
     #[test]
     fn trunks_copy_in_turns_and_a_poller_one_piece_in_each_of_its_turns() {
         let mut turns = CopyTurns::new(false);
@@ -270,7 +270,7 @@ mod tests {
                     order.push(trunk);
                 }
             };
-            // Whoever has news is pushed out first, and always in the same order.
+            // A trunk with news is pushed out first, and always in the same order.
             (0..4).for_each(|trunk| copy(&mut turns, trunk));
             while let Some(trunk) = turns.next_trunk() {
                 copy(&mut turns, trunk);

@@ -17,10 +17,9 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Payload of the packets that every network carries, since no IPv6 link has an MTU below 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
-/// Whether a trunk still works.
+/// Health of a trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It does.
     Live,
     /// It is being taken down; nothing is posted any more.
     Dying {
@@ -36,17 +35,17 @@ pub(super) enum Health {
 }
 
 impl Trunk {
-    /// Whether it can be used.
+    /// Returns true if it can be used.
     pub(crate) fn is_live(&self) -> bool {
         self.health == Health::Live
     }
 
-    /// Whether its device was removed. Asks the device's control, so not on the way of each message.
+    /// Returns true if its device was removed. Asks the device's control, so not on the way of each message.
     pub(crate) fn is_without_device(&self) -> bool {
         self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
     }
 
-    /// That its device may only share memory with peers, and does not with this one.
+    /// Returns the cause if its device may only share memory with peers, and does not with this one.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
         Some(PeerDown::NotShared(path.why))
@@ -132,7 +131,7 @@ impl Trunk {
         res.marked.remove(self.pipeline.slot());
     }
 
-    /// How a message on this trunk fails.
+    /// Returns the outcome of a failed message on this trunk.
     pub(super) fn failure(&self, may_have_arrived: bool) -> SendOutcome {
         let cause = match self.health {
             Health::Dying { cause, .. } => cause,

@@ -29,14 +29,14 @@ pub(super) struct Lane {
     pub(super) srq: SrqNumber,
     /// Our settings are staged.
     pub(super) has_begun: bool,
-    /// What the poller takes.
+    /// Settings of the poller.
     pub(super) heard: Option<Settings>,
     pub(super) spender: Spender,
-    /// What that poller may send to us.
+    /// Credit for the poller's messages to us.
     pub(super) pair: GrantId,
     /// Messages that wait to leave.
     pub(super) queues: [MessageQueue; 4],
-    /// Which queue is next to send.
+    /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
     /// Credit frames that the device has not seen acknowledged.
@@ -71,7 +71,7 @@ impl Lane {
         }
     }
 
-    /// Whether a credit frame may be sent now.
+    /// Returns true if a credit frame may be sent now.
     pub(super) fn may_announce_credit(&self) -> bool {
         self.has_begun && self.credits_out < CREDITS_OUT
     }
@@ -99,12 +99,12 @@ impl Lane {
         LEAVING
     }
 
-    /// Whether anything waits that may have to be copied.
+    /// Returns true if anything waits that may have to be copied.
     pub(super) fn may_have_copies(&self) -> bool {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether a small message that is sent now would overtake none that waits here and that it must not overtake, and
+    /// Returns true if a small message that is sent now would overtake none that waits here and that it must not overtake, and
     /// takes from a large one no credit that this waits for.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, in_order, large, _] = &self.queues;
@@ -113,8 +113,8 @@ impl Lane {
         small.is_empty() && self.fins.is_empty() && may_pass && leaves_credit
     }
 
-    /// Whether a small message must wait until the peer has READ those that went before it. That is how order is kept
-    /// on this side, so that no peer can make another keep messages until they are due.
+    /// Returns true if a small message must wait until the peer has READ those that went before it. That is how order is kept
+    /// on this side, so that no peer can make another keep messages until their turn.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
@@ -131,7 +131,7 @@ impl Lane {
         self.ordered_out -= u32::from(ordered);
     }
 
-    /// How many messages wait to leave, and their bytes.
+    /// Returns the number of messages that wait to leave, and their bytes.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let sizes = self.queues.iter().map(MessageQueue::size);
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
@@ -159,7 +159,7 @@ impl Lane {
         self.took_ms = now_ms;
     }
 
-    /// What the poller has failed to do for so long: to send its settings, if the session or anything waits for them, or
+    /// Returns the poller's failure for longer than the limit: to send its settings, if the session or anything waits for them, or
     /// to take anything of what waits for its credit or its READs. What waits for room of our own is not its fault.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
@@ -171,17 +171,17 @@ impl Lane {
         }
     }
 
-    /// Whether messages may leave: both sides have begun.
+    /// Returns true if messages may leave: both sides have begun.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }
 
-    /// Whether nothing waits to leave.
+    /// Returns true if nothing waits to leave.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// What is settled last of frames to this poller, which is the `index`-th: its positions of credit, which count
+    /// Returns the bytes that are settled last of frames to this poller, which is the `index`-th: its positions of credit, which count
     /// as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {

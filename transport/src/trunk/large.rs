@@ -85,7 +85,7 @@ impl Trunk {
         Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
     }
 
-    /// Whether the peer can READ all that is not in the announcing frame from the message's body.
+    /// Returns true if the peer can READ all that is not in the announcing frame from the message's body.
     pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
         self.announced_of(message) == message.head.len() && message.body.len() > EAGER_BYTES / 2
     }
@@ -220,7 +220,7 @@ impl Trunk {
     }
 }
 
-/// How long the peer may wait for memory: not past the deadline, and not so long that it seems to take nothing.
+/// Returns the time for which the peer may wait for memory: within the deadline, and not so long that it seems to take nothing.
 fn patience_ms(res: &Resources, message: &Outbound) -> u32 {
     let most = u64::from(PATIENCE_MS).min(res.shared.limits.stall_ms / 2);
     let left = message.deadline.map_or(most, |deadline| {

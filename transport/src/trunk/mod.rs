@@ -53,7 +53,7 @@ pub(crate) struct Trunk {
     /// Our number of its session.
     number: u32,
     health: Health,
-    /// By poller of the peer.
+    /// Lanes by poller of the peer.
     lanes: Vec<Lane>,
     /// The peer's incarnation.
     epoch: u64,
@@ -65,14 +65,14 @@ pub(crate) struct Trunk {
     /// Largest bundle that is sent to it, in bytes, and largest message in one; 0 if it takes none.
     max_bundle: usize,
     max_bundled: usize,
-    /// What waited for the session has been queued here.
+    /// True once the messages that waited for the session are queued here.
     is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
-    /// Which of the lanes' queues copies next.
+    /// Index of the lane whose queues copy next.
     next_copy: usize,
-    /// When the peer has been silent for so long that a keepalive is due, in milliseconds of the poller.
+    /// Time of the next keepalive to a silent peer, in milliseconds of the poller.
     keepalive_due_ms: u64,
     /// A keepalive is staged or in flight.
     keepalive_out: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Trunk {
 }
 
 impl Trunk {
-    /// The credits of each of its lanes, for whoever counts them.
+    /// The credits of each of its lanes, for a count.
     pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
         let peer = self.peer.address();
@@ -121,7 +121,7 @@ impl Trunk {
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
-            // The first keepalive is due at once: a QP waits longer for its first answer than for later ones, and a
+            // The first keepalive is sent at once: a QP waits longer for its first answer than for later ones, and a
             // peer that dies before it has sent anything must not be noticed later than others.
             keepalive_due_ms: res.time.now_ms(),
             keepalive_out: false,
@@ -139,17 +139,17 @@ impl Trunk {
         self.number
     }
 
-    /// Whether messages may be sent: it takes what has waited for the session, and all that follows.
+    /// Returns true if messages may be sent: it takes what has waited for the session, and all that follows.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether the peer's settings have come since [`Trunk::is_open`] was `false`.
+    /// Returns true if the peer's settings have come since [`Trunk::is_open`] was `false`.
     pub(crate) fn is_newly_open(&self) -> bool {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
 
-    /// What has waited for the session is queued from now on.
+    /// Opens the trunk: messages that waited for the session are queued from now on.
     pub(crate) fn open(&mut self) {
         self.is_open = true;
     }
@@ -164,7 +164,7 @@ impl Trunk {
         self.lanes.iter().find_map(|lane| lane.heard)
     }
 
-    /// What the peer makes us hold.
+    /// Counts the resources that the peer holds.
     pub(crate) fn count(&self, counted: &mut Counted) {
         for lane in &self.lanes {
             counted.queued(self.peer, lane.waiting());
@@ -173,7 +173,7 @@ impl Trunk {
         counted.announced(self.peer, self.sinks.len());
     }
 
-    /// Whether nothing waits and nothing is under way.
+    /// Returns true if nothing waits and nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.pipeline.is_empty()
             && self.sources.is_empty()
@@ -181,7 +181,7 @@ impl Trunk {
             && self.lanes.iter().all(Lane::is_empty)
     }
 
-    /// Whether bytes of large messages are on their way in or out.
+    /// Returns true if bytes of large messages are on their way in or out.
     pub(crate) fn is_transferring(&self) -> bool {
         self.sinks.is_reading() || !self.sources.is_empty()
     }

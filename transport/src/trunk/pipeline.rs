@@ -5,7 +5,7 @@
 //! one queue, whose places are the work request numbers. The trunk decides what is staged and what a completion means.
 //!
 //! A message that is staged while an earlier frame of its lane is staged still joins that, which becomes a bundle. The frame
-//! keeps what its sender needs to be told of; it has no work request of its own.
+//! keeps what its sender needs to be told of; it has no work request.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -33,7 +33,7 @@ const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
 /// Most lists of joined messages that are kept for later bundles.
 const SPARE: usize = 32;
 
-/// What a work request is for.
+/// Purpose of a work request.
 #[derive(Debug)]
 pub(super) enum Record {
     /// A whole message.
@@ -54,7 +54,7 @@ pub(super) enum Record {
     Nothing,
 }
 
-/// Where the bytes of a staged frame are.
+/// Location of a staged frame's bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     /// In a send slot.
@@ -68,7 +68,7 @@ pub(super) enum Place {
 pub(super) struct Frame {
     lane: usize,
     place: Place,
-    /// Where in its place the frame begins, or the first message. With room for a header before it, others may join it.
+    /// Start of the frame, or of the first message, in its place. With room for a header before it, others may join it.
     begin: usize,
     /// Bytes of all its messages.
     bytes: usize,
@@ -82,7 +82,7 @@ pub(super) struct Frame {
     is_told: bool,
     /// The messages that have joined the first one.
     joined: Vec<Joined>,
-    /// How many of all were given up since.
+    /// Number of messages given up since.
     given_up: usize,
 }
 
@@ -92,13 +92,13 @@ pub(super) struct Joined {
     receipt: Receipt,
     /// After this it is not posted.
     deadline: Time,
-    /// Where it begins.
+    /// Start of the message.
     begin: usize,
     /// Its header has a time left.
     has_time_left: bool,
 }
 
-/// What leaves as a frame, or joins one.
+/// An outgoing frame, or a message bundled into one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
     /// They follow each other.
@@ -122,12 +122,12 @@ pub(super) struct Joining<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Of a frame that is the transport's own.
+    /// Creates a control frame.
     pub(super) fn own(parts: &'a [&'a [u8]]) -> Self {
         Self { parts, deadline: None, has_time_left: false }
     }
 
-    /// Whether its header has the time left as of this moment, or none.
+    /// Returns true if its header has the time left as of this moment, or none.
     fn is_as_of(&self, now: Time) -> bool {
         let header = self.parts.first().copied().unwrap_or_default();
         !self.has_time_left || has_time(header, self.deadline, now)
@@ -161,13 +161,13 @@ enum What {
     Keepalive(SrqNumber),
 }
 
-/// What the device is done with.
+/// Work that the device has completed.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) record: Record,
     /// The messages in the bundle, but for the first one; return the list to [`Pipeline::rest`].
     pub(super) joined: Vec<Joined>,
-    /// Whether somebody is told when one of them is delivered.
+    /// True if somebody is told when one of them is delivered.
     pub(super) is_told: bool,
 }
 
@@ -178,9 +178,9 @@ pub(super) struct Pipeline {
     /// The trunk's place in the poller's table, for work request numbers.
     slot: usize,
     max_inline: usize,
-    /// What the device has, then what is staged.
+    /// Work of the device, then staged work.
     work: VecDeque<Work>,
-    /// How much of it the device has.
+    /// Number of items that the device has.
     posted: usize,
     /// The number of the first.
     first: u64,
@@ -225,27 +225,27 @@ impl Pipeline {
         self.slot
     }
 
-    /// Whether one more work request fits the send queue.
+    /// Returns true if one more work request fits the send queue.
     pub(super) fn has_room(&self) -> bool {
         self.work.len() < SEND_QUEUE_DEPTH
     }
 
-    /// Whether the device has nothing of it.
+    /// Returns true if the device has nothing of it.
     pub(super) fn is_idle(&self) -> bool {
         self.posted == 0
     }
 
-    /// Whether nothing is staged either.
+    /// Returns true if nothing is staged either.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
 
-    /// How much the device has of it.
+    /// Returns the number of items that the device has.
     pub(super) fn in_flight(&self) -> usize {
         self.posted
     }
 
-    /// Whether [`Pipeline::stage`] would find room for a frame without payload.
+    /// Returns true if [`Pipeline::stage`] would find room for a frame without payload.
     pub(super) fn can_place_header(&self, sends: &SendRoom) -> bool {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
     }
@@ -390,7 +390,7 @@ impl Pipeline {
         self.settle(res, lanes);
         while self.posted < self.work.len() {
             let end = self.end_of_doorbell();
-            // What follows work that was refused comes back with the trunk.
+            // Work after a refused item comes back with the trunk.
             result = result.and_then(|()| self.post(&res.sends, lanes, end));
             if mutant!(slots_return_before_their_completion) {
                 self.work.range_mut(self.posted..end).for_each(|work| return_early(&mut res.sends, work));
@@ -402,7 +402,7 @@ impl Pipeline {
         result
     }
 
-    /// Where the next doorbell's work ends.
+    /// Returns the end of the next doorbell's work.
     fn end_of_doorbell(&self) -> usize {
         self.work.len().min(self.posted + DOORBELL)
     }
@@ -488,7 +488,7 @@ impl Pipeline {
         SendRequest { wr_id: self.wr_id(at), operation, data, flags, remote_srq }
     }
 
-    /// How much of what the device has was posted up to the work with this number; nothing if the device has no such work.
+    /// Returns the number of items posted up to the work with this number; 0 if the device has no such work.
     pub(super) fn count_up_to(&self, sequence: u64) -> usize {
         let before = sequence.wrapping_sub(self.first) & SEQUENCES;
         usize::try_from(before).ok().filter(|before| *before < self.posted).map_or(0, |before| before + 1)
@@ -549,7 +549,7 @@ pub(super) struct Late {
 }
 
 impl Frame {
-    /// How many messages it was made of; a frame of another kind counts as one.
+    /// Returns the number of its messages; a frame of another kind counts as one.
     fn messages(&self) -> usize {
         1 + self.joined.len()
     }
@@ -559,7 +559,7 @@ impl Frame {
         self.joined.iter().map(|joined| joined.deadline).fold(self.deadline, Time::min)
     }
 
-    /// Takes a message out whose deadline has passed; `record` is that of the first one. Returns where it begins.
+    /// Takes a message out whose deadline has passed; `record` belongs to the first one. Returns where it begins.
     fn take_late(&mut self, now: Time, record: &mut Record) -> Option<(usize, Record)> {
         self.given_up += 1;
         if self.deadline <= now {
@@ -573,7 +573,7 @@ impl Frame {
         Some((late.begin, Record::Message(receipt)))
     }
 
-    /// Where its messages with a time left begin, and their deadlines.
+    /// Returns the starts of its messages with a time left, and their deadlines.
     fn times_left(&self) -> impl Iterator<Item = (usize, Option<Time>)> {
         let first = (self.begin, self.deadline, self.has_time_left);
         let joined = self.joined.iter().map(|joined| (joined.begin, joined.deadline, joined.has_time_left));
@@ -585,7 +585,7 @@ impl Frame {
 }
 
 impl Joined {
-    /// By what, and whether, its sender is told of its outcome.
+    /// Returns the receipt of its sender, if it gets one.
     pub(super) fn receipt(&self) -> Receipt {
         self.receipt
     }
@@ -624,7 +624,7 @@ impl What {
     }
 }
 
-/// Whether a header has this time left.
+/// Returns true if a header has this time left.
 #[inline]
 fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
     header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])

@@ -1,6 +1,6 @@
 //! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
 //!
-//! Whoever adds a message has charged its peer with it ([`Shares::queue`]), and so has whoever takes one out to
+//! The caller that adds a message has charged its peer with it ([`Shares::queue`]), and so has the one that takes it out to
 //! discharge the peer; those that fail here are discharged here.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Towa
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
 
-/// An empty queue keeps room for so many messages.
+/// Messages that an empty queue keeps room for.
 const KEPT: usize = 1024;
 /// Heads with room for more bytes are freed.
 const KEPT_HEAD_BYTES: usize = 1024;
@@ -29,7 +29,7 @@ pub(crate) struct Outbound {
     pub(super) body: Body,
     pub(super) deadline: Option<Time>,
     pub(super) ordered: bool,
-    /// Of a large message: what the peer will READ.
+    /// Copy that the peer will READ, of a large message.
     pub(super) copying: Option<Box<Copying>>,
     connect: Connect,
 }
@@ -90,12 +90,12 @@ impl<'a> Cancelling<'a> {
         self.cancelled
     }
 
-    /// Whether all were found.
+    /// Returns true if all were found.
     fn is_done(&self) -> bool {
         self.cancelled.len() == self.tokens.len()
     }
 
-    /// Whether the message with this token is one of them, which is found now.
+    /// Returns true if the message with this token is one of them, which is found now.
     fn take(&mut self, token: Token) -> bool {
         self.tokens.contains(&token) && self.cancelled.insert(token)
     }
@@ -139,12 +139,12 @@ impl MessageQueue {
         self.messages.is_empty()
     }
 
-    /// How many wait.
+    /// Returns the number of messages that wait.
     pub(super) fn count(&self) -> usize {
         self.messages.len()
     }
 
-    /// How many wait, and their bytes.
+    /// Returns the number of messages that wait, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.messages.len(), self.messages.iter().map(Outbound::bytes).sum())
     }
@@ -216,7 +216,7 @@ impl MessageQueue {
         (self.messages, self.earliest) = (waiting, earliest);
     }
 
-    /// Whether any message waits for a session, however many attempts to connect fail.
+    /// Returns true if any message waits for a session, however many attempts to connect fail.
     pub(crate) fn waits(&self) -> bool {
         self.messages.iter().any(|message| message.connect == Connect::Wait)
     }

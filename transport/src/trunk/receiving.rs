@@ -10,11 +10,11 @@ use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
 impl Trunk {
-    /// What every frame from the peer's poller `lane` reports. Returns whether a message in it counts: while the trunk is
+    /// Takes the report in every frame from the peer's poller `lane`. Returns whether a message in it counts: while the trunk is
     /// being taken down its sender may believe that it arrived, if its lane has begun.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(crate) fn hear(
         &mut self,
         res: &mut Resources,
@@ -49,10 +49,10 @@ impl Trunk {
         Ok(true)
     }
 
-    /// What a frame from the peer's poller `lane` holds, if it is no message.
+    /// Takes the contents of a frame from the peer's poller `lane`, unless it is a message.
     ///
     /// # Errors
-    /// How the peer broke the protocol.
+    /// The rule of the protocol that the peer broke.
     pub(crate) fn frame(
         &mut self,
         res: &mut Resources,
@@ -62,7 +62,7 @@ impl Trunk {
     ) -> Result<(), FrameError> {
         let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
         if !self.is_live() {
-            // What follows it may be messages.
+            // Messages may follow it.
             if let (Kind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
                 known.heard = known.heard.or_else(|| Settings::parse(body).ok());
             }
@@ -119,7 +119,7 @@ impl Trunk {
         self.lanes.get(lane).inspect(|lane| lane.counters.count_received());
     }
 
-    /// Where messages of the peer's poller `lane` come from.
+    /// Returns the origin of messages from the peer's poller `lane`.
     pub(crate) fn origin(&self, lane: usize) -> Origin {
         let poller = PollerIndex(u16::try_from(lane).unwrap_or(u16::MAX));
         Origin { peer: self.peer, session: SessionNumber(self.number), poller }

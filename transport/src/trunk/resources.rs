@@ -1,4 +1,4 @@
-//! What all trunks of one poller share: its slots and budgets, credit, time, and the queue to the upper half.
+//! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the upper half.
 //!
 //! The poller owns it and lends it to each trunk that it calls. Each part guards its own state; they are apart
 //! so that a trunk can use one while it holds another.
@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
-/// What the trunks of a poller share.
+/// Resources that the trunks of a poller share.
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) index: PollerIndex,
@@ -112,7 +112,7 @@ impl TurnTime {
         self.now_ms
     }
 
-    /// The time that is so many milliseconds after the poller was made.
+    /// Returns the time at the given milliseconds after the poller was made.
     pub(crate) fn at_ms(self, ms: u64) -> Time {
         self.started + Duration::from_millis(ms)
     }
@@ -127,7 +127,7 @@ pub(crate) struct SendRoom {
 }
 
 impl SendRoom {
-    /// For a CQ that has room for `most` completions of sends.
+    /// Creates the room of a CQ with `most` completions of sends.
     pub(crate) fn new(slots: SendSlots, most: usize) -> Self {
         Self { slots, outstanding: 0, most }
     }
@@ -142,7 +142,7 @@ impl SendRoom {
         self.outstanding
     }
 
-    /// Whether one more work request may be staged.
+    /// Returns true if one more work request may be staged.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < self.most
     }
@@ -204,7 +204,7 @@ pub(crate) struct ReceiveRoom {
 }
 
 impl ReceiveRoom {
-    /// For an SRQ that holds `depth_wr` receives, and has room for `limit_wr`.
+    /// Creates the room of an SRQ that holds `depth_wr` receives, and can hold `limit_wr`.
     pub(crate) fn new(slots: ReceiveSlots, (depth_wr, limit_wr): (u32, u32), low_water: usize) -> Self {
         Self { slots, depth_wr, limit_wr, low_water }
     }
@@ -214,17 +214,17 @@ impl ReceiveRoom {
         (self.slots.posted(), self.depth_wr)
     }
 
-    /// How many receives the SRQ should get to become twice as deep, as far as it has room.
+    /// Returns the receives that would double the depth of the SRQ, as far as it has room.
     pub(crate) fn doubling(&self) -> u32 {
         self.depth_wr.min(self.limit_wr - self.depth_wr)
     }
 
-    /// So many receives were posted in addition.
+    /// Adds posted receives to the depth.
     pub(crate) fn deepen(&mut self, more_wr: u32) {
         self.depth_wr += more_wr;
     }
 
-    /// Whether receives are missing because slots were short.
+    /// Returns true if receives are missing because slots were short.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.slots.is_missing_any()
     }
@@ -271,7 +271,7 @@ pub(crate) enum Event {
     Message(Origin, Message),
     Sent(Token, SendOutcome),
     Peer(PeerKey, PeerEvent),
-    /// The frame that announced a message of so many bytes, for which there was no memory in time.
+    /// The frame that announced a message of the given size, for which there was no memory in time.
     GivenUp(Origin, Message, usize),
 }
 

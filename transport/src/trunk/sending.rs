@@ -107,7 +107,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
-        // What staging marked is posted right here.
+        // Work that staging marked is posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)
     }
@@ -128,7 +128,7 @@ impl Trunk {
         is_staged
     }
 
-    /// Whether [`Trunk::stage_credit`] would find room.
+    /// Returns true if [`Trunk::stage_credit`] would find room.
     pub(super) fn can_stage_credit(&self, res: &Resources, lane: usize) -> bool {
         self.is_live() && self.pipeline.can_place_header(&res.sends) && self.lanes[lane].may_announce_credit()
     }
@@ -187,7 +187,7 @@ impl Trunk {
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
-    /// Whether a message goes by SEND.
+    /// Returns true if a message goes by SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
         bytes <= self.max_frame && bytes <= SLOT_BYTES
     }
@@ -362,7 +362,7 @@ impl Trunk {
         let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
         known.spender.spend(res.time.now_ms());
         known.took(res.time.now_ms());
-        // What follows must not join an earlier one.
+        // Later messages must not join an earlier one.
         known.last = None;
         self.mark(res);
         Some(number)

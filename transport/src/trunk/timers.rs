@@ -1,4 +1,4 @@
-//! What a trunk does because time passed: deadlines, keepalive, credit that is released, and waiting again.
+//! Work of a trunk when time has passed: deadlines, keepalive, credit that is released, and waiting again.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -31,7 +31,7 @@ impl Trunk {
         }
     }
 
-    /// When [`Trunk::timers`] has something to do; what has no timer of its own is looked at again after `retry`.
+    /// When [`Trunk::timers`] has something to do; work without a timer is looked at again after `retry`.
     pub(crate) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         let again = res.time.now() + retry;
         if !self.is_live() {
@@ -46,7 +46,7 @@ impl Trunk {
         of_lanes.chain(own).flatten().min()
     }
 
-    /// What one of the peer's pollers has failed to do for too long.
+    /// Returns the failure of one of the peer's pollers that lasts for too long.
     pub(crate) fn stalled(&self, res: &Resources) -> Option<&'static str> {
         let (now_ms, limit_ms) = (res.time.now_ms(), res.shared.limits.stall_ms);
         let mut lanes = self.lanes.iter().filter(|_| self.is_live());
@@ -72,7 +72,7 @@ impl Trunk {
         }
     }
 
-    /// Whether something waits for a resource that other trunks may release: memory, or room among the
+    /// Returns true if something waits for a resource that other trunks may release: memory, or room among the
     /// poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)

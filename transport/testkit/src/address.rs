@@ -1,5 +1,5 @@
 //! Loopback addresses for tests that run in parallel. Port 4791 is taken once per address, so each test
-//! needs addresses of its own.
+//! needs separate addresses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};

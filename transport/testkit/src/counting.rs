@@ -25,7 +25,7 @@ impl CountingAllocator {
         Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0), most: AtomicUsize::new(0) }
     }
 
-    /// How many allocations and reallocations there have been.
+    /// Returns the number of allocations and reallocations so far.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed)

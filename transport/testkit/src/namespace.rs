@@ -18,7 +18,7 @@ pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same command as root of a new user namespace, with a file system of so many KiB mounted at `directory`, which
+/// The same command as root of a new user namespace, with a file system of the given KiB mounted at `directory`, which
 /// must exist. `None` where the host allows no such namespaces or mounts; the caller must report a skip.
 #[must_use]
 pub fn on_small_file_system(directory: &Path, kib: u32, program: &Command) -> Option<Command> {

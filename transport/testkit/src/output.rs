@@ -1,6 +1,6 @@
 //! Standard output and standard error, without a panic when either is closed or full, and without an error when a reader has closed the pipe.
 //!
-//! For the tools that developers run, such as the simulation: only these write there.
+//! Used by the tools that developers run, such as the simulation: only these write there.
 
 use std::io::{self, Write as _};
 

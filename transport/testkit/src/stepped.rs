@@ -1,4 +1,4 @@
-//! What machines are handed to in place of threads, when a program gives them their turns itself.
+//! Steps machines in place of threads, when a program gives them their turns itself.
 //!
 //! Owns the machines that were asked for and not made yet, and a seeded source of random numbers. A doorbell is
 //! rung at once: what others may do between a push and its ring is for the simulation of whole nodes to try.

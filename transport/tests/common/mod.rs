@@ -1,4 +1,4 @@
-//! What the tests of nodes share: an upper half that a test drives from outside.
+//! Common parts of the nodes' tests: an upper half that a test drives from outside.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A message that begins with this is sent back.
 pub const ECHO: u8 = b'?';
-/// What an echo begins with.
+/// First byte of an echo.
 pub const ANSWER: u8 = b'!';
 /// A message that begins with this is kept by the receiver until `Job::LetGo`.
 pub const KEEP: u8 = b'k';

@@ -24,16 +24,16 @@ const ASKED: u16 = 280;
 struct Crowd {
     node: SocketAddr,
     host: IpAddr,
-    /// Of the dials.
+    /// Channel of the dials.
     channel: Arc<dyn CmChannel>,
-    /// Of the listeners; nobody reads it, so the dial-backs stay undecided.
+    /// Channel of the listeners; nobody reads it, so the dial-backs stay undecided.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
     /// Those that are connecting or connected, by their port.
     dials: HashMap<CmIdNumber, (u16, Arc<dyn CmId>)>,
     /// Each dial's QP.
     qps: HashMap<CmIdNumber, Arc<dyn QueuePair>>,
-    /// What each session sends as soon as it is half-made.
+    /// Frames that each session sends as soon as it is half-made.
     frames: Vec<Vec<u8>>,
     device: Arc<SoftDevice>,
 }
@@ -149,7 +149,7 @@ fn frame(kind: u8, entries: usize) -> Vec<u8> {
 fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
     const CREDIT: u8 = 1;
     const SETTINGS: u8 = 3;
-    // What a peer may send before it hears of us, and what it may not.
+    // Frames that a peer may send before it hears of us, and frames that it may not.
     for frames in [vec![frame(SETTINGS, 8)], [vec![frame(SETTINGS, 8)], vec![frame(CREDIT, 0); 7]].concat()] {
         let node = TestNode::start(over_udp().srq_depth(DEPTH), 1);
         let mut honest = TestNode::start(over_udp(), 1);

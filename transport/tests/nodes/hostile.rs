@@ -21,7 +21,7 @@ use trunkline_verbs::{
 };
 
 const EPOCH: u64 = 0x1234;
-/// Where credit positions begin, and the base credit beyond it.
+/// Start of credit positions, and the base credit beyond it.
 const GRANT: u16 = u16::MAX - 999 + 1;
 
 /// Receives of the peer, and their length.
@@ -45,11 +45,11 @@ struct RawPeer {
     ini: Arc<dyn QueuePair>,
     ids: Vec<Arc<dyn CmId>>,
     node_srq: SrqNumber,
-    /// Of the node.
+    /// Pollers of the node.
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
-    /// What the node granted, how many messages used credit, and how many sends are under way.
+    /// Credit that the node granted, messages that used credit, and sends under way.
     granted: Cell<u16>,
     used: Cell<u16>,
     sending: Cell<u32>,
@@ -350,7 +350,7 @@ fn frame(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What the peer takes: messages, frames and announced messages.
+/// Returns the peer's settings: messages, frames and announced messages.
 fn settings() -> Vec<u8> {
     let mut out = vec![1, 0, 8, 0];
     out.extend((1u64 << 20).to_le_bytes());
@@ -488,7 +488,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
         let PeerDown::Misbehaved(why) = node.down(*key) else { panic!("not its fault") };
         assert!(why.contains("more frames at once"), "{why}");
     }
-    // Who comes then is not at fault: its message waits until there is room.
+    // A later peer is not at fault: its message waits until there is room.
     let mut client = TestNode::start(over_udp().connections(Connections::Rc), 1);
     let other = client.name(0, node.address);
     client.send_to(0, other, Some(1), &[ECHO], Bytes::from_static(b"are you there"), 1, None);
@@ -496,7 +496,7 @@ fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
     assert_eq!(&client.message().1[..], b"!are you there");
 }
 
-/// What comes through one trunk and claims to be for another poller is judged there like any other.
+/// A frame through one trunk that claims to be for another poller is judged there like any other.
 #[test]
 fn nonsense_for_another_poller_ends_the_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
@@ -524,7 +524,7 @@ fn nonsense_for_another_poller_ends_the_session() {
     assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
 }
 
-/// What a lane does not begin with: the cause names it. Each is sent in place of the peer's settings.
+/// Bytes that a lane does not begin with: the cause names them. Each is sent in place of the peer's settings.
 #[test]
 fn a_lane_begins_with_settings_or_its_session_ends() {
     let mut node = TestNode::start(over_udp(), 1);

@@ -19,7 +19,7 @@ const QUEUED: Limit = Limit { per_peer: 8 << 20, in_all: 32 << 20 };
 const MEMORY: usize = 4 << 20;
 /// Messages of each size: far more than the budgets hold.
 const REPLIES: [(usize, u64); 2] = [(LARGE, 300), (MESSAGE, 2000)];
-/// What else the nodes, their devices and this test may allocate meanwhile.
+/// Other memory that the nodes, their devices and this test may allocate meanwhile.
 const SLACK: usize = 4 << 20;
 /// A batch of jobs is not counted against the node: the test makes them.
 const BATCH: u64 = 64;

@@ -16,7 +16,7 @@ fn every_size_comes_back_over_udp() {
     let mut client = TestNode::start(over_udp(), 1);
     client.echoes(&server, &SIZES);
     let report = client.report();
-    // With the feature rdma-core and on the drop-in libraries a loopback address is that of a NIC.
+    // With the feature rdma-core and on the drop-in libraries a loopback address belongs to a NIC.
     let of = (report.provider, report.link.as_str());
     assert!([("softrdma", "udp"), ("rdma-core", "ethernet")].contains(&of), "{of:?}");
     assert_eq!((report.ini, report.tgt, report.srqs), (1, 1, 1));
@@ -140,7 +140,7 @@ fn a_registered_buffer_is_sent_without_a_copy() {
 #[test]
 fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
     let mut server = TestNode::start(over_udp(), 1);
-    // For the slots of the poller, and for two buffers.
+    // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
     let mut client = TestNode::start(over_udp().provider(ProviderChoice::Soft).device(device), 1);
     let peer = client.connect(0, server.address);
@@ -156,7 +156,7 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
             "{failure:?}"
         );
     }
-    // What needs no registration of its own goes on, through the same session.
+    // Messages that need no registration go on, through the same session.
     for (token, body) in [(3, pattern(10_000, 2)), (4, first.clone())] {
         client.send(0, peer, b"", body.clone(), token);
         assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));

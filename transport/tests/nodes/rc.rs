@@ -81,7 +81,7 @@ fn a_busy_poller_loses_nothing_and_hinders_no_other() {
     assert_eq!(server.report().rnr, 0);
 }
 
-/// What has arrived at a poller for another one reaches that one, although the session has ended
+/// A message that has arrived at a poller for another one reaches that one, although the session has ended
 /// meanwhile: its sender was told that it was delivered.
 #[test]
 fn what_has_arrived_is_handed_on_before_the_session_is_closed() {

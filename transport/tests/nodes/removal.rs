@@ -107,7 +107,7 @@ fn under_load(connections: Connections, client_loses: bool) {
     }
     let found = outcomes(&mut client, &tokens);
 
-    // What was received, besides the first.
+    // Messages received, besides the first.
     let mut received = HashSet::from([u64::from_le_bytes(first.1[1..9].try_into().unwrap())]);
     client_slot.restore();
     server_slot.restore();

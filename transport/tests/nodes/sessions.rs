@@ -58,7 +58,7 @@ fn what_was_delivered_before_a_goodbye_is_not_lost() {
     }
 }
 
-/// How a message failed: with the attempt that it waited for, or at once since the peer is known to be away.
+/// Returns how a message failed: with the attempt that it waited for, or at once since the peer is known to be away.
 fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
     node.wait("failure", |_, event| match event {
         Happened::Sent(of, SendOutcome::Failed(failure)) if *of == token => Some(Ok(*failure)),
@@ -206,7 +206,7 @@ fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
     let peer = client.connect(0, server.address);
     server.job(1, Job::Panic);
     assert_eq!(client.down(peer), PeerDown::Closed);
-    // What is left of the node can be stopped.
+    // The rest of the node can be stopped.
     server.stop();
 }
 
@@ -233,7 +233,7 @@ fn what_cannot_be_is_refused_at_the_start() {
     assert!(matches!(start(many), Err(StartError::BadOption { option: "pollers", .. })));
     let nowhere = over_udp().pinning(Pinning::List(vec![100_000]));
     assert!(matches!(start(nowhere), Err(StartError::BadOption { option: "pinning", .. })));
-    // Whatever NICs there are, this is none of them.
+    // No NIC of the machine has this name.
     let nic = NicOptions { device: Some("no-such-nic".to_owned()), gid_index: None };
     let hardware = NodeOptions::new().provider("require".parse().unwrap()).nic(nic);
     assert!(matches!(start(hardware), Err(StartError::NoHardware(_))));

@@ -1,7 +1,7 @@
 //! Access rights of a memory region or a queue pair.
 
 bitflags::bitflags! {
-    /// What local and remote operations may do with a region, or what a QP allows its peer to do
+    /// Rights of local and remote operations on a region, or rights that a QP grants its peer
     /// (`ibv_access_flags`). Local operations may always read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {

@@ -15,7 +15,7 @@ pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event: the `context` of the CQ that fired. `None` if no event is waiting.
     fn next_event(&self) -> Option<u64>;
 
-    /// Whether the descriptor is readable now. A simulation calls this where a thread would sleep on it.
+    /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }
@@ -24,7 +24,7 @@ pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
     fn forget(&self, context: u64);
 }
 
-/// Whether a descriptor is readable now. A descriptor that cannot be polled counts as readable, so
+/// Returns true if a descriptor is readable now. A descriptor that cannot be polled counts as readable, so
 /// that its owner reads from it and gets the error.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut set = [PollFd::new(fd, PollFlags::POLLIN)];

@@ -33,11 +33,11 @@ use std::sync::Arc;
 /// The namespace of a port number (`rdma_port_space`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortSpace {
-    /// For RC, 0x0106.
+    /// RC, 0x0106.
     Tcp,
-    /// For SIDR, which resolves a QP number and Q_Key without a connection, 0x0111.
+    /// SIDR, which resolves a QP number and Q_Key without a connection, 0x0111.
     Udp,
-    /// For any QP type including XRC, 0x013f (contract J1).
+    /// Any QP type including XRC, 0x013f (contract J1).
     Ib,
 }
 
@@ -56,7 +56,7 @@ impl PortSpace {
     }
 }
 
-/// Which end of a connection an endpoint is.
+/// End of a connection that an endpoint is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointSide {
     /// It initiates the connection.
@@ -200,7 +200,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What happened to an endpoint (`rdma_cm_event_type`).
+/// Events of an endpoint (`rdma_cm_event_type`).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CmEventKind {
@@ -266,7 +266,7 @@ pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event, if one is waiting. The descriptor is readable while events are waiting.
     fn next_event(&self) -> Option<CmEvent>;
 
-    /// Whether the descriptor is readable now. A simulation calls this where a thread would sleep on it.
+    /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }

@@ -35,7 +35,7 @@ pub enum CompletionStatus {
 }
 
 impl CompletionStatus {
-    /// Whether the work request succeeded.
+    /// Returns true if the work request succeeded.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Success
@@ -94,7 +94,7 @@ pub enum CompletionOpcode {
 }
 
 bitflags::bitflags! {
-    /// Which optional fields of a completion are valid.
+    /// Optional fields of a completion that are valid.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct CompletionFlags: u32 {
         /// `immediate` is valid.
@@ -120,6 +120,6 @@ pub struct Completion {
     /// The local QP: the INI for sends, the TGT or RC QP that received the message for receives
     /// (contract G2).
     pub qp_number: QpNumber,
-    /// Which optional fields are valid.
+    /// Optional fields that are valid.
     pub flags: CompletionFlags,
 }

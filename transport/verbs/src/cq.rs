@@ -15,12 +15,12 @@ pub struct CqInit {
     /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
     /// The group of CQs that this one belongs to: those that one thread polls. A software device may give each
-    /// group a part of its own, so that threads which poll different groups do not wait for each other. Any
+    /// group a separate part, so that threads which poll different groups do not wait for each other. Any
     /// thread may poll any CQ all the same. 0 is the group of programs that do not divide their CQs.
     pub group: u32,
 }
 
-/// Which completions raise an event on the channel.
+/// Completions that raise an event on the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notify {
     /// The next completion of any kind.

@@ -11,7 +11,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-/// The lowest descriptor that is no standard stream.
+/// The lowest descriptor beyond the standard streams.
 const LOWEST: RawFd = 3;
 
 /// Placeholders in the numbers of the standard streams that are closed. Dropping it closes them again.

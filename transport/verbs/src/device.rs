@@ -121,7 +121,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a capacity of 0 or above the device's limit.
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 
-    /// Opens an XRC domain: that of the file's inode, or with `None` a new private one
+    /// Opens an XRC domain: the domain of the file's inode, or with `None` a new private one
     /// (contract A1 to A7).
     ///
     /// # Errors
@@ -159,7 +159,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// A descriptor that is readable while asynchronous events are waiting.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
+    /// Returns true if [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
     /// on it.
     fn has_async_event(&self) -> bool {
         is_readable(self.async_event_fd())

@@ -1,4 +1,4 @@
-//! Whether the process was forked.
+//! Detection of forks of the process.
 //!
 //! The child of a `fork` has a copy of everything but the threads. Whatever waits for a thread must find out that it
 //! waits in vain, and must not end what the parent still uses. A [`Process`] is noted when threads are started, and
@@ -7,7 +7,7 @@
 use crate::fork_ffi::generation;
 use std::sync::Once;
 
-/// What callers in the child are told, and the remedy.
+/// Text for callers in the child, with the remedy.
 pub const FORKED: &str = "the process was forked after this node started, and the child has none of the node's threads: \
                           fork first, start the node after";
 

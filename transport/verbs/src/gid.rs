@@ -54,6 +54,6 @@ pub struct GidEntry {
     pub index: u16,
     /// The address.
     pub gid: Gid,
-    /// How packets to it travel.
+    /// Kind of packets to it.
     pub kind: GidKind,
 }

@@ -6,7 +6,7 @@
 //! a limit each check is two system calls. Called before large blocks are allocated, files are mapped and
 //! threads are started. It must never allocate.
 //!
-//! It is no lock: threads that allocate at the same time may together leave less. The limit of a control group is
+//! It does not lock: threads that allocate at the same time may together leave less. The limit of a control group is
 //! not known here; the kernel ends a process that exceeds it.
 
 use crate::heap_ffi;
@@ -103,7 +103,7 @@ impl Limit {
     }
 }
 
-/// Whether so many bytes of private memory can be taken.
+/// Refuses private memory of `bytes` that would not leave [`HEADROOM`].
 ///
 /// # Errors
 /// The limit that does not leave [`HEADROOM`] after them.
@@ -112,7 +112,7 @@ pub fn check(bytes: usize) -> Result<(), NoRoom> {
     Limit::Data.check(bytes)
 }
 
-/// Whether so many bytes of a file can be mapped as shared memory.
+/// Refuses shared memory of `bytes`, mapped from a file, that would not leave [`HEADROOM`].
 ///
 /// # Errors
 /// As [`check`].
@@ -137,7 +137,7 @@ impl From<FileTooLarge> for io::Error {
     }
 }
 
-/// Whether a file may grow to so many bytes. Beyond its limit the kernel does not refuse but ends the process, by
+/// Refuses a file of `bytes` beyond the process's limit. Beyond its limit the kernel does not refuse but ends the process, by
 /// SIGXFSZ.
 ///
 /// # Errors
@@ -148,7 +148,7 @@ pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Whether the process has such a limit.
+/// Returns true if the process has such a limit.
 #[must_use]
 pub fn is_limited() -> bool {
     Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()
@@ -174,7 +174,7 @@ pub fn return_large_blocks() {
     heap_ffi::return_large_blocks();
 }
 
-/// What counts against a limit, in KiB.
+/// Returns the memory that counts against a limit, in KiB.
 fn in_use_kib(limit: Limit) -> Option<u64> {
     let mut bytes = [0; STATUS_BYTES];
     let mut length = 0;

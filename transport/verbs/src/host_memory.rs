@@ -86,7 +86,7 @@ fn of_groups(memory: &mut HostMemory, (mount, path): (PathBuf, &str), limit: &st
     for group in Path::new(path).ancestors().take(MAX_GROUPS) {
         let group = mount.join(group);
         let text = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
-        // `max` is no limit.
+        // `max` means no limit.
         let Some(most) = number(&text(limit)) else { continue };
         // Memory that the kernel cannot take back.
         let statistics = text("memory.stat");

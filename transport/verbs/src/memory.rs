@@ -28,7 +28,7 @@ pub enum MemoryError {
 
 /// Alignment of allocations in bytes.
 const PAGE: usize = 4096;
-/// What allocators align to without being asked, in bytes.
+/// Alignment of allocators without being asked, in bytes.
 const NATURAL: usize = 16;
 
 /// A block of bytes at a fixed address.
@@ -43,7 +43,7 @@ pub struct Memory {
 // SAFETY: the block is plain bytes without thread affinity, and the methods of this type access it
 // by raw copies or atomics only.
 unsafe impl Send for Memory {}
-// SAFETY: shared access is by the copies of `copy`, which may tear but are defined whoever else reads and writes,
+// SAFETY: shared access is by the copies of `copy`, which may tear but are defined whatever other threads read and write,
 // and by atomics.
 // The callers of `slice` and `slice_mut` guarantee exclusion for the range they borrow.
 unsafe impl Sync for Memory {}
@@ -88,7 +88,7 @@ impl Memory {
         self.length
     }
 
-    /// Whether the length is 0.
+    /// Returns true if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -190,7 +190,7 @@ impl Memory {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
-    /// Whether a range is inside the memory.
+    /// Returns true if a range is inside the memory.
     #[must_use]
     pub fn contains(&self, range: &Range<usize>) -> bool {
         range.start <= range.end && range.end <= self.length
@@ -247,7 +247,7 @@ mod tests {
         assert!(!memory.contains(&(0..17)) && !memory.contains(&Range { start: 9, end: 8 }));
     }
 
-    /// For Miri and ThreadSanitizer, which fail it when a copy is a data race.
+    /// Miri and ThreadSanitizer fail it when a copy is a data race.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "threads that race are what is tested")]
     fn threads_may_copy_in_and_out_at_the_same_time() {

@@ -2,7 +2,7 @@
 
 use crate::{Access, Gid, Mtu, Psn, QpNumber, QpState, QpType};
 
-/// How packets reach the peer of a connected QP (`ibv_ah_attr` for RoCE).
+/// Path of packets to the peer of a connected QP (`ibv_ah_attr` for RoCE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressVector {
     /// Index of the local GID.

@@ -1,4 +1,4 @@
-//! How the packets of QPs reach their peers.
+//! Paths of QPs' packets to their peers.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,9 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QpPath {
     /// Its name: `shm` for memory that the peer's process shares, [`QpPath::NONE`] while the device may use nothing else and cannot use
-    /// that, else that of the device's link, such as `udp`.
+    /// that, else the device's link, such as `udp`.
     pub name: &'static str,
-    /// Why it is not shared memory; empty where that is no question.
+    /// Why it is not shared memory; empty where that does not matter.
     pub why: &'static str,
 }
 
@@ -24,6 +24,6 @@ pub struct PeerPath {
     pub address: IpAddr,
     /// The way.
     pub path: QpPath,
-    /// How many QPs.
+    /// Number of QPs.
     pub qps: u32,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The kind of an SRQ.
 #[derive(Debug, Clone)]
 pub enum SrqKind {
-    /// For RC QPs, which name it at creation and use their own CQs.
+    /// An SRQ for RC QPs, which name it at creation and use their own CQs.
     Basic,
     /// Reached by number through any TGT of the domain; completes into its own CQ.
     Xrc {

@@ -103,7 +103,7 @@ impl Clock {
         }
     }
 
-    /// Whether simulated work has been charged since the running machine's turn began. The turn then
+    /// Returns true if simulated work has been charged since the running machine's turn began. The turn then
     /// has to end, because the rest happens at a later time. Always `false` for the system's clock.
     #[must_use]
     pub fn is_charged(&self) -> bool {

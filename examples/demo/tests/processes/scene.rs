@@ -12,7 +12,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Scene {
     root: Folder,
     addresses: [String; 2],
-    /// The client has an address of its own.
+    /// The client has a separate address.
     apart: bool,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn path_text(path: &Path) -> &str {
 /// A running server half.
 pub(crate) struct Server {
     pub(crate) process: Process,
-    /// Where it listens.
+    /// Address that it listens on.
     address: String,
 }
 

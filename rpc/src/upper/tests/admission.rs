@@ -14,7 +14,7 @@ const OTHER: u16 = 18;
 const SHORT: Duration = Duration::from_millis(100);
 const MS: Duration = Duration::from_millis(1);
 
-/// Of a node that may have so many calls under way to one peer, one of them of handlers.
+/// Creates a node that may have `per_peer` calls under way to one peer, one of them by handlers.
 pub(super) fn rig(per_peer: usize) -> Rig {
     let calls = Limit { per_peer, in_all: per_peer.max(100) };
     Rig::with_limits(Limits { calls, ..Limits::default() })

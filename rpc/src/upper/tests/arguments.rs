@@ -17,11 +17,11 @@ use trunkline_transport::{
 const KEEP: &MethodName = &METHODS[4];
 const GREEDY: Origin = peer(1);
 const HONEST: Origin = peer(2);
-/// What is charged for a request of `request` with so many texts lies between these, in bytes.
+/// The charge for a request of `request` with `TEXTS` texts lies between these, in bytes.
 const TEXTS: usize = 4000;
 const CHARGED: std::ops::Range<usize> = 24 * TEXTS - 1024..24 * TEXTS + (20 << 10);
 
-/// A peer on a host of its own.
+/// A peer on a separate host.
 const fn peer(host: u8) -> Origin {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), 1);
     Origin { peer: PeerKey::new(address), session: SessionNumber(1), poller: PollerIndex(0) }
@@ -33,7 +33,7 @@ fn rig() -> Rig {
     Rig::with_limits(Limits { decoded, ..Limits::default() })
 }
 
-/// A request whose arguments are so many empty texts.
+/// A request whose arguments are empty texts.
 fn request(call: u64, texts: usize, one_way: bool) -> Vec<u8> {
     let mut encoded = Vec::new();
     (Coding::<Bincode, _>::of(&vec![String::new(); texts]),).encode(&mut encoded).unwrap();
@@ -59,7 +59,7 @@ fn cancel(call: u64) -> Vec<u8> {
 fn replies(rig: &mut Rig) -> Vec<(Code, Reason, String)> {
     let given = std::mem::take(&mut rig.carrier.given);
     let parts = |bytes: &[u8]| match Header::parse(bytes).unwrap() {
-        // That of a one-way call's method.
+        // The number of a one-way call's method.
         (Header::Number { .. }, _) => None,
         (Header::Reply { code, by: By::Node { reason: Some(reason), ran: false }, .. }, text) => {
             Some((Code::from_number(code), reason, String::from_utf8_lossy(&bytes[text]).into_owned()))
@@ -69,7 +69,7 @@ fn replies(rig: &mut Rig) -> Vec<(Code, Reason, String)> {
     given.iter().filter_map(|given| parts(&given.bytes)).collect()
 }
 
-/// What a peer is charged, after a check that it is what the handlers hold.
+/// Returns the charge of a peer, after a check that it matches what the handlers hold.
 fn charged(rig: &Rig, peer: Origin) -> usize {
     let named = |budget: &BudgetLedger| budget.name == "bytes of decoded arguments";
     let ledger = rig.poller.ledger().budgets.into_iter().find(named).unwrap();

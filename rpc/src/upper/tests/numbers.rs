@@ -11,7 +11,7 @@ fn up(rig: &mut Rig) {
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
 }
 
-/// How the next call of `ECHO` names its method, and the session that it is bound to.
+/// Returns the next call's name for `ECHO`, and the session that it is bound to.
 fn asked(rig: &mut Rig) -> (Asked, Option<SessionNumber>) {
     let _call = call(rig, ECHO);
     let (given, header) = sent(rig).pop().expect("a request");
@@ -140,7 +140,7 @@ fn refusals_carry_the_number_of_a_method_that_there_is() {
     if let Asked::Method(method) = &mut newer.asked {
         method.schema.version += 1;
     }
-    // Of a one-way call a node that drains reports none.
+    // A draining node reports no refusal of a one-way call.
     let one_way = RequestHeader { one_way: true, ..request(HANG_UNHEARD, 4) };
     for header in [request(HANG, 1), one_way, request(&METHODS[8], 2), newer] {
         rig.message(server(), frame(Header::Request(header), &[], &[]));

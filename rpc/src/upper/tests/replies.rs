@@ -11,7 +11,7 @@ use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, PollerIndex, Upper
 const MS: Duration = Duration::from_millis(1);
 const LARGE: usize = 100 << 10;
 
-/// Of a node whose replies to one peer may wait if they have no more bytes, and whose queue has no room for large ones.
+/// Creates a node whose replies to one peer may wait up to `per_peer` bytes, and whose queue has no room for large ones.
 fn rig(per_peer: usize) -> Rig {
     let waiting_replies = Limit { per_peer, in_all: 10 * per_peer };
     let mut rig = Rig::with_limits(Limits { waiting_replies, ..Limits::default() });

@@ -20,7 +20,7 @@ const LARGE: usize = 100 << 10;
 /// A call: whether it is large, its ordered channel, and who makes it.
 type Made = (bool, Option<Turn>, Entry);
 
-/// Makes a call with so many bytes, the first of which are its number.
+/// Makes a call of the given size, whose first bytes are its number.
 fn submit(rig: &mut Rig, number: u32, bytes: usize, entry: Entry, order: Option<Turn>) -> Getter<Outcome> {
     let mut body = vec![0; bytes];
     body[..4].copy_from_slice(&number.to_le_bytes());

@@ -38,7 +38,7 @@ fn feature(attributes: &[Attribute]) -> Option<String> {
 }
 
 struct Entry {
-    /// Which other crate defines it, if one does.
+    /// The other crate that defines it, if one does.
     origin: String,
     items: Vec<Item>,
 }
@@ -137,7 +137,7 @@ impl Walk<'_> {
         own.into_iter().chain(traits.into_values()).collect()
     }
 
-    /// Whether an `impl` that is written in `place` is one of the type `name` of `module`.
+    /// Returns true if an `impl` that is written in `place` is one of the type `name` of `module`.
     fn is_for(&self, implementation: &ItemImpl, place: &[String], module: &ModulePath, name: &str) -> bool {
         let Type::Path(of) = &*implementation.self_ty else { return false };
         let path: Vec<String> = of.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -147,7 +147,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a trait belongs to the project but cannot be named by users.
+    /// Returns true if a trait belongs to the project but cannot be named by users.
     fn is_private(&self, path: &syn::Path, place: &[String]) -> bool {
         let path: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         matches!(self.sources.resolve(place, &path), Target::Item(_, item) if !visibility_of(item).is_some_and(is_public))

@@ -198,7 +198,7 @@ pub(crate) fn imports(tree: &UseTree) -> Vec<Import> {
     found
 }
 
-/// Whether an item exists in tests only.
+/// Returns true if an item exists in tests only.
 pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",

@@ -103,7 +103,7 @@ fn who_dials_with_another_version_is_told_ours_at_once() {
         ..QpInit::new(QpType::XrcIni)
     };
     id.attach(device.create_qp(ini).unwrap()).unwrap();
-    // What never changes: the magic number and the versions. The rest is that version's own affair.
+    // Fixed parts: the magic number and the versions. The rest depends on the version.
     let mut private_data = b"TRNK\x06".to_vec();
     private_data.resize(56, 0xa5);
     private_data[37] = 5;

@@ -91,7 +91,7 @@ fn refusal(node: &Node, server: SocketAddr, connect: Connect) -> Status {
 
 /// Calls of the node that does not know the setting, all of which are refused by its number.
 fn all_are_refused(node: &Node, server: SocketAddr) {
-    // So long that several attempts to connect come due.
+    // Long enough for several attempts to connect.
     let begun = Instant::now();
     let mut calls = 0;
     while begun.elapsed() < Duration::from_secs(2) || calls < 20 {

@@ -16,7 +16,7 @@ use trunkline_verbs::{
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 /// Three neighbours; they begin and end inside of pages.
 const PARTS: [Range<usize>; 3] = [700..5000, 5000..9001, 9001..9002];
-/// Where a READ puts what it got.
+/// Offset at which a READ puts its result.
 const INTO: usize = 64 << 10;
 
 pub(super) fn r11(lab: &Lab) -> Verdict {
@@ -55,7 +55,7 @@ pub(super) fn r11(lab: &Lab) -> Verdict {
     refused("a range that begins beyond the memory", register(lab, length + 1..length + 2), EINVAL)
 }
 
-/// Registers a part of the far side's memory at an address that is not that of this process.
+/// Registers a part of the far side's memory at an address other than this process's.
 fn register(lab: &Lab, range: Range<usize>) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
     let memory = &lab.far.memory;
     let start =
@@ -67,7 +67,7 @@ fn is_refused(what: &str, status: Status) -> Verdict {
     check(status == Status::RemoteAccessError, || format!("a READ of {what} ended with {status:?}"))
 }
 
-/// READs with the key of a region, by a connection of its own; returns how that ends.
+/// READs with the key of a region, by a separate connection; returns how that ends.
 fn read(lab: &Lab, region: &Arc<dyn MemoryRegion>, address: IoAddress, length: u32) -> Verdict<Status> {
     let pair = Pair::new(lab, &Terms::default())?;
     let from = SendOperation::RdmaRead(RemoteAddress { address, rkey: region.rkey() });

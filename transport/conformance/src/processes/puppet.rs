@@ -24,7 +24,7 @@ use trunkline_verbs::{
 pub(super) const ANSWER: &str = "@puppet ";
 /// The bound for a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(30);
-/// How long to wait for an event that must not happen.
+/// Time to wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(60);
 
 /// Executes commands on a device until the input ends.

@@ -1,7 +1,7 @@
 //! A fatal NAK as the very first packet from a responder.
 //!
 //! The QPs are connected by hand, with the numbers exchanged over TCP: a connection manager would have sent packets
-//! of its own before. The requester's first request has a wrong rkey, so the first RoCE packet that its device ever
+//! before. The requester's first request has a wrong rkey, so the first RoCE packet that its device ever
 //! receives from that address is the NAK, which is sent only once. It has to end the request with its own
 //! status; a device that drops it retries until it gives up.
 
@@ -26,7 +26,7 @@ const ACK_TIMEOUT: u8 = 15;
 const RETRIES: u8 = 6;
 /// Time limit of each step over TCP: the other end may be an emulated machine.
 const BOUND: Duration = Duration::from_secs(30);
-/// What the responder writes when its QP is connected.
+/// Output of the responder when its QP is connected.
 const CONNECTED: &str = "connected";
 
 /// One QP with its memory.

@@ -227,7 +227,7 @@ impl Link {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
 
-    /// Whether `INLINE` bytes can be sent inline.
+    /// Returns true if `INLINE` bytes can be sent inline.
     pub(super) fn has_inline(&self) -> bool {
         self.qp.capacities().max_inline_data as usize >= INLINE
     }
@@ -426,7 +426,7 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Closes this end: moves the QP to ERR and waits until each of its own receives is flushed.
+    /// Closes this end: moves the QP to ERR and waits until all of the receives posted here are flushed.
     pub(super) fn close(mut self) -> Verdict {
         // Answers the peer's DREQ if there was one; otherwise this is refused, which does not matter.
         let _ = self.id.disconnect();

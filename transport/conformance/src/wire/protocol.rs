@@ -125,7 +125,7 @@ const VERBS: [Verb; 13] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ControlMessage {
     pub(super) verb: Verb,
-    /// How the bytes are sent.
+    /// Send mode of the bytes.
     pub(super) manner: Manner,
     pub(super) count: u16,
     pub(super) size: u32,
@@ -136,7 +136,7 @@ pub(super) struct ControlMessage {
     pub(super) value: u64,
 }
 
-/// How the bytes of messages are sent.
+/// Send mode of the bytes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Manner {
     /// From registered memory.

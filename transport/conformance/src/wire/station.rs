@@ -14,7 +14,7 @@ use trunkline_verbs::{
     ProtectionDomain, QpType,
 };
 
-/// How long the peer may be silent. It may be an emulated machine on a loaded host, reached by a link with loss.
+/// Time for which the peer may be silent. It may be an emulated machine on a loaded host, reached by a link with loss.
 const BOUND: Duration = Duration::from_secs(30);
 /// Number of polls without a result before a wait sleeps between polls.
 const LOOKS: u32 = 200;

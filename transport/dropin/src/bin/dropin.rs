@@ -1,7 +1,7 @@
 //! `cargo dropin`: builds `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
 //!
 //! The C compiler links the static library of this crate with the version script of each shared
-//! library; rustc cannot, since it passes a version script of its own and the linker takes only one. All
+//! library; rustc cannot, since it passes its own version script and the linker takes only one. All
 //! code is in `libibverbs.so.1`, so that both libraries share one device; `librdmacm.so.1` contains a
 //! jump for each symbol. `--library FILE` links a static library that is built already.
 #![forbid(unsafe_code)]

@@ -78,7 +78,7 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Copies a field out of the structure.
     pub(crate) fn get<F: Copy>(self, field: Field<C, F>) -> F {
         // SAFETY: the structure is alive by the constructor's contract and has an `F` there by
-        // `Field`'s. Whoever else writes it meanwhile breaks a rule of the function's manual page.
+        // `Field`'s. Another thread that writes it meanwhile breaks a rule of the function's manual page.
         unsafe { self.structure.byte_add(field.offset).cast::<F>().read_volatile() }
     }
 
@@ -117,7 +117,7 @@ impl<C: Structure> Deref for Handle<'_, C> {
     }
 }
 
-/// Moves an object to memory of its own, where the program can hold a pointer to its structure. The
+/// Moves an object to separate memory, where the program can hold a pointer to its structure. The
 /// handle is good until [`Handle::release`].
 pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
     let structure = NonNull::from(Box::leak(Box::new(object))).cast::<C>();

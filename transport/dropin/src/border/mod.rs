@@ -10,7 +10,7 @@
 //! | `lent` | memory that the program lends for the length of a call: [`In`], [`InOut`], [`Out`] |
 //! | `handle` | objects of this library that programs hold pointers to: [`Handle`] |
 //!
-//! What the program owes is in the manual page of the function. Where that does not allow null, null
+//! The manual page of each function states the program's duties. Where that does not allow null, null
 //! is refused with `EINVAL`; no other pointer can be checked.
 
 mod handle;

@@ -1,4 +1,4 @@
-//! How an exported function returns: an error number, a value or an object, and never a panic.
+//! Results of exported functions: an error number, a value or an object, and never a panic.
 //!
 //! Every exported function runs its body through one of the functions here. A panic is a bug of
 //! this library; the program gets `EIO` for it instead of undefined behaviour.
@@ -50,7 +50,7 @@ pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// For functions that return 0 or a positive error number.
+/// Runs a function that returns 0 or a positive error number.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(Err(Errno::EIO), body) {
         Ok(()) => 0,
@@ -61,7 +61,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// For functions that return a value, or -1 and set `errno`.
+/// Runs a function that returns a value, or -1 and sets `errno`.
 pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();
@@ -69,7 +69,7 @@ pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For functions that return an object, or NULL and set `errno`.
+/// Runs a function that returns an object, or NULL and sets `errno`.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();

@@ -1,4 +1,4 @@
-//! What an id's C structure shows of its addresses and of the path to its peer.
+//! Addresses of an id, and of the path to its peer, in its C structure.
 
 use super::fields::{DESTINATION, GIDS, Id, PATH, PATH_COUNT, PD, PORT, SOURCE, VERBS};
 use super::host::host;
@@ -70,7 +70,7 @@ fn active_mtu() -> u8 {
     port.map_or(3, |port| port.active_mtu.code())
 }
 
-/// Whether an id that is bound to this address has no device. A kernel assigns none to ids at loopback
+/// Returns true if an id that is bound to this address has no device. A kernel assigns none to ids at loopback
 /// addresses. Here localhost is an address of the device like any other, unless the user listed the
 /// device's addresses without it. It matters to libfabric, whose servers advertise localhost if their id
 /// has a device there, and the device's own address otherwise.

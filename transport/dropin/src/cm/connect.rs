@@ -220,7 +220,7 @@ unsafe fn reject(
     private_data: *const c_void,
     length: u8,
 ) -> Result<c_int, Errno> {
-    // SAFETY: this function's contract is that of `rdma_reject`.
+    // SAFETY: this function's contract is the contract of `rdma_reject`.
     let (id, data) = unsafe { (Handle::new(id)?, self::private_data(private_data, length)?) };
     id.endpoint.reject_for(reason, &data)?;
     Ok(0)

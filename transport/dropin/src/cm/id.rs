@@ -2,7 +2,7 @@
 //!
 //! An id's object begins with its C structure. Its endpoint is made together with it; the device, the
 //! addresses and the protection domain in the C structure are filled in once they are known. A
-//! *synchronous* id has a channel of its own, and each call on it waits for its outcome.
+//! *synchronous* id has a separate channel, and each call on it waits for its outcome.
 
 use super::channel::{Channel, ChannelObject};
 use super::fields::{CHANNEL, Id, QP_TYPE};
@@ -35,12 +35,12 @@ unsafe impl Structure for rdma_cm_id {
     type Object = IdObject;
 }
 
-/// What the library remembers of an id, in addition to its C structure.
+/// The library's record of an id, in addition to its C structure.
 #[derive(Default)]
 pub(super) struct Facts {
     /// The numbers of READs and atomics that the peer accepts at once, and that it issues at once.
     pub(super) offered: (u8, u8),
-    /// For a listener made by `rdma_create_ep`: the attributes of its connections' QPs.
+    /// Attributes of the QPs of a listener's connections, if `rdma_create_ep` made it.
     pub(super) template: Option<ibv_qp_init_attr>,
     /// Bringing the QP up failed, which was the program's last event of the connection.
     pub(super) has_failed: bool,
@@ -55,7 +55,7 @@ pub(super) struct Facts {
     pub(super) is_disconnected: bool,
     /// The vendor number and the options of `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),
-    /// What `route.path_rec` points to.
+    /// Target of `route.path_rec`.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
@@ -150,12 +150,12 @@ pub(super) fn hand_out_id<'a>(
 }
 
 impl Id<'_> {
-    /// Whether calls on the id wait for their outcome.
+    /// Returns true if calls on the id wait for their outcome.
     pub(super) fn is_synchronous(self) -> bool {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Whether the id is of port space UDP: it asks for QPs and names them, and connects nothing.
+    /// Returns true if the id is of port space UDP: it asks for QPs and names them, and connects nothing.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }

@@ -8,7 +8,7 @@ use crate::border::{Errno, Handle, value};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-/// `rdma_migrate_id(3)`: without a channel the id gets one of its own and becomes synchronous. Waits
+/// `rdma_migrate_id(3)`: without a channel the id gets a separate one and becomes synchronous. Waits
 /// until the program has acknowledged the events that the id had at its old channel.
 ///
 /// # Safety

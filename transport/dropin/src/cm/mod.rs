@@ -1,4 +1,4 @@
-//! What librdmacm exports, over the connection traits of `trunkline_verbs`.
+//! Exports of librdmacm, over the connection traits of `trunkline_verbs`.
 //!
 //! | part | files |
 //! |---|---|

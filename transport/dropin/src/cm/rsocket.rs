@@ -77,7 +77,7 @@ fn no_place() -> usize {
 /// As `poll`.
 #[unsafe(export_name = "trunkline_rpoll")]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: this function's contract is that of `poll`, and the program keeps it.
+    // SAFETY: this function's contract is the contract of `poll`, and the program keeps it.
     guarded(-1, || unsafe { libc::poll(fds, count, timeout) })
 }
 
@@ -93,6 +93,6 @@ pub unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: this function's contract is that of `select`, and the program keeps it.
+    // SAFETY: this function's contract is the contract of `select`, and the program keeps it.
     guarded(-1, || unsafe { libc::select(count, read, write, except, timeout) })
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns nothing: each context keeps the process's registrations in a [`trunkline_verbs::legacy::LegacyXrc`].
 //! C programs that were written for the older interface call these functions; the library exports them
-//! under a symbol version of its own. A domain of the older interface is an `ibv_xrcd`.
+//! under a separate symbol version. A domain of the older interface is an `ibv_xrcd`.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the header is the contract")]
 
 use crate::abi::*;
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     })
 }
 
-/// The initial attributes of a receive QP, which has no queues of its own.
+/// The initial attributes of a receive QP, which has no queues.
 const RECEIVE_QP: ibv_qp_init_attr = ibv_qp_init_attr {
     qp_context: null_mut(),
     send_cq: null_mut(),

@@ -21,7 +21,7 @@ unsafe impl Send for Known {}
 // SAFETY: neither C nor this library writes it after its creation, so shared reads do not race.
 unsafe impl Sync for Known {}
 
-/// What `verbs_device.ops` points to. Providers' libraries compare the address with that of their
+/// Target of `verbs_device.ops`. Providers' libraries compare the address with their
 /// own table and do not read it.
 static PROVIDER_OPS: [usize; 32] = [0; 32];
 
@@ -62,13 +62,13 @@ fn known() -> Result<&'static Known, Errno> {
 /// The process's one device, as C holds it.
 ///
 /// # Errors
-/// What the provider returned for its list of devices.
+/// The error that the provider returned for its list of devices.
 pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     let known = known()?;
     Ok((&raw const known.device.device).cast_mut())
 }
 
-/// Whether there is a device now: it may have been removed.
+/// Returns true if there is a device now: it may have been removed.
 fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }

@@ -44,7 +44,7 @@ impl EventCount {
     }
 }
 
-/// What an event is about, as its context names it.
+/// Subject of an event, as its context names it.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),
@@ -146,7 +146,7 @@ struct Tables {
     by_subject: HashMap<AsyncSubject, Listeners>,
 }
 
-/// Which contexts and objects get which events.
+/// Subscriptions of contexts and objects to events.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     tables: Mutex<Tables>,

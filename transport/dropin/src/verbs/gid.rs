@@ -76,7 +76,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// What `ibv_query_gid_ex(3)` calls: 0 or a positive error number.
+/// Serves `ibv_query_gid_ex(3)`: returns 0 or a positive error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// What `ibv_query_gid_table(3)` calls: the number of entries, or a negative error number.
+/// Serves `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,

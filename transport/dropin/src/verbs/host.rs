@@ -36,7 +36,7 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Programs print errno at best, which does not help the user. Whoever removed the device
+            // Programs print errno at best, which does not help the user. The user who removed the device
             // knows the reason.
             if !matches!(error, OpenError::Removed) {
                 eprintln!("trunkline0: cannot open the device: {error}");

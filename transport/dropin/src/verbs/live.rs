@@ -1,4 +1,4 @@
-//! What was made in a context and is not destroyed yet.
+//! Objects that were made in a context and are not destroyed yet.
 //!
 //! Each context owns one [`Live`]; the functions that make and destroy objects keep it up to date,
 //! and `ibv_close_device` destroys what is left (contract A14). The C structures of such objects

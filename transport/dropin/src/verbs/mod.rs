@@ -1,4 +1,4 @@
-//! What libibverbs exports, over the traits of `trunkline_verbs`.
+//! Exports of libibverbs, over the traits of `trunkline_verbs`.
 //!
 //! | part | files |
 //! |---|---|

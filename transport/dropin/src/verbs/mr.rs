@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     object(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
-/// What the header's `ibv_reg_mr` calls if the access is not a constant or has optional bits.
+/// Serves the header's `ibv_reg_mr` if the access is not a constant or has optional bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,

@@ -27,7 +27,7 @@ pub(crate) struct ContextObject {
     pub(crate) table: UnsafeCell<verbs_context>,
     pub(crate) device: Arc<SoftDevice>,
     pub(crate) events: Arc<ContextEvents>,
-    /// What was made in the context and is not destroyed yet.
+    /// Objects that were made in the context and are not destroyed yet.
     pub(crate) live: Live,
     /// The receive QPs that the process is registered with by the calls of OFED 1.x.
     pub(crate) legacy: LegacyXrc,

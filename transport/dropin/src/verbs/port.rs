@@ -38,7 +38,7 @@ fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno>
     })
 }
 
-/// What the header's `ibv_query_port(3)` calls. `attr_len` is the size in bytes that the program's
+/// Serves the header's `ibv_query_port(3)`. `attr_len` is the size in bytes that the program's
 /// header gives the structure.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,

@@ -89,7 +89,7 @@ pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     Ok(out)
 }
 
-/// What a request asks for.
+/// Returns the operation of a request.
 ///
 /// # Safety
 /// The member of `wr.wr` that belongs to the opcode is initialised.

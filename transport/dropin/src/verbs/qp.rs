@@ -169,7 +169,7 @@ pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// What the C structure of a QP shows, and what its object remembers of the program's attributes.
+/// Fields of a QP's C structure, and the program's attributes that its object remembers.
 struct Fields {
     qp_context: *mut c_void,
     pd: *mut ibv_pd,

@@ -5,7 +5,7 @@ use crate::border::{Errno, Handle, In, Out, OutBytes, status};
 use std::ffi::{c_char, c_int};
 use trunkline_verbs::{Device, DeviceAttributes, DeviceCapabilities};
 
-/// What `fw_ver` shows: the version of this library.
+/// Value of `fw_ver`: the version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The reported limit of protection domains and of address handles, which in truth only memory limits.
 const UNLIMITED: c_int = 1 << 20;

@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use trunkline_verbs::{IoAddress, QpType, RemoteAddress, Rkey, SendFlags, SendOperation, SrqNumber};
 
-/// What the program has asked for since `wr_start`.
+/// Requests of the program since `wr_start`.
 #[derive(Debug, Default)]
 pub(crate) struct Posting {
     batch: Batch,

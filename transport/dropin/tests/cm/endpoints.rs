@@ -58,14 +58,14 @@ fn listening(ip: Ipv4Addr, ps: c_uint, qp_type: c_uint) -> (*mut rdma_cm_id, u16
     }
 }
 
-/// A connecting endpoint at an address of its own.
+/// A connecting endpoint at a separate address.
 fn active(to: Ipv4Addr, port: u16, ps: c_uint, qp_type: c_uint) -> *mut rdma_cm_id {
     let mut own = c_address(address(), 0);
     let mut hints = hints(0, ps, qp_type);
     (hints.ai_src_addr, hints.ai_src_len) =
         ((&raw mut own).cast(), u32::try_from(size_of_val(&own)).unwrap());
     let info = Info::find(to, port, &hints);
-    // The endpoint's type is that of the hints, whatever the attributes name.
+    // The endpoint's type comes from the hints, whatever the attributes name.
     info.endpoint(&mut small(IBV_QPT_RC)).unwrap()
 }
 

@@ -79,7 +79,7 @@ impl Channel {
         unsafe { (*self.0).fd }
     }
 
-    /// Whether an event is waiting or arrives within `timeout`.
+    /// Returns true if an event is waiting or arrives within `timeout`.
     pub(crate) fn is_readable(&self, timeout: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         let milliseconds = c_int::try_from(timeout.as_millis()).unwrap();

@@ -157,7 +157,7 @@ impl Waiter {
         self.result.set(result).unwrap();
     }
 
-    /// Whether the thread sleeps. It can only sleep in the call, since it does nothing else after it has
+    /// Returns true if the thread sleeps. It can only sleep in the call, since it does nothing else after it has
     /// stored its id.
     fn is_asleep(&self) -> bool {
         let stat = format!("/proc/self/task/{}/stat", self.thread.load(Ordering::SeqCst));

@@ -165,7 +165,7 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     let _held = HeldStdio::take()?;
     let mut raw = null_mut();
-    // SAFETY: the result is local; without a channel the id gets one of its own.
+    // SAFETY: the result is local; without a channel the id gets a separate one.
     check(Asked::Create, unsafe { rdma_create_id(null_mut(), &raw mut raw, null_mut(), RDMA_PS_TCP) })?;
     let id = RawId::new(raw).ok_or_else(|| last(Asked::Create))?;
     let local = CAddress::from(SocketAddr::new(address, 0));

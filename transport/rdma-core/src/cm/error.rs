@@ -1,4 +1,4 @@
-//! What an errno of librdmacm means.
+//! Meaning of librdmacm's errnos.
 
 use crate::error::last_errno;
 use std::ffi::c_int;

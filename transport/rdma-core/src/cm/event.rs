@@ -21,7 +21,7 @@ pub(super) struct Copied {
     pub(super) status: c_int,
     /// The connection's parameters; the default if the event has none.
     pub(super) parameters: ConnectParameters,
-    /// Of the full size that the event names.
+    /// Private data of the full size that the event names.
     pub(super) private_data: Vec<u8>,
 }
 

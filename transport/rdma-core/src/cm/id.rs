@@ -22,7 +22,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// How long the kernel resolves an address or a route, in milliseconds; as in `rdma_create_ep`.
+/// Time for which the kernel resolves an address or a route, in milliseconds; as in `rdma_create_ep`.
 pub(super) const RESOLVE_MS: c_int = 2000;
 /// `RDMA_OPTION_ID` and its options.
 const OPTION_ID: c_int = 0;

@@ -26,7 +26,7 @@ pub(crate) struct Manager {
     resolver: Resolver,
 }
 
-/// What endpoints and channels of a device share.
+/// State that endpoints and channels of a device share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) opened: Arc<Opened>,
@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
-    /// It has a descriptor of its own, as a listener of `rdma_create_ep` has.
+    /// It has a separate descriptor, as a listener of `rdma_create_ep` has.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
     /// The program has set its ACK timeout, which `connect` then leaves as it is.
@@ -62,7 +62,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an id is of this device, or of none yet.
+    /// Returns true if an id is of this device, or of none yet.
     ///
     /// # Safety
     /// The id is not destroyed, and nobody else changes it.
@@ -72,7 +72,7 @@ impl Shared {
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Lists an id that reports to `channel`, or to a channel of its own, and numbers it.
+    /// Lists an id that reports to `channel`, or to a separate channel, and numbers it.
     ///
     /// # Safety
     /// The id is not destroyed, and nobody else has it, or the lock was held since it was made.

@@ -16,7 +16,7 @@ use rdma_sys::{rdma_disconnect, rdma_establish};
 use std::sync::Arc;
 use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, QpState, VerbsError};
 
-/// Makes an endpoint of a request. `migrates` is whether the new id has a channel of its own, as an id
+/// Makes an endpoint of a request. `migrates` is whether the new id has a separate channel, as an id
 /// of a synchronous listener has. The caller holds the lock.
 pub(super) fn request(
     shared: &Arc<Shared>,

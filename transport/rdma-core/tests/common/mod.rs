@@ -50,7 +50,7 @@ impl OnHost {
         RdmaCore.open(&self.device)
     }
 
-    /// Whether it is the kernel's soft RoCE, whose deviations are known. Only that driver names the network
+    /// Returns true if it is the kernel's soft RoCE, whose deviations are known. Only that driver names the network
     /// interface that it uses.
     fn is_rxe(&self) -> bool {
         Path::new("/sys/class/infiniband").join(&self.device).join("parent").exists()

@@ -246,7 +246,7 @@ fn endpoints_migrate_with_their_events() {
         assert_kind!(next(&other), near_id, CmEventKind::Established);
         assert_kind!(next(&far), far_id, CmEventKind::Established);
         assert!(near.next_event().is_none());
-        // A listener with a descriptor of its own, at which a request waits.
+        // A listener with a separate descriptor, at which a request waits.
         let (late_id, _late_qp) = lab.request(listener.local_address(), types.0, &near, b"late");
         assert!(lab::wait_readable(&*far, BOUND));
         listener.migrate(&other).unwrap();

@@ -63,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What was published comes out once, in order and whole; what is in the ring fits; a sleeper is woken.
+    /// Published bytes come out once, in order and whole; the contents of the ring fit; a sleeper is woken.
     #[test]
     fn it_is_a_queue(steps in vec(step(), 0..400)) {
         let (sender, receiver) = (Side::default(), Side::default());

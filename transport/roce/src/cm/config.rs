@@ -1,4 +1,4 @@
-//! What a machine is made with: identity, times, limits.
+//! Configuration of a machine: identity, times, limits.
 
 use crate::Permutation;
 
@@ -13,17 +13,17 @@ pub struct CmConfig {
     /// Seed of the first comm id and transaction id. Outside simulations it must be random: the ids of
     /// an earlier run of the process must not be used again soon.
     pub seed: u64,
-    /// How comm ids are numbered.
+    /// Numbering of comm ids.
     pub comm_ids: CommIds,
     /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
     pub first_retry_ns: u64,
     /// The number of transmissions of such a message. A DREQ whose program waits for the outcome is
     /// sent more often, see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
-    /// How long the program may take to accept a request or to confirm a reply, and how long a SIDR
+    /// Time in which the program has to accept a request or to confirm a reply, and for which a SIDR
     /// request is repeated and its answer is kept for repetitions. Nanoseconds.
     pub decision_ns: u64,
-    /// How long a peer may delay us by MRAs, altogether. Nanoseconds.
+    /// Time for which a peer may delay us by MRAs, altogether. Nanoseconds.
     pub patience_ns: u64,
     /// The shortest time in timewait. Nanoseconds.
     pub timewait_min_ns: u64,
@@ -66,7 +66,7 @@ impl CmConfig {
 /// Bits of a comm id's index below the slot.
 const SLOT_SHIFT: u32 = 22;
 
-/// How comm ids are numbered: successive indices, under a key. Where several processes share an address, the top 10
+/// Numbering of comm ids: successive indices, under a key. Where several processes share an address, the top 10
 /// bits of the index are the process's slot, and the key is the same for all of them, so that messages can be
 /// handed on by comm id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,13 +120,13 @@ const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
 
-/// How long the kernel's active side repeats a DREQ: 16 times 6.144 s.
+/// Time for which the kernel's active side repeats a DREQ: 16 times 6.144 s.
 pub(super) const CLOSING_NS: u64 =
     (1 + MAX_CM_RETRIES as u64) * (2 * cm_time_ns(PACKET_LIFE_TIME) + cm_time_ns(RESPONSE_TIMEOUT));
 /// The longest time between two of them.
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
-/// How long the kernel's passive side repeats a DREQ, by two fields of the REQ; no longer than the
+/// Returns the time for which the kernel's passive side repeats a DREQ, by two fields of the REQ; no longer than the
 /// active side, whatever the peer asks for.
 pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);

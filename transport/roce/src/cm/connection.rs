@@ -33,7 +33,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether a peer could make many of these at no cost.
+    /// Returns true if a peer could make many of these at no cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
     }
@@ -80,13 +80,13 @@ pub(super) struct Connection {
     pub(super) reply_private: Vec<u8>,
     /// The program has released it: only the last event is reported.
     pub(super) is_released: bool,
-    /// How long a DREQ is repeated while the program waits for its outcome.
+    /// Time for which a DREQ is repeated while the program waits for its outcome.
     pub(super) closing_ns: u64,
     /// When the timer fires, if it runs.
     pub(super) timer: Option<u64>,
 }
 
-/// How a peer's messages find a connection: the peer's address is part of the key, so that
+/// Key by which a peer's messages find a connection: the peer's address is part of the key, so that
 /// nobody can speak for another host's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RemoteKey<N> {
@@ -104,7 +104,7 @@ impl Connection {
         RemoteKey { address: self.addresses.remote, ca_guid: self.peer.ca_guid, number: self.peer.qpn }
     }
 
-    /// Whether the peer's comm id is known.
+    /// Returns true if the peer's comm id is known.
     pub(super) const fn is_known(&self) -> bool {
         self.remote_id != 0
     }

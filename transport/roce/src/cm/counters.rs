@@ -12,9 +12,9 @@ pub enum CmDrop {
     Unserved,
     /// A field that makes no sense: an id of 0, a QP number of 0 or 1.
     Malformed,
-    /// For an unknown connection.
+    /// The connection is unknown.
     UnknownConnection,
-    /// For a connection of another address, or with the wrong ids.
+    /// The connection belongs to another address, or the ids are wrong.
     WrongPeer,
     /// A DREQ for another QP.
     WrongQp,
@@ -77,13 +77,13 @@ pub struct CmCounters {
 }
 
 impl CmCounters {
-    /// How many were dropped for this cause.
+    /// Returns the number of messages dropped for this cause.
     #[must_use]
     pub const fn dropped(&self, cause: CmDrop) -> u64 {
         self.dropped[cause as usize]
     }
 
-    /// How many were refused, for each reason with its name in metrics; together they are
+    /// Returns the number of refusals, for each reason with its name in metrics; together they are
     /// [`CmDrop::Refused`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));

@@ -17,9 +17,9 @@ pub enum CmError {
         "{got} bytes of private data, but the message has room for {max}; send the rest over the connection"
     )]
     PrivateDataTooLong {
-        /// What was given.
+        /// Given length.
         got: usize,
-        /// What fits.
+        /// Maximum length.
         max: usize,
     },
     /// Another listener has the address and port.

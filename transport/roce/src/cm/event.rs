@@ -13,7 +13,7 @@ pub struct ConnectRequest {
     pub local: SocketAddr,
     /// The peer's address, and the port that its address header names.
     pub remote: SocketAddr,
-    /// What to set on the QP before [`super::CmMachine::accept`].
+    /// Attributes to set on the QP before [`super::CmMachine::accept`].
     pub peer: Peer,
     /// 56 bytes.
     pub private: Vec<u8>,
@@ -40,7 +40,7 @@ pub enum Event {
     ConnectRequest(ConnectionId, Box<ConnectRequest>),
     /// Active side: the peer accepted. Bring the QP to RTS and call `confirm`, or `reject`.
     Reply(ConnectionId, Peer),
-    /// Connected. The private data is that of the REP (196 bytes, active side) or of the RTU
+    /// Connected. The private data comes from the REP (196 bytes, active side) or of the RTU
     /// (224 bytes, passive side; all zero if data came before the RTU).
     Established(ConnectionId, Vec<u8>),
     /// The peer refused, or took its request back; 148 bytes of private data.

@@ -91,7 +91,7 @@ impl Listeners {
         self.by_service.get(&service)?.iter().find(|listener| covers(listener.place, address))
     }
 
-    /// Whether the listener's backlog is full.
+    /// Returns true if the listener's backlog is full.
     pub(super) fn is_full(&self, id: ListenerId) -> bool {
         let service = self.services.get(&id);
         let listeners = service.and_then(|service| self.by_service.get(service)).into_iter().flatten();
@@ -114,7 +114,7 @@ impl Listeners {
     }
 }
 
-/// Whether a listener's address, perhaps restricted to its family, covers `address`.
+/// Returns true if a listener's address, perhaps restricted to its family, covers `address`.
 fn covers((listening, is_family_only): (IpAddr, bool), address: IpAddr) -> bool {
     match listening {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.is_ipv6() || !is_family_only,

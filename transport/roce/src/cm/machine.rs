@@ -141,7 +141,7 @@ impl CmMachine {
         self.table.len() + self.questions.len()
     }
 
-    /// Whether this machine has the comm id, so that messages can be handed on to the right process.
+    /// Returns true if this machine has the comm id, so that messages can be handed on to the right process.
     #[must_use]
     pub fn has_connection(&self, comm_id: u32) -> bool {
         let id = ConnectionId(comm_id);
@@ -206,7 +206,7 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// A free comm id, never 0: that of the next index.
+    /// A free comm id, never 0: from the next index.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);

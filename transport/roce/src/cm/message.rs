@@ -205,7 +205,7 @@ pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     })
 }
 
-/// Where a peer that REJs by [`rej_timeout`] puts its GUID.
+/// Returns the GUID from the place where a peer that REJs by [`rej_timeout`] puts it.
 pub(super) fn guid_of_rej(rej: &Rej) -> Option<u64> {
     let guid = rej.info.first_chunk::<8>().copied().map(u64::from_be_bytes);
     guid.filter(|_| rej.reason == RejectReason::TIMEOUT && rej.info_length >= 8)

@@ -28,7 +28,7 @@
 //! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
 //! So a QP's `sq_psn` is what the peer's REQ or REP announced ([`Peer::send_psn`]) and its
 //! `rq_psn` what this side announced itself. A kernel's captured connection shows it: the active
-//! side's first SEND carries the PSN of the REP, the passive side's that of the REQ.
+//! side's first SEND carries the PSN of the REP, the passive side's the one of the REQ.
 
 #![forbid(unsafe_code)]
 

@@ -47,7 +47,7 @@ pub struct Connect<'a> {
     pub qpn: QpNumber,
     /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
     pub starting_psn: Psn,
-    /// For both directions.
+    /// MTU of both directions.
     pub mtu: Mtu,
     /// READs and atomics that this side serves at once; not sent for XRC.
     pub responder_resources: u8,

@@ -136,7 +136,7 @@ impl CmMachine {
         self.report(Event::ConnectRequest(id, Box::new(request)));
     }
 
-    /// Whether the REQ was seen before; answers it if so (contract rocev2 12.4).
+    /// Returns true if the REQ was seen before; answers it if so (contract rocev2 12.4).
     fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
         let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
         let Some(connection) = self.table.with_remote_id(&key) else { return false };

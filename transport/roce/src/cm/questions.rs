@@ -21,7 +21,7 @@ pub(super) enum Stage {
     Answered(Box<CmMessage>),
 }
 
-/// What identifies a question, so that repetitions of it are recognised.
+/// Identity of a question, so that repetitions of it are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct QuestionKey {
     pub(super) addresses: Addresses,
@@ -163,7 +163,7 @@ impl Questions {
         }
     }
 
-    /// For tests and fuzzing.
+    /// Checks the indices, for tests and fuzzing.
     ///
     /// # Panics
     /// When an index disagrees with the questions.

@@ -44,7 +44,7 @@ impl Table {
         self.connections.get(&id)
     }
 
-    /// For fields that no index covers: not the state, the timer or the peer's ids.
+    /// Returns a connection to change fields that no index covers: not the state, the timer or the peer's ids.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id)
     }
@@ -142,7 +142,7 @@ impl Table {
         self.connections.values().map(|connection| &connection.state)
     }
 
-    /// For tests and fuzzing.
+    /// Checks the indices, for tests and fuzzing.
     ///
     /// # Panics
     /// When an index disagrees with the connections.

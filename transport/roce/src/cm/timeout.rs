@@ -20,7 +20,7 @@ impl CmMachine {
             self.question_due(now, id);
         }
         while let Some((_, id)) = self.table.next_timer().filter(|(at, _)| *at <= now) {
-            // What follows sets the timer again if it needs one.
+            // The code below sets the timer again if it needs one.
             self.table.set_timer(id, None);
             let Some(connection) = self.table.get(id) else { continue };
             match connection.state {

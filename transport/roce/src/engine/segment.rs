@@ -1,4 +1,4 @@
-//! What both halves know about packets of a message: kinds, positions, lengths.
+//! Packets of a message, for both halves: kinds, positions, lengths.
 
 use crate::wire::{Opcode, Operation, Packet, Service};
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
@@ -19,7 +19,7 @@ pub struct Transmit {
     pub retransmission: bool,
 }
 
-/// Whether an opcode is a request, for a responder; else it is an answer, for a requester.
+/// Returns true if an opcode is a request, for a responder; else it is an answer, for a requester.
 #[must_use]
 pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()
@@ -71,7 +71,7 @@ pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
-/// What every packet of a connected QP has in common.
+/// Properties that every packet of a connected QP has in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub(super) service: Service,

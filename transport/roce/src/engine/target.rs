@@ -20,13 +20,13 @@ impl RemoteRange {
     }
 }
 
-/// What a packet requests.
+/// Request of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work<'a> {
     /// Bytes of a message for a posted receive. On `first` the target takes a receive and keeps it
     /// for the message; on `last` it completes it (byte length `offset + payload.len()`).
     Send {
-        /// Where in the message the payload goes.
+        /// Offset of the payload in the message.
         offset: u32,
         /// The bytes.
         payload: &'a [u8],
@@ -43,7 +43,7 @@ pub enum Work<'a> {
     Write {
         /// The message's range.
         range: RemoteRange,
-        /// Where in the range the payload goes.
+        /// Offset of the payload in the range.
         offset: u32,
         /// The bytes.
         payload: &'a [u8],
@@ -90,7 +90,7 @@ pub struct Place<'a> {
     pub srq: Option<SrqNumber>,
     /// The sender requested a solicited event; it counts on the packet that completes a receive.
     pub solicited: bool,
-    /// What to do.
+    /// Work to do.
     pub work: Work<'a>,
 }
 
@@ -114,7 +114,7 @@ pub enum Placement {
     Later,
 }
 
-/// What one packet of a READ's answer brings.
+/// Payload of one packet of a READ's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPiece {
     /// First PSN of the response.

@@ -1,4 +1,4 @@
-//! What the unit tests of both halves share: attributes, packets by hand, memory and targets that
+//! Common parts of both halves' unit tests: attributes, packets by hand, memory and targets that
 //! can be told what to answer.
 
 use super::{LocalFault, LocalMemory, NakCode, Place, Placement, ReadOutcome, ReadPiece, Target, Work};

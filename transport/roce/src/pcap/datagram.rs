@@ -54,7 +54,7 @@ impl<'a> Datagram<'a> {
         Ok(Self { headers, payload })
     }
 
-    /// Whether the source or the destination port is 4791.
+    /// Returns true if the source or the destination port is 4791.
     #[must_use]
     pub const fn is_on_roce_port(&self) -> bool {
         self.headers.source.port() == ROCE_PORT || self.headers.destination.port() == ROCE_PORT

@@ -26,7 +26,7 @@ pub enum PcapError {
     /// A length field exceeds what the reader keeps in memory.
     #[error("byte {offset}: {what} claims {length} bytes, more than {limit}")]
     TooLong {
-        /// Where the structure starts, in bytes from the start of the file.
+        /// Start of the structure, in bytes from the start of the file.
         offset: u64,
         /// The structure.
         what: &'static str,
@@ -38,9 +38,9 @@ pub enum PcapError {
     /// Two lengths contradict each other, or the file breaks a rule of its format.
     #[error("byte {offset}: {what}")]
     Malformed {
-        /// Where the structure starts, in bytes from the start of the file.
+        /// Start of the structure, in bytes from the start of the file.
         offset: u64,
-        /// What is wrong.
+        /// Description of the fault.
         what: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Which datagrams of a capture are RoCE.
+//! Selection of a capture's RoCE datagrams.
 //!
 //! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791.
 //! A datagram without that port counts as RoCE if it parses and its ICRC is right. From then on every
@@ -20,7 +20,7 @@ pub struct RoceFilter {
 }
 
 impl RoceFilter {
-    /// Whether the datagram is RoCE, judging by its content and by the datagrams before it.
+    /// Returns true if the datagram is RoCE, judging by its content and by the datagrams before it.
     pub fn takes(&mut self, datagram: &Datagram<'_>) -> bool {
         let ends = [datagram.headers.source, datagram.headers.destination];
         let known = datagram.is_on_roce_port() || ends.iter().all(|end| self.endpoints.contains(end));

@@ -12,7 +12,7 @@ pub enum Syndrome {
     },
     /// No receive was posted: the requester must send the request again later.
     Rnr {
-        /// How long the requester must wait before that.
+        /// Time that the requester must wait before that.
         timer: RnrTimer,
     },
     /// The request was refused.

@@ -65,7 +65,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Whether the headers are valid and only the payload's length breaks the opcode's rule. A
+    /// Returns true if the headers are valid and only the payload's length breaks the opcode's rule. A
     /// responder that receives such a request in sequence reads its header with
     /// [`super::Bth::parse`] and answers with a NAK for an invalid request (contract rocev2 7.9).
     /// Packets with other errors are dropped silently.

@@ -1,4 +1,4 @@
-//! Which headers each opcode has, and at which offsets (contract rocev2 1.2 to 1.4, 2.2).
+//! Headers of each opcode, and their offsets (contract rocev2 1.2 to 1.4, 2.2).
 //!
 //! Owns every offset of the transport headers. The view and the emitter use them; no other module
 //! may contain such an offset.
@@ -28,7 +28,7 @@ bitflags::bitflags! {
     }
 }
 
-/// How long the payload of an opcode may be, as far as that does not depend on the path MTU.
+/// Length rule of an opcode's payload, as far as it does not depend on the path MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
     /// Empty: READ requests, atomics, acknowledgements.
@@ -72,7 +72,7 @@ impl Headers {
         }
     }
 
-    /// The headers of the set that precede `header`. The order on the wire is that of the bits: in
+    /// The headers of the set that precede `header`. The order on the wire is the order of the bits: in
     /// requests XRCETH or DETH, then RETH or AtomicETH, then immediate or key; in responses AETH,
     /// then AtomicAckETH.
     fn before(self, header: Self) -> Self {
@@ -110,7 +110,7 @@ const fn lengths() -> [u8; 256] {
     lengths
 }
 
-/// What follows a BTH.
+/// Layout of the packet after a BTH.
 type Layout = Option<(Headers, PayloadRule)>;
 
 impl Opcode {

@@ -87,7 +87,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether the MAD is a CM message of the version that we implement.
+    /// Returns true if the MAD is a CM message of the version that we implement.
     #[must_use]
     pub const fn is_cm(&self) -> bool {
         self.base_version == Self::BASE_VERSION

@@ -53,7 +53,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Whether a responder sends it: READ responses and acknowledgements.
+    /// Returns true if a responder sends it: READ responses and acknowledgements.
     #[must_use]
     pub const fn is_response(self) -> bool {
         self.0 >= Self::READ_RESPONSE_FIRST.0 && self.0 <= Self::ATOMIC_ACKNOWLEDGE.0

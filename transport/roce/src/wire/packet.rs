@@ -87,7 +87,7 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::new(udp_payload_without_icrc)?)
     }
 
-    /// Parses a packet that did not come over a network: its payload may be that of several successive
+    /// Parses a packet that did not come over a network: its payload may be the joined payload of several successive
     /// packets of a message, whose first header it has.
     ///
     /// # Errors

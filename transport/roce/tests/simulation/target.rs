@@ -21,7 +21,7 @@ pub(crate) struct Node {
     pub(crate) used: Vec<(usize, Receive)>,
 }
 
-/// A receive queue: an SRQ, or that of one RC QP (number 0).
+/// A receive queue: an SRQ, or the receive queue of one RC QP (number 0).
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) number: SrqNumber,
@@ -217,7 +217,7 @@ impl Checked<'_> {
         Placement::Atomic(old)
     }
 
-    /// Asserts that the payload is the part of the request that is due.
+    /// Asserts that the payload is the next part of the request.
     fn bytes_fit(&self, index: usize, offset: u32, payload: &[u8], last: bool) {
         let op = &self.flow.ops[index];
         let end = offset as usize + payload.len();
@@ -229,7 +229,7 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Whether the range is that of the next request (for a READ, its next piece) and the key is right.
+    /// Returns true if the range belongs to the next request (for a READ, its next piece) and the key is right.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];

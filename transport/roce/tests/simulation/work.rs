@@ -268,7 +268,7 @@ impl Flow {
         }
     }
 
-    /// Whether all requests were posted and have ended.
+    /// Returns true if all requests were posted and have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.source_gone || self.posted == self.ops.len()
     }

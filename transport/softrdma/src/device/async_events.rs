@@ -50,7 +50,7 @@ impl AsyncEvents {
         self.events.pop()
     }
 
-    /// Whether there is an event to take.
+    /// Returns true if there is an event to take.
     pub(super) fn has_event(&self) -> bool {
         self.events.has_event()
     }

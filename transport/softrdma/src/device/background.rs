@@ -27,7 +27,7 @@ use trunkline_rings::handover::Duty;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// How long after the last poll the background machine takes over.
+/// Time after the last poll at which the background machine takes over.
 const TICK: Duration = Duration::from_millis(1);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);
@@ -60,7 +60,7 @@ impl Background {
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
 
-    /// Whether it is that shard's.
+    /// Returns true if it is that shard's.
     pub(super) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
         Arc::ptr_eq(&self.lock, lock)
     }
@@ -93,7 +93,7 @@ struct ShardMachine {
     listens: bool,
 }
 
-/// Where the machine is in its cycle.
+/// Step of the machine's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// It finds out whose the work is.
@@ -106,7 +106,7 @@ enum Step {
     Sleep,
 }
 
-/// What it sleeps on.
+/// Sleep mode.
 enum Rest {
     Descriptors(Descriptors),
     /// In a simulation.
@@ -193,7 +193,7 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Whether it was left asleep: in a tick although the duty is its own, until a time later than
+    /// Returns true if it was left asleep: in a tick although the duty is its own, until a time later than
     /// the shard's next deadline, or although another shard has handed something over.
     fn is_due(&self) -> bool {
         match self.step {

@@ -1,7 +1,7 @@
 //! The card: control and the shards of a device, and who works on which of them when.
 //!
 //! Owns control under its lock, the shards each under its word, and the order in which they are taken: control
-//! first, then the first shard, then any other. Whoever works on a shard waits for nobody, and tries
+//! first, then the first shard, then any other. A thread at work on a shard waits for nobody, and tries
 //! control's lock only, with no shard taken. A thread that polls, posts or connects does the work itself;
 //! background machines do when nobody polls.
 #![forbid(unsafe_code)]
@@ -43,7 +43,7 @@ impl Card {
         Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed }
     }
 
-    /// What runs the device's machines.
+    /// Returns the runtime of the device's machines.
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
@@ -133,7 +133,7 @@ impl Card {
         lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
     }
 
-    /// Does a shard's pending work when no other thread is at it; returns whether more is due at once, and
+    /// Does a shard's pending work when no other thread is at it; returns whether more work is ready, and
     /// stays in the turn.
     pub(super) fn work_and_stay<'a>(&self, lock: &'a ShardLock) -> (bool, Turn<'a, Shard>) {
         let mut shard = lock.shard.enter();
@@ -141,7 +141,7 @@ impl Card {
         let mut more = shard.work(now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // Whoever has control's lock is not done with it, and what was found waits.
+            // A thread that has control's lock is not done with it, and what was found waits.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -163,7 +163,7 @@ impl Card {
         std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Whether a shard's turn has to be followed by control's work. That of other processes, and timers, are
+    /// Returns true if a shard's turn has to be followed by control's work. That of other processes, and timers, are
     /// left to the first shard.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
         if lock.note_found(shard) {

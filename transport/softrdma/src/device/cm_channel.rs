@@ -33,7 +33,7 @@ impl SoftCmChannel {
         Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this), make_id }))
     }
 
-    /// What endpoints push to.
+    /// Returns the queue that endpoints push to.
     pub(super) fn queue(&self) -> &Arc<Signal<PendingCmEvent>> {
         &self.queue
     }

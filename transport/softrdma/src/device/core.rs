@@ -1,4 +1,4 @@
-//! What all objects of a device share.
+//! State that all objects of a device share.
 //!
 //! Owns the card, and the background threads' lives. Each verbs object holds an
 //! `Arc` of it, so that objects may be dropped in any order; with the last one the threads end
@@ -25,7 +25,7 @@ use std::time::Duration;
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
-/// How long a thread that works on the card when the process ends may take to leave it.
+/// Time that a thread at work on the card when the process ends has to leave it.
 const PARTING: Duration = Duration::from_millis(200);
 
 /// Exists until all of a device is released, its descriptors and threads included.
@@ -71,12 +71,12 @@ impl Core {
         }))
     }
 
-    /// What runs the device's machines.
+    /// Returns the runtime of the device's machines.
     pub(super) fn runtime(&self) -> &Runtime {
         self.card.runtime()
     }
 
-    /// What all shards read without a lock.
+    /// Returns the tables that all shards read without a lock.
     pub(super) fn tables(&self) -> &Tables {
         self.card.shards().tables()
     }
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Whether a simulation runs the device: then no caller may wait.
+    /// Returns true if a simulation runs the device: then no caller may wait.
     pub(super) fn is_simulated(&self) -> bool {
         self.runtime().is_simulated()
     }
@@ -177,7 +177,7 @@ impl Core {
 
     /// Disconnects all peers because the process ends, perhaps in the middle of an operation. Does so
     /// only if control and the first shard are free soon, and are not a forked copy of those that another
-    /// process uses. The wait is bounded, since whoever is at work may never run again.
+    /// process uses. The wait is bounded, since the thread at work may never run again.
     pub(super) fn disconnect_all(&self) {
         let began = self.card.now();
         while !self.card.shards().first().progress.is_orphan() {

@@ -1,4 +1,4 @@
-//! What a device counts.
+//! Counters of a device.
 //!
 //! Owns the names, and the order in which programs see them. Each shard counts for
 //! itself; the sums are made when a program asks.

@@ -1,7 +1,7 @@
 //! The entries of a completion queue.
 //!
 //! Owns the bounded queue between the shards, which push, and the program, which takes. It has
-//! a lock of its own, so that a program reads its completions while another thread works on
+//! a separate lock, so that a program reads its completions while another thread works on
 //! the shard. The shard of its group pushes under that lock; what completes into it at other shards crosses by a ring
 //! each ([`trunkline_rings::crossing`]), and is moved here when the program polls, or by the other shard if the
 //! program wants an event. It must never take a shard's word.
@@ -32,7 +32,7 @@ pub(super) struct CqRing {
     crossing: Crossing<(Completion, bool)>,
     /// A completion was lost for want of room.
     overflowed: AtomicBool,
-    /// Where it fires, and with which context.
+    /// Channel on which it fires, and the context.
     channel: Option<Arc<Signal<u64>>>,
     context: u64,
 }
@@ -85,12 +85,12 @@ impl CqRing {
         Ok(())
     }
 
-    /// Whether the program asked for an event that has not come yet.
+    /// Returns true if the program asked for an event that has not come yet.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Whether a completion was lost: what completes here is broken (contract H5).
+    /// Returns true if a completion was lost: what completes here is broken (contract H5).
     pub(super) fn is_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl CqRing {
         });
     }
 
-    /// Whether completions of other shards wait to be moved here.
+    /// Returns true if completions of other shards wait to be moved here.
     #[inline]
     pub(super) fn has_crossed(&self) -> bool {
         self.crossing.has_items()
@@ -192,7 +192,7 @@ impl CqRing {
             state.notify = Some(notify);
         }
         self.armed.store(true, Ordering::Relaxed);
-        // What crossed before is found by the poll that follows.
+        // The poll that follows finds what crossed before.
         self.crossing.listen();
         Ok(())
     }

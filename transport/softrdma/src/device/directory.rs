@@ -1,4 +1,4 @@
-//! Which shard has which QP.
+//! Shards of the QPs.
 //!
 //! Owns the numbers of QPs, and the shard of each that exists. Control asks it for the shard of a QP, and a
 //! shard that receives a packet for a QP which it does not have. It is not asked for packets that arrive

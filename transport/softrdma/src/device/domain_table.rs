@@ -3,7 +3,7 @@
 //! Owns which file names which domain (contract A1 to A7). On UDP the registry of the host knows
 //! it, for all processes of one user in one network namespace: they share the one device
 //! `trunkline0`, however often it is opened (contract A2). A device on a network in process has a
-//! table of its own. A domain lives as long as anything holds its `Arc`: open handles, SRQs, TGTs.
+//! separate table. A domain lives as long as anything holds its `Arc`: open handles, SRQs, TGTs.
 #![forbid(unsafe_code)]
 
 use super::signal::lock;
@@ -62,7 +62,7 @@ impl DomainTable {
     }
 
     /// Opens a domain by the table of contract A5. One lock makes lookup and creation one step
-    /// (contract A4); among members it is that of their host.
+    /// (contract A4); among members it is their host's.
     pub(super) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,

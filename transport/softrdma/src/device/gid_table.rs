@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 256;
 #[derive(Debug, Clone)]
 pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
-    /// So many addresses were named by the user. Others are loopback addresses that were bound.
+    /// Number of addresses that the user named. Others are loopback addresses that were bound.
     named: Option<usize>,
     /// Those that the host does not have any more. Their indices stay, so that they are the same when they come back.
     gone: Vec<IpAddr>,
@@ -62,7 +62,7 @@ impl GidTable {
         self.addresses.iter().copied().filter(|address| !self.gone.contains(address)).collect()
     }
 
-    /// Whether it has an address that the host has, too.
+    /// Returns true if it has an address that the host has, too.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) && !self.gone.contains(&address)
     }
@@ -90,12 +90,12 @@ impl GidTable {
         u16::try_from(position).ok()
     }
 
-    /// Whether the user named the addresses.
+    /// Returns true if the user named the addresses.
     pub(super) fn is_named(&self) -> bool {
         self.named.is_some()
     }
 
-    /// Whether the user named the addresses, and this one is not among them.
+    /// Returns true if the user named the addresses, and this one is not among them.
     pub(super) fn is_named_without(&self, address: IpAddr) -> bool {
         self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 
-/// Whether a CA GUID was made here.
+/// Returns true if a CA GUID was made here.
 pub(super) fn is_soft(guid: u64) -> bool {
     guid & !HASH_BITS == PREFIX
 }

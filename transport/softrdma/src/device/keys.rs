@@ -60,7 +60,7 @@ pub(super) struct Keys {
     slots: Mutex<Slots>,
 }
 
-/// Which keys come next.
+/// Slots of the next keys.
 #[derive(Debug)]
 struct Slots {
     /// The generation of each slot.
@@ -82,7 +82,7 @@ pub(super) struct KeyView<'a> {
 }
 
 impl Keys {
-    /// A table of at most so many regions, and no more than [`MAX_REGIONS`].
+    /// Creates a table of at most the given number of regions, and no more than [`MAX_REGIONS`].
     pub(super) fn new(readers: &Arc<Readers>, random: &mut Random, most: u32) -> Self {
         let slots = Slots {
             generations: Vec::new(),
@@ -136,7 +136,7 @@ impl Keys {
         action();
     }
 
-    /// What a reader sees.
+    /// Returns the view of a reader.
     #[inline]
     pub(super) fn view<'a>(&'a self, reading: &'a Reading<'_>) -> KeyView<'a> {
         KeyView { table: &self.table, reading }
@@ -251,7 +251,7 @@ mod tests {
             action(self.keys.view(&reader.enter()))
         }
 
-        /// Where an access starts in the memory.
+        /// Returns the start of an access in the memory.
         fn range(
             &self,
             key: u32,
@@ -360,7 +360,7 @@ mod tests {
             for [before, after] in seen.array_windows() {
                 *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
             }
-            // Of 2^32 differences, some of 4096 are equal by chance.
+            // Among 2^32 differences, some of 4096 are equal by chance.
             assert!(differences.values().all(|count| *count <= 2), "a difference comes again and again");
             let mut set = seen.clone();
             set.sort_unstable();

@@ -17,7 +17,7 @@
 //! | who does the work | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
 //!
 //! # Locks
-//! Control's lock is taken first, then the word of the first shard, then that of any other. CQs, SRQs, channels,
+//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs, channels,
 //! events, the directory and the writers of the tables have small locks of their own, which
 //! are taken last and never around a call into anything else. A poller only tries its shard's
 //! word, and reads its CQ in any case; it tries control's lock with no shard taken.

@@ -1,6 +1,6 @@
 //! Numbers of 24 bits: QPs, SRQs.
 //!
-//! Owns the order in which numbers are given out: that of their indices upwards from a random start, so that a
+//! Owns the order in which numbers are given out: by their indices upwards from a random start, so that a
 //! number comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5). A number
 //! is the permutation of its index by a key, so that peers learn from theirs nothing about others.
 //! A member of a host takes indices in blocks from its registry, for each shard its own, so that no two members have one
@@ -30,7 +30,7 @@ pub(super) enum Numbers {
     /// They are shared with the other members of the host.
     Shared {
         host: Arc<Host>,
-        /// By shard.
+        /// Blocks by shard.
         blocks: BTreeMap<u8, Blocks>,
     },
 }
@@ -42,7 +42,7 @@ pub(super) struct Blocks {
     left: Range<u32>,
     /// Its start.
     start: u32,
-    /// For each block by its start how many of its numbers are in use.
+    /// Numbers in use, for each block by its start.
     used: BTreeMap<u32, Block>,
 }
 

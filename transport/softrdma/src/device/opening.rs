@@ -112,7 +112,7 @@ fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Os { doing, source }
 }
 
-/// What a device has with the other devices of its host; nothing on a network in process.
+/// Connections of a device with the other devices of its host; nothing on a network in process.
 #[derive(Debug)]
 struct Membership {
     host: Option<Arc<Host>>,
@@ -133,7 +133,7 @@ impl Membership {
     }
 }
 
-/// Which paths QPs may use. What is put around the link sees, or changes, their packets only there.
+/// Returns the paths that QPs may use. A wrapper around the link sees, or changes, their packets only there.
 fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     let reasons = [
         (options.path == PathChoice::Udp, Refusal::AsksForUdp),
@@ -166,7 +166,7 @@ fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn L
     wrapped(options, link)
 }
 
-/// What makes the links of further shards, which have ports of their own. A network in process has no ports, so
+/// Returns the maker of links of further shards, which have separate ports. A network in process has no ports, so
 /// its devices have one shard.
 fn link_maker(options: SoftOptions, members: Option<&Arc<Members>>) -> MakeLink {
     // They end with the device's membership.
@@ -221,7 +221,7 @@ fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenErr
     Ok(GidTable::named(addresses))
 }
 
-/// What shows that a removable device is away; refused while it is.
+/// Returns the files that show that a removable device is away; refused while it is.
 fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles>, OpenError> {
     if !options.removable || !matches!(options.link, LinkChoice::Udp) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! How a device is opened.
+//! Options of a device.
 //!
 //! Owns the options and the environment variables that set them.
 #![forbid(unsafe_code)]
@@ -34,13 +34,13 @@ pub enum LinkChoice {
     Simulated(Arc<SimulatedProcess>),
 }
 
-/// How QPs reach those of other processes of the host.
+/// Path between the QPs of processes of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathChoice {
     /// Through shared memory where both processes can, else by UDP.
     #[default]
     Auto,
-    /// By UDP.
+    /// UDP only.
     Udp,
     /// Through shared memory only: other peers are refused.
     Shm,
@@ -93,21 +93,21 @@ impl fmt::Debug for LinkWrapper {
     }
 }
 
-/// How a device is opened. The default is an unconfigured device.
+/// Options of a device. The default is an unconfigured device.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
     /// The GID table, in this order; empty: the addresses of the interfaces that are up.
     pub addresses: Vec<IpAddr>,
     /// The link.
     pub link: LinkChoice,
-    /// How QPs reach those of other processes of the host. Captures, faults and a wrapper keep them on the link, and do
+    /// Path to QPs of other processes of the host. Captures, faults and a wrapper keep them on the link, and do
     /// not go with [`PathChoice::Shm`].
     pub path: PathChoice,
-    /// What is put around the link, below captures and faults.
+    /// Wrapper around the link, below captures and faults.
     pub wrapper: Option<LinkWrapper>,
     /// Faults to put on it.
     pub faults: Option<FaultPlan>,
-    /// Where to capture its packets.
+    /// File for the capture of its packets.
     pub capture: Option<PathBuf>,
     /// Bytes of receive buffer to ask for each UDP socket; `None`: as much as the system gives.
     pub receive_buffer: Option<i32>,
@@ -121,7 +121,7 @@ pub struct SoftOptions {
     pub max_regions: Option<u32>,
     /// Shards at most, each for one group of CQs or more; `None`: 32, the most. At least one exists.
     pub max_shards: Option<usize>,
-    /// Where devices on UDP meet those of other processes: a directory of this user alone, mode
+    /// Directory in which devices on UDP meet those of other processes: one of this user alone, mode
     /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
     pub runtime_directory: Option<PathBuf>,
@@ -129,7 +129,7 @@ pub struct SoftOptions {
     pub slot: Option<Slot>,
     /// On UDP: whether [`take_away`](crate::device::take_away), as by `trunkctl device remove`, takes it away.
     pub removable: bool,
-    /// Where numbers, keys and PSNs start; `None`: at random by [`Runtime::random`], as it should be
+    /// Start of numbers, keys and PSNs; `None`: at random by [`Runtime::random`], as it should be
     /// outside of tests. QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
     /// The clock that the device runs by, and what runs its background machine. The default is the
@@ -149,7 +149,7 @@ pub enum OpenError {
     NotText {
         /// The variable.
         variable: &'static str,
-        /// What it holds.
+        /// Value of the variable.
         value: OsString,
     },
     /// `TRUNKLINE_FAULTS` is wrong.
@@ -196,9 +196,9 @@ pub enum OpenError {
     /// The operating system refused something.
     #[error("cannot {doing}: {source}")]
     Os {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
-        /// What it answered.
+        /// Error of the operation.
         source: io::Error,
     },
 }

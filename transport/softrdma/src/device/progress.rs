@@ -1,4 +1,4 @@
-//! Whose a shard's work is: the words between the program's pollers and the shard's background machine.
+//! Owner of a shard's work: the words between the program's pollers and the shard's background machine.
 //!
 //! Owns the words by which the work changes hands. While a program polls, the machine checks once per
 //! tick whether it still does, and packets do not wake it. When nobody has polled for a tick, or a
@@ -24,7 +24,7 @@ pub(super) struct Progress {
     watching: AtomicBool,
     /// When the sleeping machine wakes by itself.
     sleeps_until_ns: AtomicU64,
-    /// Which version of the link's descriptors it watches.
+    /// Version of the link's descriptors that it watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
     /// This process is a child that has no background thread yet.
@@ -52,7 +52,7 @@ impl Progress {
         self.waker.descriptor().as_fd()
     }
 
-    /// Whether a background thread is missing since a fork.
+    /// Returns true if a background thread is missing since a fork.
     pub(super) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl Progress {
         }
     }
 
-    /// After a thread of the program has changed the shard, in its turn. `version` is that of the link's descriptors,
+    /// After a thread of the program has changed the shard, in its turn. `version` is the version of the link's descriptors,
     /// `deadline` when the shard wants to be called.
     pub(super) fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         let watched = self.watched_version.load(Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Progress {
         }
     }
 
-    /// Whether a poller has handed the work over, or the machine has taken it.
+    /// Returns true if a poller has handed the work over, or the machine has taken it.
     pub(super) fn has_handed_over(&self) -> bool {
         self.handover.is_background()
     }
@@ -153,7 +153,7 @@ impl Progress {
         self.waker.wake();
     }
 
-    /// Whether the machine is to end.
+    /// Returns true if the machine is to end.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

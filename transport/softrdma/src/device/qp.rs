@@ -24,7 +24,7 @@ use trunkline_verbs::{
 
 /// The process that executes a shared TGT answers immediately, unless it is stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// How often a caller that waits polls for the answer.
+/// Interval at which a waiting caller polls for the answer.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
 
 /// The objects that a QP uses.
@@ -45,7 +45,7 @@ pub(super) struct PendingModify {
     until: Time,
 }
 
-/// How a change began.
+/// Start of a change.
 #[derive(Debug)]
 pub(super) enum BegunModify {
     /// It was carried out, or refused.

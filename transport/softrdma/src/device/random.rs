@@ -1,4 +1,4 @@
-//! Where numbers start.
+//! Random starts of numbers.
 //!
 //! Owns the seed of a device. QP, SRQ and comm-id numbers, PSNs and keys start at random in each
 //! process, so that what is left of an earlier incarnation does not fit this one, and peers learn nothing from

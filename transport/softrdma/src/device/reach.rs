@@ -2,7 +2,7 @@
 //!
 //! Owns the turn of the first shard for the length of an operation of control, since most of them need its
 //! link; those of other shards are taken as an operation needs them, and let go at once. Made with
-//! control's lock held, so that no two threads wait for shards in different orders; whoever works on a shard
+//! control's lock held, so that no two threads wait for shards in different orders; a thread at work on a shard
 //! waits for nobody.
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ impl<'a> Reach<'a> {
         &mut self.first
     }
 
-    /// Which shard has which QP.
+    /// Returns the directory of QPs by shard.
     pub(super) fn directory(&self) -> &QpDirectory {
         self.shards.directory()
     }
@@ -55,7 +55,7 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Hands a message about shared memory to the shard that it is for, which does at once what that leads to: whoever
+    /// Hands a message about shared memory to the shard that it is for, which acts on it at once: a thread that
     /// sleeps there is woken by the thread that has received the message. Returns whether it is such a message.
     pub(super) fn handle_memory_message(
         &mut self,
@@ -85,7 +85,7 @@ impl<'a> Reach<'a> {
         self.of_qp(number.get(), |shard| shard.attributes(number.get()).copied())?
     }
 
-    /// Takes what the shards have found for control; that of one shard is in order.
+    /// Takes what the shards have found for control; findings of one shard are in order.
     pub(super) fn take_found(&mut self) -> Vec<Found> {
         let mut found = self.first.take_found();
         for lock in self.shards.others().filter(|lock| lock.take_note()) {

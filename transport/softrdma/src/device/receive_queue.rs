@@ -21,7 +21,7 @@ pub(super) struct ReceiveQueue {
     stride: usize,
     head: usize,
     length: usize,
-    /// Where it completes lost a completion: nothing is taken any more.
+    /// True if its CQ lost a completion: nothing is taken any more.
     broken: bool,
 }
 
@@ -61,7 +61,7 @@ impl ReceiveQueue {
         self.broken = true;
     }
 
-    /// Whether it gives out no more.
+    /// Returns true if it gives out no more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -86,7 +86,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Moves the requests, which fit, to a ring of so many slots.
+    /// Moves the requests, which fit, to a ring of the given number of slots.
     fn make_room(&mut self, slots: usize) {
         let mut resized = Self::with_room(slots, self.stride);
         for index in 0..self.length {

@@ -36,7 +36,7 @@ impl ShardLock {
         has_found
     }
 
-    /// Whether control has something to take, from a caller that takes it.
+    /// Returns true if control has something to take, from a caller that takes it.
     pub(super) fn take_note(&self) -> bool {
         self.has_found.load(Ordering::Acquire) && self.has_found.swap(false, Ordering::AcqRel)
     }

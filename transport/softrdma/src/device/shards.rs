@@ -1,6 +1,6 @@
 //! The shards of a device.
 //!
-//! Owns the list of them, and which group of CQs has which: a group gets a shard of its own when its first CQ is
+//! Owns the list of them, and which group of CQs has which: a group gets a separate shard when its first CQ is
 //! made. The first shard belongs to group 0 and exists from the start. Devices whose link cannot be
 //! divided, and groups beyond [`MAX_SHARDS`], have the shards that exist.
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ use trunkline_verbs::VerbsError;
 pub(super) struct Shards {
     list: [OnceLock<Arc<ShardLock>>; MAX_SHARDS],
     count: AtomicUsize,
-    /// By group. Held while a shard is made.
+    /// Shards by group. Held while a shard is made.
     groups: Mutex<Vec<(u32, ShardIndex)>>,
     neighbours: Arc<Neighbours>,
     tables: Arc<Tables>,
@@ -53,7 +53,7 @@ impl Shards {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// A shard, of any index: that of another process's message may be wrong.
+    /// A shard, of any index: the index in another process's message may be wrong.
     pub(super) fn get(&self, index: ShardIndex) -> Option<&Arc<ShardLock>> {
         self.list.get(index.place())?.get()
     }
@@ -73,7 +73,7 @@ impl Shards {
         self.all().skip(1)
     }
 
-    /// Which shard has which QP.
+    /// Returns the directory of QPs by shard.
     pub(super) fn directory(&self) -> &QpDirectory {
         self.neighbours.directory()
     }
@@ -83,7 +83,7 @@ impl Shards {
         &self.neighbours
     }
 
-    /// What all shards read.
+    /// Returns the tables that all shards read.
     pub(super) fn tables(&self) -> &Arc<Tables> {
         &self.tables
     }
@@ -138,10 +138,10 @@ mod tests {
 
     /// Bytes that processors fetch at once: two lines of 64.
     const LINES: usize = 128;
-    /// For a loaded machine.
+    /// Bound for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Each shard is a value of its own on the heap, so two of them share no line if their type fills whole ones.
+    /// Each shard is a separate value on the heap, so two of them share no line if their type fills whole ones.
     #[test]
     fn two_shards_share_no_cache_line() {
         assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());

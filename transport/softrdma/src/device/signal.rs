@@ -56,7 +56,7 @@ impl<T> Signal<T> {
         Ok(())
     }
 
-    /// Whether there is an event, that is, whether the descriptor is readable. No system call.
+    /// Returns true if there is an event, that is, whether the descriptor is readable. No system call.
     pub(super) fn has_event(&self) -> bool {
         !lock(&self.events).is_empty()
     }

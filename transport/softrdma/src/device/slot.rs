@@ -60,7 +60,7 @@ impl Slot {
         opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
     }
 
-    /// Whether there is nothing to open.
+    /// Returns true if there is nothing to open.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty
     }

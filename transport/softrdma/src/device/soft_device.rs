@@ -70,19 +70,19 @@ impl SoftDevice {
         self.core.disconnect_all();
     }
 
-    /// Whether the user named this device's addresses, and this one is not among them. It may be a
+    /// Returns true if the user named this device's addresses, and this one is not among them. It may be a
     /// loopback address that was bound all the same.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
         self.core.control().gids().is_named_without(address)
     }
 
-    /// Whether it was taken away: then nothing of it works any more.
+    /// Returns true if it was taken away: then nothing of it works any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.core.present().is_err()
     }
 
-    /// What its objects share.
+    /// Returns the state that its objects share.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }

@@ -55,7 +55,7 @@ impl SoftSrq {
         self.queue.number()
     }
 
-    /// Whether it is reached through TGTs.
+    /// Returns true if it is reached through TGTs.
     pub(super) fn is_xrc(&self) -> bool {
         self.is_xrc
     }

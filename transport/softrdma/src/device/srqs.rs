@@ -27,12 +27,12 @@ use trunkline_verbs::{
 /// Receives lent at once.
 const LENT_AT_ONCE: usize = 8;
 
-/// Where the receives of an XRC SRQ belong.
+/// Domain and CQ of an XRC SRQ.
 #[derive(Debug)]
 pub(super) struct XrcSide {
     /// Its domain.
     pub(super) domain: Arc<Domain>,
-    /// Where they complete.
+    /// CQ in which they complete.
     pub(super) cq: Arc<CqRing>,
 }
 
@@ -74,12 +74,12 @@ impl Srq {
         self.pd
     }
 
-    /// Where its receives complete, if it is in the domain.
+    /// Returns the CQ in which its receives complete, if it is in the domain.
     pub(super) fn cq_in(&self, domain: DomainNumber) -> Option<&CqRing> {
         self.xrc.as_ref().filter(|xrc| xrc.number == domain).map(|xrc| &*xrc.cq)
     }
 
-    /// Whether any receive is posted.
+    /// Returns true if any receive is posted.
     pub(super) fn has_receives(&self) -> bool {
         !self.receives.is_empty()
     }

@@ -1,7 +1,7 @@
-//! What all shards of a device read without a lock: memory by key, and SRQs.
+//! Tables that all shards of a device read without a lock: memory by key, and SRQs.
 //!
 //! Owns the tables, and who reads them. Each shard has a reader; programs and control write. A shard enters its
-//! reader for one packet, or one list of packets to send, so that whoever deregisters memory waits no
+//! reader for one packet, or one list of packets to send, so that a deregistration of memory waits no
 //! longer than that.
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Empty tables, for so many regions at most.
+    /// Creates empty tables, for at most the given number of regions.
     pub(super) fn new(
         random: &mut Random,
         max_regions: u32,
@@ -48,7 +48,7 @@ impl Tables {
         self.overflows.fetch_add(1, Ordering::Release);
     }
 
-    /// How many were lost so far.
+    /// Returns the number of overflows so far.
     pub(super) fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Acquire)
     }

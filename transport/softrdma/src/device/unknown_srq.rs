@@ -3,7 +3,7 @@
 
 use trunkline_roce::engine::{NakCode, Placement};
 
-/// How a TGT answers a packet whose SRQ number names nothing in its domain (contract G7).
+/// Answer of a TGT to a packet whose SRQ number names nothing in its domain (contract G7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownSrq {
     /// NAK 0x64, invalid RD request; the TGT goes to ERR.
@@ -16,7 +16,7 @@ pub enum UnknownSrq {
 }
 
 impl UnknownSrq {
-    /// What becomes of the packet.
+    /// Returns the placement of the packet.
     pub(super) fn placement(self) -> Placement {
         match self {
             Self::Nak64 => Placement::Nak(NakCode::INVALID_RD_REQUEST),

@@ -1,4 +1,4 @@
-//! How many objects use another one: the counts from which `Busy` is decided.
+//! Number of objects that use another one: the counts from which `Busy` is decided.
 //!
 //! Owns the count of one object. Objects take a [`UseGuard`] on each object that they are made of and
 //! drop it when they are destroyed; before an object is destroyed, it consults its own count. The count
@@ -12,7 +12,7 @@ use trunkline_verbs::VerbsError;
 /// The count of an object that was destroyed.
 const DESTROYED: usize = usize::MAX;
 
-/// How many other objects use this one.
+/// Number of other objects that use this one.
 #[derive(Debug, Default)]
 pub(super) struct UseCount(AtomicUsize);
 

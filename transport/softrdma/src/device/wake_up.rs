@@ -1,4 +1,4 @@
-//! What wakes the background machine of a shard.
+//! Wake-up of a shard's background machine.
 #![forbid(unsafe_code)]
 
 use super::signal::event_fd;

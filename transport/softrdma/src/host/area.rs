@@ -1,6 +1,6 @@
 //! Memory that one member writes and another reads.
 //!
-//! Owns how such an area is made, handed over and mapped. Each member writes areas of its own only; what it maps of
+//! Owns how such an area is made, handed over and mapped. Each member writes its own areas only; what it maps of
 //! another cannot be written, grow or shrink, and may hold anything at any time: copies out of it may tear, and must
 //! be checked. In a simulation an area is heap memory; what a killed process stores there is dropped from then on, in the
 //! middle of a copy too.
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{Memory, headroom};
 
-/// What areas of one process are made with.
+/// Maker of one process's areas.
 #[derive(Debug, Clone)]
 pub(crate) struct Areas(Kind);
 
@@ -76,10 +76,10 @@ pub(crate) struct PeerArea {
 }
 
 impl Areas {
-    /// For a member of this host.
+    /// Creates the maker for a member of this host.
     ///
     /// # Errors
-    /// What the system lacks.
+    /// The feature that the system lacks.
     pub(crate) fn new(host: &Host) -> Result<Self, &'static str> {
         match host.life() {
             Some(life) => Ok(Self(Kind::Simulated(Arc::clone(life)))),
@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Whether this is the process that made it, not a child of a fork: that has none of the areas.
+    /// Returns true if this is the process that made it, not a child of a fork: that has none of the areas.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             Kind::Mapped(fork) => fork.is_own_process(),
@@ -101,7 +101,7 @@ impl Areas {
     /// Makes an area of zeros, and the handle by which another member maps it.
     ///
     /// # Errors
-    /// What the system, or a limit of this process, lacks.
+    /// The resource that the system, or a limit of this process, lacks.
     pub(crate) fn make(&self, length: usize) -> Result<(OwnArea, AreaHandle), &'static str> {
         has_room(length)?;
         match &self.0 {
@@ -162,7 +162,7 @@ impl OwnArea {
 
     /// Copies bytes in.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
-        // In a simulation, each word is a store of its own.
+        // In a simulation, each word is a separate store.
         let permitted = self.permit(bytes.len().div_ceil(8)).saturating_mul(8).min(bytes.len());
         let written = self.bytes.memory().write(offset, &bytes[..permitted]);
         debug_assert_eq!(written, Ok(()), "own offsets are inside");

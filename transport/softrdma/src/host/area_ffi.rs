@@ -39,7 +39,7 @@ impl Fork {
         Ok(fork)
     }
 
-    /// Whether this is the process that made it.
+    /// Returns true if this is the process that made it.
     pub(super) fn is_own_process(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1
     }
@@ -102,7 +102,7 @@ impl Mapping {
     fn of(file: &File, length: usize, protection: i32, fork: &Arc<Fork>) -> io::Result<Self> {
         let start = map(Some(file), length, protection)?;
         // SAFETY: the range is mapped until this value is dropped, and `memory` is lent for no longer. The mapping is
-        // shared with another process, whose accesses are those of its own `Memory`, or of any code at all, which the
+        // shared with another process, whose accesses come from its own `Memory`, or from any code at all, which the
         // copies of `Memory` allow for. `PeerArea`, the only owner of a mapping that cannot be written, only reads.
         let memory = unsafe { Memory::from_raw_parts(start, length) };
         let mapping = Self { memory, start, length, fork: Arc::clone(fork) };
@@ -214,7 +214,7 @@ pub(super) fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether a file can be mapped for writing, for tests.
+/// Fails if a file cannot be mapped for writing. For tests.
 #[cfg(test)]
 pub(super) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -223,7 +223,7 @@ pub(super) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> 
     Ok(())
 }
 
-/// Whether a mapping for reading can be made writable, for tests.
+/// Fails if a mapping for reading cannot be made writable. For tests.
 #[cfg(test)]
 pub(super) fn can_make_writable(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ)?;

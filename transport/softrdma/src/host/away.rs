@@ -102,14 +102,14 @@ fn name(address: Option<IpAddr>) -> String {
 pub(crate) struct AwayFiles(Vec<PathBuf>);
 
 impl AwayFiles {
-    /// For a device with these addresses.
+    /// Creates the files' names for a device with these addresses.
     pub(crate) fn new(directory: Option<&Path>, addresses: &[IpAddr]) -> Result<Self, HostError> {
         let folder = namespace_folder(directory)?;
         let names = addresses.iter().map(|&address| name(Some(address))).chain([name(None)]);
         Ok(Self(names.map(|name| folder.join(name)).collect()))
     }
 
-    /// Whether the device is away.
+    /// Returns true if the device is away.
     pub(crate) fn any(&self) -> bool {
         self.0.iter().any(|path| path.exists())
     }

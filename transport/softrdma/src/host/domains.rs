@@ -110,7 +110,7 @@ mod tests {
         let host = Host::join(Some(&root)).unwrap();
         let claim = host.open_domain(FILE, XrcdFlags::CREATE).unwrap();
         let id = claim.id();
-        // As if the reference were that of a member in slot 9 that was killed.
+        // The reference looks like one of a member in slot 9 that was killed.
         drop(claim);
         std::fs::write(host.directory().unwrap().join("slot-9"), "").unwrap();
         host.registry.word64(super::super::layout::slot(9)).store(77, Ordering::Release);

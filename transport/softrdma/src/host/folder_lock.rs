@@ -33,7 +33,7 @@ pub(super) struct FolderLock {
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Where the file returns to. The threads of a process exclude each other by this.
+    /// Place that the file returns to. The threads of a process exclude each other by this.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 
@@ -137,7 +137,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Whether a folder's lock file is still reached by the folder's path: a folder that is not in use may be removed
+/// Fails with `NotFound` if the folder's path no longer leads to its lock file: a folder that is not in use may be removed
 /// before it is locked.
 pub(super) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::Result<()> {
     let path = lock.path().join(NAME);

@@ -41,7 +41,7 @@ const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
 /// A table of records: a tag and three words each.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What its records are, for errors.
+    /// Contents of its records, for errors.
     pub(super) holds: &'static str,
     /// Word that bounds the records that were ever used.
     pub(super) used: usize,

@@ -34,7 +34,7 @@ const SLOT: &str = "slot-";
 pub(crate) struct MemberId {
     /// Its place in the registry.
     pub(crate) slot: u16,
-    /// Which of the members that have had the slot, from 1.
+    /// Generation: the count of members that have had the slot, from 1.
     pub(crate) generation: u32,
 }
 
@@ -195,13 +195,13 @@ impl Host {
         current(&self.registry, slot)
     }
 
-    /// Whether a member is in its slot, as far as is known without a system call: one that died
+    /// Returns true if a member is in its slot, as far as is known without a system call: one that died
     /// a moment ago may still be.
     pub(crate) fn is_member(&self, member: MemberId) -> bool {
         self.current(member.slot) == Some(member)
     }
 
-    /// Whether a member lives, that is, whether its lock is held. The slot of a dead one is freed.
+    /// Returns true if a member lives, that is, whether its lock is held. The slot of a dead one is freed.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
         member == self.me
             || (self.is_member(member) && lives(&self.registry, member, |member| self.is_held(member)))
@@ -212,7 +212,7 @@ impl Host {
         sweep(&self.registry, |member| self.is_held(member));
     }
 
-    /// Whether this is the process that joined, not a child that it forked.
+    /// Returns true if this is the process that joined, not a child that it forked.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.place {
             Place::Folder { process, .. } => *process == std::process::id(),
@@ -229,7 +229,7 @@ impl Host {
         }
     }
 
-    /// Whether the slot lock of a member is held.
+    /// Returns true if the slot lock of a member is held.
     fn is_held(&self, member: MemberId) -> bool {
         match &self.place {
             Place::Folder { lock, .. } => holds_lock(lock.directory(), member.slot),
@@ -259,7 +259,7 @@ pub(super) fn try_lock(folder: &Path) -> Option<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
-/// Whether a member lives in a folder that is locked; also when that cannot be found out. It reads files and maps
+/// Returns true if a member lives in a folder that is locked; also when that cannot be found out. It reads files and maps
 /// none, so that neither another format nor a file system without room can do harm.
 pub(super) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
@@ -297,7 +297,7 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of
+/// Returns true if the lock of a slot is held. When that cannot be found out, as when a cleaner of
 /// old files has removed the file, no member is declared dead. Packets lead here, so it allocates nothing.
 fn holds_lock(folder: BorrowedFd<'_>, slot: u16) -> bool {
     let mut name = [0; 16];
@@ -308,7 +308,7 @@ fn holds_lock(folder: BorrowedFd<'_>, slot: u16) -> bool {
     open_to_check(folder, name).map_or(true, |file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 
-/// Whether a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
+/// Returns true if a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
 fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> bool) -> bool {
     let lives = is_held(member);
     if !lives {

@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::Memory;
 
-/// Capacity of a member's inbox in bytes, like that of a socket's buffer.
+/// Capacity of a member's inbox in bytes, like a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
 
 /// A number of stores that is never reached.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Whether a simulated process lives.
+/// Life of a simulated process.
 #[derive(Debug)]
 pub(crate) struct Life {
     is_alive: AtomicBool,
@@ -47,7 +47,7 @@ impl Life {
         self.is_alive.store(false, Ordering::Relaxed);
     }
 
-    /// Ends it after so many more stores to shared memory.
+    /// Ends it after a number of further stores to shared memory.
     pub(crate) fn kill_after_stores(&self, stores: u64) {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
@@ -78,7 +78,7 @@ pub(super) enum Entry {
     Message {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -149,7 +149,7 @@ impl HostMemory {
         self.lock().lives.remove(&member);
     }
 
-    /// Whether a member has joined and its process lives.
+    /// Returns true if a member has joined and its process lives.
     pub(super) fn lives(&self, member: MemberId) -> bool {
         self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
     }
@@ -164,7 +164,7 @@ impl HostMemory {
         self.lock().inboxes.remove(&member);
     }
 
-    /// Whether a member lives and accepts messages.
+    /// Returns true if a member lives and accepts messages.
     pub(super) fn is_open(&self, member: MemberId) -> bool {
         self.lives(member) && self.lock().inboxes.contains_key(&member)
     }
@@ -207,7 +207,7 @@ impl HostMemory {
         Some(entry)
     }
 
-    /// Whether a member's inbox holds an entry.
+    /// Returns true if a member's inbox holds an entry.
     pub(super) fn has_entries(&self, member: MemberId) -> bool {
         self.lock().inboxes.get(&member).is_some_and(|inbox| !inbox.entries.is_empty())
     }

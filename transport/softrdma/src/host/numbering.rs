@@ -27,7 +27,7 @@ pub(super) struct Numbering {
 const FILLED: u64 = 1 << 63;
 
 impl Numbering {
-    /// That of a registry. The caller holds its lock. The first member chooses the key by `random`.
+    /// Returns the numbering of a registry. The caller holds its lock. The first member chooses the key by `random`.
     pub(super) fn of(registry: &Segment, random: impl Fn() -> u64) -> Self {
         let word = |index: usize| registry.word64(NUMBER_KEY + 8 * index);
         if [0, 1].iter().all(|index: &usize| word(*index).load(Ordering::Relaxed) == 0) {
@@ -59,7 +59,7 @@ impl Numbering {
         index
     }
 
-    /// How communication ids are numbered.
+    /// Returns the numbering of communication ids.
     pub(super) fn comm_ids(&self) -> CommIds {
         self.comm_ids
     }

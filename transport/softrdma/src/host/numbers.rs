@@ -1,4 +1,4 @@
-//! Which member owns which QP and SRQ numbers.
+//! Owners of QP and SRQ numbers among the members.
 //!
 //! Owns the blocks that the indices of 24 bits are cut into. Members take whole blocks, upwards from
 //! a random start, so that an index is used again only after all others, far longer than TIMEWAIT
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use trunkline_roce::cm::CommIds;
 
-/// Where the shard is in the word of a block.
+/// Position of the shard in the word of a block.
 const SHARD_SHIFT: u32 = 48;
 
 /// The word of a block of this member's shard.
@@ -144,7 +144,7 @@ mod tests {
         };
         let (first, second, later) = (numbers(&one), numbers(&two), numbers(&one));
         assert!(first.is_disjoint(&later) && first.is_disjoint(&second) && second.is_disjoint(&later));
-        // Of so few numbers among 2^24, the next higher one is hardly ever in use.
+        // With few numbers among 2^24, the next higher one is hardly ever in use.
         let all: BTreeSet<u32> = first.into_iter().chain(second).chain(later).collect();
         assert!(all.iter().filter(|number| all.contains(&(*number + 1))).count() < 3);
     }

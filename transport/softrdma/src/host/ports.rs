@@ -1,4 +1,4 @@
-//! Which UDP ports the members send from, and which member holds port 4791 at an address.
+//! UDP ports that the members send from, and the member that holds port 4791 at an address.
 //!
 //! Owns the records of ports and [`MemberPorts`], a member's view of them for the packets that it
 //! receives. The UDP link alone calls it. A port that a socket of ours has cannot be bound by another user,
@@ -26,9 +26,9 @@ use std::time::Duration;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
 
-/// How long a member counts as living after its lock was found held.
+/// Time for which a member counts as living after its lock was found held.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
-/// How long at most packets are taken from ports that were released.
+/// Maximum time for which packets are taken from ports that were released.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
 /// Bit of a record's port: its owner is about to exit, without releasing it.
@@ -122,13 +122,13 @@ impl Host {
         }
     }
 
-    /// Whether a member has a port at an address, without a system call.
+    /// Returns true if a member has a port at an address, without a system call.
     pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
         let [high, low] = Place::new(address, false).words();
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
-    /// Whether any member has a port at an address.
+    /// Returns true if any member has a port at an address.
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
         let [high, low] = Place::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
@@ -159,14 +159,14 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
     record[..2] == words[..2] && record[2] & !IS_ENDING == words[2]
 }
 
-/// Whose packet it is, by the source that the system reported.
+/// Sender of a packet, by the source that the system reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Of a member of this registry.
+    /// A member of this registry.
     Member,
-    /// Of somebody at an address where no member has a port.
+    /// A sender at an address where no member has a port.
     Stranger,
-    /// Of another program, in the name of an address where members have ports.
+    /// Another program, in the name of an address where members have ports.
     Forged,
 }
 
@@ -220,7 +220,7 @@ impl MemberPorts {
         self.batch += 1;
     }
 
-    /// Whose packet comes from there.
+    /// Returns the sender of packets from there.
     pub(crate) fn source(&mut self, from: SocketAddr, now: Time) -> Source {
         let source = self.look_up(from, now);
         // The port may have been recorded since the batch began.
@@ -312,7 +312,7 @@ struct Moment {
 }
 
 impl Port {
-    /// Whether a packet from it is its owner's.
+    /// Returns true if a packet from it is its owner's.
     fn is_believed(&mut self, host: &Host, moment: Moment) -> bool {
         let is_known_to_live = moment.now < self.next_check && host.is_member(self.owner);
         if self.left.is_none() && !is_known_to_live {

@@ -45,7 +45,7 @@ pub(super) fn open_to_check(directory: BorrowedFd<'_>, path: &Path) -> io::Resul
     above_stdio(|| Ok(File::from(openat(directory, path, flags, Mode::empty())?)))
 }
 
-/// Whether the open file is still the one at the path. True if that cannot be found out.
+/// Returns true if the open file is still the one at the path. True if that cannot be found out.
 pub(super) fn is_at(file: &File, directory: BorrowedFd<'_>, path: &Path) -> bool {
     match (fstatat(directory, path, AtFlags::empty()), file.metadata()) {
         (Ok(there), Ok(open)) => (there.st_dev, there.st_ino) == (open.dev(), open.ino()),

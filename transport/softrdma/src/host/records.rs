@@ -97,7 +97,7 @@ impl Host {
         Ok(Claim { host: Arc::clone(self), table, index, tag })
     }
 
-    /// Whether a member that died has left a record whose words are `wanted`. The record may be
+    /// Returns true if a member that died has left a record whose words are `wanted`. The record may be
     /// overwritten at any time.
     pub(super) fn was_left(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) -> bool {
         self.words_of(table).any(|(_, tag, words)| {

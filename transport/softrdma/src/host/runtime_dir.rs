@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The format of the files in such a folder. It changes with that of any of them, and is in the folder's name, so
+/// The format of the files in such a folder. It changes with the format of any of them, and is in the folder's name, so
 /// that programs of two versions never read each other's tables: at a shared address one of them finds port 4791
 /// in use.
 pub(super) const FORMAT: u32 = 7;

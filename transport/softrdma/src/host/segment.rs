@@ -65,7 +65,7 @@ struct Mapping {
 pub(crate) struct HeapWords(Box<[AtomicU64]>);
 
 impl HeapWords {
-    /// So many bytes, zero at first.
+    /// Creates a segment of the given size, zero at first.
     pub(super) fn new(length: usize) -> Self {
         // Zeroed by the allocator: most of a large table is never touched.
         let words = Box::into_raw(vec![0u64; length.div_ceil(8)].into_boxed_slice());
@@ -94,7 +94,7 @@ unsafe impl Sync for Mapping {}
 impl Segment {
     /// Maps the file, which is made when it does not exist. The caller holds the host's lock.
     /// `magic` names the format, version included: another format is refused, and `length` is
-    /// part of it. Of its start, `reserved` bytes are allocated before anything is touched, whoever
+    /// part of it. Of its start, `reserved` bytes are allocated before anything is touched, no matter who
     /// made the file; [`Segment::reserve`] allocates more.
     pub(crate) fn open(path: &Path, magic: u64, length: usize, reserved: usize) -> Result<Self, HostError> {
         let failed = |doing| {
@@ -128,7 +128,7 @@ impl Segment {
         segment.has_format(magic).then_some(segment)
     }
 
-    /// Names the format of a new segment; whether it is that of any other.
+    /// Names the format of a new segment; checks the format of any other.
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
@@ -188,7 +188,7 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
-    /// How many of so many stores that are about to be done happen: all, unless a simulation kills
+    /// Returns the part of the next `stores` stores that happens: all, unless a simulation kills
     /// this process.
     pub(super) fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
@@ -319,7 +319,7 @@ impl Mapping {
     }
 }
 
-/// What fails when the file system has no room, for errors.
+/// Operation that fails when the file system has no room, for errors.
 const ALLOCATE: &str = "allocate";
 
 /// Has the file system allocate a part of a file. Its content does not change, whatever other members write

@@ -1,4 +1,4 @@
-//! Which member listens for which CM service.
+//! Listeners for CM services among the members.
 //!
 //! Owns the claims on services across members. Lookups take no lock and make no system call; a claim is
 //! made under the lock.
@@ -59,7 +59,7 @@ impl Place {
         self == Self::ALL || (self.0 >> 32) != 0xffff
     }
 
-    /// Whether a request can match both.
+    /// Returns true if a request can match both.
     fn meets(self, other: Self) -> bool {
         if self.is_wildcard() || other.is_wildcard() {
             (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())
@@ -70,7 +70,7 @@ impl Place {
 }
 
 impl Host {
-    /// Claims a service at an address; the unspecified address means every one, that of
+    /// Claims a service at an address; the unspecified address means every one, the one of
     /// IPv6 those of IPv4 too unless `is_family_only`. Claims of this member do not conflict.
     ///
     /// # Errors

@@ -67,7 +67,7 @@ pub(crate) struct TargetRecord {
     start: usize,
 }
 
-/// What remains when a handle was closed.
+/// Remainder when a handle was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Other handles.
@@ -174,7 +174,7 @@ impl Targets {
         None
     }
 
-    /// Whether the TGT still exists.
+    /// Returns true if the TGT still exists.
     pub(crate) fn exists(&self, record: TargetRecord) -> bool {
         self.number(record).load(Ordering::Acquire) == record.number
     }
@@ -242,7 +242,7 @@ impl Targets {
         self.word64(record, PLACEMENTS).fetch_max(serial.saturating_add(1), Ordering::Release);
     }
 
-    /// Whether the placement of this serial number was recorded.
+    /// Returns true if the placement of this serial number was recorded.
     pub(crate) fn is_placed(&self, record: TargetRecord, serial: u64) -> bool {
         // SYNC: target-placements
         self.word64(record, PLACEMENTS).load(Ordering::Acquire) > serial && self.exists(record)
@@ -255,12 +255,12 @@ impl Targets {
         present.filter(|member| self.count(record, *member) > 0).collect()
     }
 
-    /// Whether a member has a handle, or had one when it died.
+    /// Returns true if a member has a handle, or had one when it died.
     pub(crate) fn is_held_by(&self, record: TargetRecord, member: MemberId) -> bool {
         self.count(record, member) > 0
     }
 
-    /// Whether a living member has a handle.
+    /// Returns true if a living member has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
         self.holders(record).into_iter().any(|member| self.host.is_alive(member))
     }
@@ -336,7 +336,7 @@ fn buffer(record: TargetRecord, index: usize) -> usize {
     record.start + BUFFERS + index * 8 * BUFFER_WORDS
 }
 
-/// Where a record of this number may be.
+/// Returns the possible places of a record of this number.
 fn places(number: u32) -> impl Iterator<Item = usize> {
     let first = (number.wrapping_mul(0x9e37_79b1) >> (32 - RECORDS_LOG)) as usize;
     (0..PROBES).map(move |probe| TABLE + (first + probe) % RECORDS * RECORD)

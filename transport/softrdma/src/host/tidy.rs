@@ -12,13 +12,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a folder without members is kept.
+/// Time for which a folder without members is kept.
 const UNUSED: Duration = Duration::from_secs(3600);
 /// Largest number of folders that one start examines, and that it removes: a folder has up to some
 /// thousand files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
-/// The prefix of a folder that is being removed. It is renamed first, so that whoever joins meanwhile makes a new
+/// The prefix of a folder that is being removed. It is renamed first, so that a process that joins meanwhile makes a new
 /// one; if the remover dies, the next start continues.
 const REMOVED: &str = "removed-";
 
@@ -36,7 +36,7 @@ pub(super) fn remove_unused(own: &Path, random: u64) {
     let _bounded = removed.take(MAX_REMOVED).count();
 }
 
-/// Whether a folder's name is one that we, or an earlier version, chose.
+/// Returns true if a folder's name is one that we, or an earlier version, chose.
 fn is_ours(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
         let name = name.strip_prefix(REMOVED).unwrap_or(name);
@@ -44,7 +44,7 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Whether it had to be removed.
+/// Returns true if it had to be removed.
 fn remove_if_unused(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(OsStr::to_str) else { return false };
     if name.starts_with(REMOVED) {

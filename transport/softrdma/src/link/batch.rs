@@ -23,7 +23,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where datagrams come from and go to.
+/// Source and destination of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ends {
     source: SocketAddr,
@@ -50,7 +50,7 @@ struct Entry {
     ends: usize,
     start: usize,
     length: usize,
-    /// Of a received datagram.
+    /// Origin of a received datagram.
     origin: Origin,
 }
 
@@ -72,12 +72,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a link knows of the sender of a received datagram.
+/// Sender of a received datagram, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
     /// It is a member of this host's registry, by the address and port that it sends from.
     pub(crate) is_member: bool,
-    /// What the process that received it found out by its ICRC, if it has judged it.
+    /// Verdict of the process that received it, by its ICRC, if it has judged it.
     pub(crate) verdict: Option<Verdict>,
 }
 
@@ -104,7 +104,7 @@ impl SendBatch {
         self.entries.len() - self.first
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -255,7 +255,7 @@ impl ReceiveBatch {
         self.entries.len()
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -354,7 +354,7 @@ impl ReceiveBatch {
         self.used = end / MAX_DATAGRAM_BYTES;
     }
 
-    /// Whether no slot is free.
+    /// Returns true if no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.used == self.slots
     }

@@ -27,7 +27,7 @@ const MAX_RECORD_HEADERS: usize = 128;
 pub(crate) struct CapturedLink {
     inner: Box<dyn Link>,
     writer: PcapWriter<File>,
-    /// Whose time the records have.
+    /// Clock of the records.
     clock: Clock,
     /// Datagrams at the front of the device's batch that were recorded already, because the inner
     /// link had no room for them.
@@ -62,7 +62,7 @@ impl CapturedLink {
         }
     }
 
-    /// Records a received datagram. The socket does not report its identification, so that of a foreign
+    /// Records a received datagram. The socket does not report its identification, so the one of a foreign
     /// peer is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
@@ -118,7 +118,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the process's limit on files leaves room for a record with so many bytes. Processes that append at the
+/// Refuses a record that the process's limit on files has no room for. Processes that append at the
 /// same time may together exceed it.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {

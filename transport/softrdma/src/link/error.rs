@@ -54,7 +54,7 @@ pub enum LinkError {
     },
 }
 
-/// What [`VerbsError::AddressInUse`] has for [`LinkError::AddressInUse`]. Who has the port is found by [`PortOwner`](super::PortOwner).
+/// Reason in [`VerbsError::AddressInUse`] for [`LinkError::AddressInUse`]. [`PortOwner`](super::PortOwner) finds the owner of the port.
 pub const ROCE_PORT_TAKEN: &str = "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
      user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
      use another address, such as another one of 127.0.0.0/8: that which the \

@@ -49,7 +49,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// What is found out of a datagram by its ICRC.
+/// Verdict on a datagram by its ICRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is what its sender sent.
@@ -124,13 +124,13 @@ pub trait Link: Send + Debug {
     /// sleep. The next `receive` ends it.
     fn arm(&mut self) -> bool;
 
-    /// Whether an edge-triggered watcher is notified of every datagram, however the others before it
+    /// Returns true if an edge-triggered watcher is notified of every datagram, however the others before it
     /// were received: then `receive` does not end what [`Link::arm`] began.
     fn stays_armed(&self) -> bool {
         false
     }
 
-    /// Whether datagrams wait, armed or not. A simulation calls this where a thread would sleep on
+    /// Returns true if datagrams wait, armed or not. A simulation calls this where a thread would sleep on
     /// [`Link::fds`].
     fn has_arrivals(&self) -> bool {
         udp_ffi::any_readable(self.fds().into_iter())

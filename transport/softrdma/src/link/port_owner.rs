@@ -1,6 +1,6 @@
-//! Which process has UDP port 4791 at an address, found by what the kernel reports in `/proc`.
+//! Owner of UDP port 4791 at an address, by the kernel's reports in `/proc`.
 //!
-//! For the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
+//! Used for the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
 //! of the other process but its links and its environment, and waits for nobody.
 #![forbid(unsafe_code)]
 
@@ -18,11 +18,11 @@ const MOST_PROCESSES: usize = 65_536;
 pub struct PortOwner {
     /// The address that it is bound to: the one in question, or the unspecified one of its family.
     pub address: IpAddr,
-    /// Who it is.
+    /// The owner.
     pub who: Owner,
 }
 
-/// Who has a port.
+/// Owner of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// A process.
@@ -44,7 +44,7 @@ pub enum Owner {
 }
 
 impl PortOwner {
-    /// What to do about it.
+    /// Returns the remedy.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self.who {
@@ -56,7 +56,7 @@ impl PortOwner {
         }
     }
 
-    /// Who has the port at this address; `None` if nobody has, or `/proc` cannot be read.
+    /// Finds the owner of the port at this address; `None` if it is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(address: IpAddr) -> Option<Self> {
         let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
@@ -158,7 +158,7 @@ fn process_with(inode: u64) -> Option<Owner> {
     None
 }
 
-/// Where the descriptors of a process lead.
+/// Returns the targets of a process's descriptors.
 fn links_of(process: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()

@@ -47,7 +47,7 @@ const MAX_BUNDLES: usize = 8;
 const MESSAGES_IN_TURN: usize = 64;
 /// Largest number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
-/// While nothing arrives from other members, they are polled once in so many receives, and always
+/// Number of receives between two polls of other members while nothing arrives from them, and always
 /// before the card sleeps.
 const LOOK_EVERY: u32 = 8;
 
@@ -74,7 +74,7 @@ pub(super) struct Relay {
     /// A received bundle, consumed up to `at`.
     arrived: Vec<u8>,
     at: usize,
-    /// Which member got which request, and for which service: the request may be repeated after its
+    /// Member that got each request, and its service: the request may be repeated after its
     /// listener is gone, and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     looks: u32,
@@ -179,7 +179,7 @@ impl Relay {
         lost
     }
 
-    /// Whether `take` would find a message.
+    /// Returns true if `take` would find a message.
     pub(super) fn is_readable(&mut self) -> bool {
         let readable = self.has_arrivals();
         if readable {

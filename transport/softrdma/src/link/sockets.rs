@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 pub(crate) struct Received {
     /// Number of datagrams that were too long for a slot and were dropped.
     pub(crate) too_long: usize,
-    /// Whether the socket may hold more.
+    /// True if the socket may hold more.
     pub(crate) may_have_more: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// [`io::ErrorKind::WouldBlock`] when no datagram is waiting, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
-    /// Whether [`DatagramSocket::receive`] would return something other than
+    /// Returns true if [`DatagramSocket::receive`] would return something other than
     /// [`io::ErrorKind::WouldBlock`].
     fn is_readable(&self) -> bool;
 

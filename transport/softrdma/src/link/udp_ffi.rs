@@ -238,7 +238,7 @@ pub(super) fn receive(
     Ok(Received { too_long, may_have_more: taken == BATCH })
 }
 
-/// Whether a read from any of the sockets would return something at once.
+/// Returns true if a read from any of the sockets would return something at once.
 pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };

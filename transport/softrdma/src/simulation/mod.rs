@@ -81,7 +81,7 @@ impl SimulatedProcess {
         &self.host
     }
 
-    /// Whether it lives. The simulation drops the machines and devices of a process that does not.
+    /// Returns true if it lives. The simulation drops the machines and devices of a process that does not.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.life.is_alive()
@@ -92,14 +92,14 @@ impl SimulatedProcess {
         self.life.kill();
     }
 
-    /// Kills it after so many more stores to memory that it shares with other processes: those that
+    /// Kills it after a number of further stores to memory that it shares with other processes: those that
     /// follow do not happen, and what it was writing stays half done.
     pub fn kill_after_stores(&self, stores: u64) {
         self.life.kill_after_stores(stores);
     }
 
     /// Overwrites a word of each area that it shares with others, as a process that has gone mad may; `choose` gives the
-    /// place, of so many, and the value. Returns the number of areas.
+    /// place among several, and the value. Returns the number of areas.
     pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         let areas = self.host.memory.areas_of(&self.life);
         for area in &areas {

@@ -71,7 +71,7 @@ impl Ports {
     }
 }
 
-/// What a process binds sockets with.
+/// Means by which a process binds sockets.
 #[derive(Debug)]
 pub(crate) struct ProcessSockets {
     ports: Arc<Ports>,

@@ -17,7 +17,7 @@ pub(crate) struct ByHand {
     pub(crate) node: Node,
     pub(crate) tgt: Arc<dyn QueuePair>,
     pub(crate) link: InProcessLink,
-    /// Where the next packets come from.
+    /// Source of the next packets.
     pub(crate) source: SocketAddr,
 }
 

@@ -31,12 +31,12 @@ pub(crate) struct Soft {
 }
 
 impl Soft {
-    /// For a test binary in which this test of the module is the puppet.
+    /// Starts a test binary in which this test of the module is the puppet.
     pub(crate) fn from_test(module: &'static str, name: &'static str) -> Self {
         Self::new(Some([module, name]))
     }
 
-    /// For a program that is a puppet whenever the variable is set.
+    /// Starts a program that is a puppet whenever the variable is set.
     pub(crate) fn from_program() -> Self {
         Self::new(None)
     }

@@ -148,7 +148,7 @@ fn every_answer_goes_to_port_4791_wherever_the_message_came_from() {
     asker.port = 40_000;
     let answered = |asker: &mut Asker, message: CmMessage| {
         asker.send(message);
-        // Where it went to is checked as it is taken.
+        // The destination is checked as it is taken.
         assert_eq!(asker.answers.len(), 1, "{:?}", asker.answers);
     };
     let mut refused = asker.request();

@@ -42,7 +42,7 @@ impl Setup {
         }
     }
 
-    /// What the device has sent: the port that it went to, its PSN, and what it means.
+    /// Returns the device's answers: the destination port, the PSN, and the meaning.
     fn answers(&mut self) -> Vec<(u16, u32, Syndrome)> {
         let mut batch = ReceiveBatch::new(64);
         self.hands.link.receive(&mut batch);

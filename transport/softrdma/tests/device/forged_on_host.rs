@@ -13,7 +13,7 @@ use trunkline_roce::wire::{
 };
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
-/// A program with a socket of its own at somebody's address.
+/// A program with a separate socket at another's address.
 struct Forger(UdpSocket);
 
 impl Forger {

@@ -1,4 +1,4 @@
-//! Devices whose CQs are divided into groups, each with a shard of its own.
+//! Devices whose CQs are divided into groups, each with a separate shard.
 
 use crate::common;
 use common::node::{BOUND, Node, bring_up_with};
@@ -42,7 +42,7 @@ impl Poller {
         self.srq.number().unwrap()
     }
 
-    /// Polls until so many completions have come.
+    /// Polls until the given number of completions have come.
     fn completions(&self, count: usize) -> Vec<Completion> {
         let until = Instant::now() + BOUND;
         let mut all = Vec::new();
@@ -114,7 +114,7 @@ fn shards_of_one_device_share_memory() {
     assert_eq!(node.counter("packets_sent"), 0, "nothing goes by UDP");
 }
 
-/// Of each group one QP sends to the SRQs of all groups, through a TGT of the next group.
+/// One QP of each group sends to the SRQs of all groups, through a TGT of the next group.
 fn every_group_sends_to_every_group(near: &Node, far: &Node) {
     const EACH: u32 = 60;
     let (senders, receivers) = (pollers(near), pollers(far));

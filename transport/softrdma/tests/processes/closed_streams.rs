@@ -1,6 +1,6 @@
 //! Programs that run with standard streams closed.
 //!
-//! Which streams are closed is a matter of a whole process, so the tests start this binary again (`play`).
+//! Closed streams concern a whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, part};
@@ -21,7 +21,7 @@ use trunkline_verbs::{Device, PortSpace, QpInit, QpType, XrcdFlags};
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 /// The closed streams, as digits.
 const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
-/// What a program prints.
+/// Output of a program.
 const PRINTED: &[u8] = b"printed by the program\n";
 
 #[test]

@@ -1,6 +1,6 @@
 //! Processes that have run out of descriptors, or of room in the runtime directory.
 //!
-//! The tests start this binary again (`play`), since a limit is that of a whole process.
+//! The tests start this binary again (`play`), since a limit holds for a whole process.
 
 use crate::common;
 use crate::common::host::{Host, part};
@@ -272,7 +272,7 @@ fn a_capture_beyond_the_limit_on_files_is_refused() {
     process.finish().unwrap();
 }
 
-/// Runs a part with a runtime directory on a file system of so many KiB; where that is not possible, a line
+/// Runs a part with a runtime directory on a file system of the given KiB; where that is not possible, a line
 /// says so.
 fn run_on_small_file_system(part: &str, kib: u32) {
     let (host, address) = (Host::new(), common::address().to_string());

@@ -24,7 +24,7 @@ pub(super) fn options(host: &Host, path: PathChoice) -> SoftOptions {
     SoftOptions { path, ..host.options() }
 }
 
-/// Where a message is, in a node's memory.
+/// Returns the place of a message in a node's memory.
 fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
@@ -188,7 +188,7 @@ fn faults_keep_packets_on_the_wire() {
     drop(tgt);
 }
 
-/// What is written beyond a limit on the size of files ends the process, by SIGXFSZ.
+/// Writing beyond a limit on the size of files ends the process, by SIGXFSZ.
 #[test]
 fn a_process_that_may_have_no_files_of_that_size_stays_on_the_network() {
     let pair = pair(PathChoice::Auto, "small files");

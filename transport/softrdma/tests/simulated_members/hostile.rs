@@ -12,7 +12,7 @@ use trunkline_verbs::{
 /// Words that are written, all in all.
 const WORDS: u64 = 1_000_000;
 const ROUNDS: u64 = 250;
-/// Of those, before the others have a turn.
+/// Words written before the others have a turn.
 const AT_ONCE: u64 = 40;
 /// Longer than a device waits before it shares memory again with a process that has written nonsense.
 const LONG_NS: u64 = 30_000_000_000;
@@ -35,7 +35,7 @@ fn anything(world: &World, words: usize) -> (usize, u64) {
 /// The hostile process, and the objects of its victim that it is connected with.
 struct Hostile {
     process: Process,
-    /// In a domain and with memory of its own.
+    /// In a separate domain with separate memory.
     door: Node,
     ways: [Way; 2],
 }

@@ -8,7 +8,7 @@ use trunkline_softrdma::device::PathChoice;
 use trunkline_verbs::{CompletionStatus, QpType, QueuePair, SendData, SendOperation};
 
 pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
-/// Where a node's memory has what it sends, and what it receives.
+/// Offsets of outgoing and incoming data in a node's memory.
 const OUT: usize = 0;
 const IN: usize = 20_000;
 const LONGEST: usize = 12_000;
@@ -170,7 +170,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
 
-/// A process is killed after so many stores to shared memory. Returns whether it died in time.
+/// Kills a process after a number of stores to shared memory. Returns whether it died in time.
 fn peer_dies(seed: u64, stores: u64) -> bool {
     let mut world = World::new(seed);
     let host = world.host(HOST);

@@ -1,4 +1,4 @@
-//! What an attack found: claims and measurements, as lines or as one JSON object.
+//! Findings of an attack: claims and measurements, as lines or as one JSON object.
 
 use crate::Outcome;
 use serde_json::{Value, json};

@@ -79,7 +79,7 @@ impl Plan {
         Duration::from_secs(self.seconds)
     }
 
-    /// Whether the nodes use XRC connections.
+    /// Returns true if the nodes use XRC connections.
     fn is_xrc(&self) -> bool {
         self.connections != Connections::Rc
     }

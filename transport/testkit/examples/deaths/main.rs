@@ -6,7 +6,7 @@
 //! deaths send OWN FIRST        a process that sends streams from this number on; started by `run`
 //! ```
 //!
-//! Members are processes at one address whose XRC domain is that of one file; a peer at another address
+//! Members are processes at one address whose XRC domain belongs to one file; a peer at another address
 //! sends to their SRQs and numbers every message, so that each member detects messages that are missing,
 //! duplicated or wrong. Then one process is killed, and `run` reports which streams continued and after how
 //! long.

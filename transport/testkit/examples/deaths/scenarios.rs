@@ -104,7 +104,7 @@ fn creator(bed: &mut Testbed) -> Outcome<()> {
     Ok(())
 }
 
-/// One TGT carries the load to the victim's SRQ; another of the same creator carries that of a living member.
+/// One TGT carries the load to the victim's SRQ; another of the same creator carries the load of a living member.
 fn owner(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut creator = bed.member("the creator", true)?;

@@ -59,7 +59,7 @@ impl Forge {
         }
     }
 
-    /// Whether a packet, given without its ICRC, names a forbidden object.
+    /// Returns true if a packet, given without its ICRC, names a forbidden object.
     pub(super) fn is_protected(&self, bytes: &[u8]) -> bool {
         let Some(bth) = bytes.first_chunk::<12>() else { return false };
         if self.protected_qps.contains(&u32::from_be_bytes([0, bth[5], bth[6], bth[7]])) {

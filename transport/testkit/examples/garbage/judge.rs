@@ -15,7 +15,7 @@ const GROWTH_KIB: u64 = 16 * 1024;
 /// at the first access. Packets for random numbers cause accesses to all of them.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
-/// Whether the flood reached the victims, and what became of it.
+/// Claims that the flood reached the victims, and reports what became of it.
 pub(super) fn arrived(claims: &mut Claims, plan: &Plan, sent: u64, took: Duration, counters: &Numbers) {
     let of = |name: &str| counters.get(name).copied().unwrap_or(0);
     let reached = of("packets_received") + of("drop_receive_queue_full") + of("drop_receive_too_long");
@@ -96,7 +96,7 @@ pub(super) fn judge(
     );
 }
 
-/// Whether no process needs much more memory than before.
+/// Claims that no process needs much more memory than before.
 pub(super) fn memory(claims: &mut Claims, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
     let memory: Vec<_> = before.into_iter().zip(after).collect();
     let bounded = memory.iter().all(|([all_then, own_then], [all, own])| {

@@ -7,7 +7,7 @@ use crate::judge;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder, Random};
 
-/// How long the exchanges are measured before the flood.
+/// Duration of the exchanges before the flood.
 const BEFORE: Duration = Duration::from_secs(2);
 /// Under a flood that the ICRC check drops, the exchanges must keep at least one part in this many of their
 /// rate.

@@ -52,7 +52,7 @@ impl Sender {
         Ok(Self { of_peer, of_others, raw: raw.ok(), peer, frame: Vec::new(), sent: 0 })
     }
 
-    /// Whether the peer's own port can be forged.
+    /// Returns true if the peer's own port can be forged.
     pub(super) const fn has_raw(&self) -> bool {
         self.raw.is_some()
     }

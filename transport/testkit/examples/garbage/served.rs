@@ -20,7 +20,7 @@ const RNR_TIMER: u8 = 12;
 /// The private data of the initiator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hello {
-    /// Whether the connection is a bystander.
+    /// True if the connection is a bystander.
     pub(super) bystander: bool,
     /// Seeds the bytes of its messages.
     pub(super) nonce: u64,
@@ -114,7 +114,7 @@ impl Served {
         Ok(Self { id, qp, hello, window, next_round: 0 })
     }
 
-    /// Whether a message is the next one of this connection, byte for byte.
+    /// Returns true if a message is the next one of this connection, byte for byte.
     pub(super) fn is_next(&mut self, bytes: &[u8], immediate: u32) -> bool {
         let round = self.next_round;
         self.next_round += 1;

@@ -1,7 +1,7 @@
-//! What a hostile peer changes in the frames of its messages.
+//! Changes of a hostile peer to the frames of its messages.
 //!
 //! A frame begins the payload of a message: kind (1), flags (1), a word (2), grant (2), messages that wait (1), target
-//! poller (1), all little endian. The word of a Credit frame is the released credit, that of a FIN its entries. An
+//! poller (1), all little endian. The word of a Credit frame is the released credit, the word of a FIN its entries. An
 //! announcement follows the header, which has 8 bytes times the upper half of the kind.
 
 use super::Hostility;
@@ -25,7 +25,7 @@ const ANNOUNCES: u8 = 2;
 const LENGTH: usize = 8;
 const ADDRESS: usize = 16;
 const RKEY: usize = 24;
-/// A prying peer READs so many bytes beside what was announced to it.
+/// Bytes that a prying peer READs beside those announced to it.
 const BESIDE: u64 = 64;
 /// Credit that is taken beyond what was granted: no more than a node could grant.
 const BEYOND: u16 = 200;
@@ -37,14 +37,14 @@ const HONEST: u64 = 10;
 pub struct Announcement {
     /// The key of the memory.
     pub rkey: u32,
-    /// Where the sender's peer finds it.
+    /// Address at which the sender's peer finds it.
     pub address: u64,
     /// Its length in bytes.
     pub length: u64,
 }
 
 impl Announcement {
-    /// That of a message whose first payload this is; `None` if it announces nothing.
+    /// Parses the announcement of a message whose first payload this is; `None` if it announces nothing.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let payload = payload.get(announcement_at(payload)?..)?;
         let number = |at: usize| Some(u64::from_le_bytes(*payload.get(at..)?.first_chunk()?));
@@ -53,7 +53,7 @@ impl Announcement {
     }
 }
 
-/// Where the announcement of a message with this first payload begins, if it has one.
+/// Returns the start of the announcement of a message with this first payload, if it has one.
 fn announcement_at(payload: &[u8]) -> Option<usize> {
     let &[kind, flags, ..] = payload else { return None };
     (flags & ANNOUNCES != 0 && kind >= UPPER).then(|| usize::from(kind >> 4) * HEADER)

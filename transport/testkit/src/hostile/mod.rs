@@ -89,12 +89,12 @@ impl HostilePeer {
         Self(Changer::new(hostility, random))
     }
 
-    /// What leaves in place of a datagram that the peer's node sends; `None` if that leaves as it is.
+    /// Returns the packet in place of a datagram that the peer's node sends; `None` if that leaves as it is.
     pub fn outgoing(&mut self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |qp, srq, payload| self.0.outgoing(qp, srq, payload))
     }
 
-    /// What the peer's node receives in place of a datagram; `None` if it receives that as it is.
+    /// Returns the packet that the peer's node receives in place of a datagram; `None` if it receives that as it is.
     #[must_use]
     pub fn incoming(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |_, _, payload| self.0.incoming(payload))
@@ -109,7 +109,7 @@ impl Announcement {
     }
 }
 
-/// Whether a packet begins a message of a session. QP 1 has the connection manager's messages, whose datagrams have
+/// Returns true if a packet begins a message of a session. QP 1 has the connection manager's messages, whose datagrams have
 /// another service.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());

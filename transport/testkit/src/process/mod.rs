@@ -52,7 +52,7 @@ pub fn same_test(module: &str, test: &str) -> Command {
 
 /// Runs a test once more, in its own process, and fails if it fails there. Returns true in that process.
 ///
-/// For tests that inspect or count what the whole process has: threads, descriptors, heap.
+/// Used by tests that inspect or count what the whole process has: threads, descriptors, heap.
 /// `module` is the test's `module_path!()`.
 ///
 /// # Panics

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
-/// How many bytes at the start are copied one by one, so that words follow. Miri refuses accesses of several sizes
+/// Returns the number of bytes at the start that are copied one by one, so that words follow. Miri refuses accesses of several sizes
 /// to one place, and is slow anyway: there all are.
 fn head(shared: *const u8, length: usize) -> usize {
     if cfg!(any(miri, feature = "relaxed-copies")) { length } else { shared.align_offset(WORD).min(length) }

@@ -1,7 +1,7 @@
 //! A load of puts and gets that checks every value against what was put.
 //!
 //! Each worker has keys that nobody else writes. A get must return the value of the last successful put,
-//! or that of a put that failed and may have run, even one that takes effect later. This tests what the
+//! or the value of a put that failed and may have run, even one that takes effect later. This tests what the
 //! statuses claim: any other value is wrong.
 
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Whether calls succeeded, and none returned a wrong value or failed unexpectedly.
+    /// Returns true if calls succeeded, and none returned a wrong value or failed unexpectedly.
     pub(crate) fn is_sound(&self) -> bool {
         self.wrong == 0 && self.other == 0 && self.ok > 0
     }
@@ -147,7 +147,7 @@ impl Worker<'_> {
                 shared.add(&self.totals);
             }
             if self.totals.unavailable > 0 {
-                // Until the next attempt to connect is due, calls fail at once.
+                // Until the next attempt to connect, calls fail at once.
                 std::thread::sleep(PAUSE);
             }
         }
@@ -159,7 +159,7 @@ impl Worker<'_> {
         let certain = expected.perhaps.is_empty();
         match self.client.put(format!("{}/{key}", self.name), value(&self.name, version)).await {
             Ok(was_there) => {
-                // Whether it existed is known only if no failed put may have run before.
+                // The key's prior existence is known only if no failed put may have run before.
                 if certain && was_there != known {
                     self.totals.wrong += 1;
                 }

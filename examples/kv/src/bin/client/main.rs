@@ -40,7 +40,7 @@ enum Request {
         /// Duration of the load, in seconds.
         #[arg(long = "for", value_name = "SECONDS", default_value_t = 10)]
         seconds: u64,
-        /// Concurrent workers, 1 to 256, each with keys of its own.
+        /// Concurrent workers, 1 to 256, each with separate keys.
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
         workers: u64,
         /// Print progress as JSON, one line every half second.
@@ -70,7 +70,7 @@ enum Once {
     },
     /// Print the keys that begin with a prefix, 1,000 at most.
     List {
-        /// Where keys must begin; without it, all are listed.
+        /// Prefix of the keys; without it, all are listed.
         prefix: Option<String>,
     },
 }

@@ -10,7 +10,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use trunkline_verbs::ConnectParameters;
 
-/// What an event reports.
+/// Contents of an event.
 pub(super) struct EventContent<'a> {
     /// The kind, `RDMA_CM_EVENT_*`.
     pub(super) event: c_uint,

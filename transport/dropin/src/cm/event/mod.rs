@@ -22,7 +22,7 @@ pub(super) type CmEventHandle<'a> = Handle<'a, rdma_cm_event>;
 #[repr(C)]
 pub(crate) struct EventObject {
     base: UnsafeCell<rdma_cm_event>,
-    /// What `param.conn.private_data` points to.
+    /// Target of `param.conn.private_data`.
     _private_data: Vec<u8>,
     /// The count of the id that the event is for.
     outstanding: Arc<EventCount>,

@@ -31,7 +31,7 @@ pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     }
 }
 
-/// What the program's event reports, or `None` if the program gets none.
+/// Returns the contents of the program's event, or `None` if the program gets none.
 fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     let CmEvent { kind, private_data, .. } = event;
     let mut facts = lock(&id.facts);
@@ -109,7 +109,7 @@ fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
-/// A request makes an id, which reports to the listener's channel, or to one of its own if the listener
+/// A request makes an id, which reports to the listener's channel, or to a separate one if the listener
 /// is synchronous.
 fn request(
     listener: Id<'_>,

@@ -29,7 +29,7 @@ pub(super) struct AddressThread {
 }
 
 impl AddressThread {
-    /// What the thread runs: resolves addresses until the manager is dropped.
+    /// Resolves addresses until the manager is dropped. Runs on the thread.
     pub(super) fn run(inner: &Arc<Inner>) {
         let held = HeldStdio::take().map_err(VerbsError::from);
         // SAFETY: the function has no requirements.

@@ -24,7 +24,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What a maker runs: makes endpoints until the manager is dropped.
+    /// Makes endpoints until the manager is dropped. Runs on a maker's thread.
     fn make(self: Arc<Self>) {
         let mut work = self.work();
         while !work.has_ended {

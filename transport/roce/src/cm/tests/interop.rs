@@ -1,4 +1,4 @@
-//! What we send is what a kernel sends, and what a kernel sends is understood: against the
+//! Messages sent equal a kernel's, and a kernel's are understood: against the
 //! messages of captured connections between two kernels at 10.77.0.2 (active) and 10.77.0.1.
 
 use super::*;

@@ -17,7 +17,7 @@ pub(super) const fn address(node: usize) -> IpAddr {
     IpAddr::V4(if node == A { Ipv4Addr::new(10, 0, 0, 1) } else { Ipv4Addr::new(10, 0, 0, 2) })
 }
 
-/// What happens to a message on its way: when its copies arrive, after how many nanoseconds.
+/// Fate of a message on its way: when its copies arrive, after how many nanoseconds.
 /// Told the sending node, the kind, and how many of that kind the node has sent before.
 pub(super) type Fate = Box<dyn FnMut(usize, Attribute, u32) -> Vec<u64>>;
 
@@ -29,7 +29,7 @@ pub(super) struct Node {
     pub(super) accepts: bool,
     /// Replies are confirmed as soon as they are reported.
     pub(super) confirms: bool,
-    /// What the node's interface carries.
+    /// MTU of the node's interface.
     pub(super) mtu: Mtu,
     pub(super) sent: Vec<Attribute>,
     next_qpn: u32,
@@ -130,7 +130,7 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// What the program does with an event.
+    /// Acts as the program does on an event.
     fn react(&mut self, now: u64, event: &Event) {
         match event {
             Event::ConnectRequest(id, request) if self.mtu < request.peer.mtu => {

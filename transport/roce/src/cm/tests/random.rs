@@ -61,13 +61,13 @@ fn run(seed: u64) {
         network.drain();
     }
     // The farewells of a lossy network may all be lost: that is where the protocol ends and
-    // keepalive begins. So the network heals, and whoever is left alone tries again.
+    // keepalive begins. So the network heals, and a node without its peer tries again.
     network.set_fate(Box::new(|_, _, _| vec![milliseconds(1)]));
     network.settle();
     judge(&network, seed);
 }
 
-/// Whoever holds an established connection has a peer that does too, or one that is gone
+/// A node with an established connection has a peer that has it too, or one that is gone
 /// without the possibility to say so: it answers a DREQ.
 fn judge(network: &Network, seed: u64) {
     for node in &network.nodes {

@@ -133,7 +133,7 @@ fn refusals_say_so() {
     let now = network.now;
     let requests = network.nodes[B].requests();
     network.nodes[B].machine.decline(now, requests[0], b"no").unwrap();
-    // Who lets go of a question refuses it.
+    // Releasing a question refuses it.
     network.nodes[B].machine.release(now, requests[1]);
     network.drain();
     network.run(milliseconds(10));

@@ -6,7 +6,7 @@ use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionStatus, Psn, QpState};
 
-/// Where a response's PSN is, relative to what was sent.
+/// Position of a response's PSN, relative to the PSNs sent.
 enum Position {
     /// Acknowledged before.
     Past,
@@ -16,7 +16,7 @@ enum Position {
     Beyond,
 }
 
-/// Whether anything before a response's PSN lacks its own response.
+/// Outcome of a check for requests before a response's PSN that lack their own response.
 enum Implied {
     /// Everything before it is acknowledged.
     Clear,
@@ -47,7 +47,7 @@ impl Requester {
         self.respond(now, packet, JOINED_BYTES, memory)
     }
 
-    /// Takes a response of at most so many bytes of payload.
+    /// Takes a response of at most the given bytes of payload.
     #[inline]
     fn respond(
         &mut self,
@@ -80,7 +80,7 @@ impl Requester {
         outcome
     }
 
-    /// Whether a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers a PSN that is outstanding.
     #[must_use]
     pub fn has_outstanding(&self, bth: &Bth) -> bool {
         self.is_sending()
@@ -164,7 +164,7 @@ impl Requester {
         let end = wqe.received.saturating_add(span);
         let expected = span.saturating_mul(mtu).min(wqe.length - offset);
         let last = end == wqe.psns;
-        // Each piece of a READ is a request of its own to the peer.
+        // Each piece of a READ is a separate request to the peer.
         let piece_end = self.pace.piece_end(wqe.received, wqe.psns);
         let ends_piece = end == piece_end;
         let ends = matches!(
@@ -337,7 +337,7 @@ impl Requester {
     }
 }
 
-/// How a refused request ends (contract rocev2 6.2).
+/// Returns the status of a refused request (contract rocev2 6.2).
 fn status_of(code: NakCode) -> CompletionStatus {
     match code {
         NakCode::INVALID_REQUEST => CompletionStatus::RemoteInvalidRequest,

@@ -13,7 +13,7 @@
 //!
 //! # Pieces of a READ
 //! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it
-//! down except to request less. So a READ is requested in pieces, each a READ request of its own to
+//! down except to request less. So a READ is requested in pieces, each a separate READ request to
 //! the peer, and the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from
 //! the request's first PSN: when a response is lost, the rest of its piece is requested again, and
 //! that is part of what the peer has saved (contract rocev2 7.24).
@@ -64,7 +64,7 @@ pub struct Tuning {
     pub probe_floor_ns: u64,
     /// Probe after this many smoothed round trips.
     pub probe_round_trips: u32,
-    /// The ACK timeout is no shorter than this, in nanoseconds, within the room that the standard leaves:
+    /// Minimum ACK timeout, in nanoseconds, within the room that the standard leaves:
     /// from its nominal value to four times that (contract rocev2 7.22). Probes find losses long before;
     /// the timeout decides when a peer counts as dead, and one that waits for a processor does not.
     pub ack_floor_ns: u64,
@@ -126,7 +126,7 @@ pub enum RequesterEvent {
     Drained,
 }
 
-/// What an answer did.
+/// Outcome of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
     /// It acknowledged something, or was a NAK for what is outstanding.
@@ -138,7 +138,7 @@ pub enum Response {
 }
 
 impl Response {
-    /// Whether it is proof of where the peer sends from: it answered a PSN that was outstanding.
+    /// Returns true if it is proof of where the peer sends from: it answered a PSN that was outstanding.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress

@@ -1,4 +1,4 @@
-//! How much may be under way, in packets of the path MTU.
+//! Amount that may be under way, in packets of the path MTU.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::Kind;
@@ -41,14 +41,14 @@ impl Pace {
     }
 }
 
-/// What Linux counts for a full packet in a receive buffer: the next power of two that holds it and
+/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that holds it and
 /// its headers, and 256.
 fn buffer_bytes(mtu: u32) -> u32 {
     2 * mtu.max(512) + 256
 }
 
 impl Requester {
-    /// Whether a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
+    /// Returns true if a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
     pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
         let missing = self.cursor.read_span + self.cursor.reads;
         missing > 0 && missing + packets > self.pace.read_window

@@ -8,7 +8,7 @@ use trunkline_verbs::{
     SendRequest, Sge, SrqNumber,
 };
 
-/// Where an entry's bytes are. Lists and buffers go back to the queue.
+/// Location of an entry's bytes. Lists and buffers go back to the queue.
 #[derive(Debug)]
 pub(super) enum Data {
     /// A gather list of one.
@@ -66,7 +66,7 @@ pub(super) struct Wqe {
     pub(super) first_psn: Psn,
     /// PSNs it covers.
     pub(super) psns: u32,
-    /// Its message number; of a READ in pieces, that of the last.
+    /// Its message number; of a READ in pieces, the last one.
     pub(super) ssn: Psn,
     /// READ: response packets that are in place.
     pub(super) received: u32,
@@ -184,7 +184,7 @@ fn kind_of(operation: &SendOperation) -> Kind {
 }
 
 impl Requester {
-    /// Whether [`Requester::post`] would take a request after `before` others.
+    /// Refuses a request that [`Requester::post`] would not take after `before` others.
     ///
     /// # Errors
     /// As `post`.

@@ -33,7 +33,7 @@ pub(super) struct Retry {
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
-    /// Where a loss was concluded last, and when: the same conclusion is not drawn twice from one
+    /// PSN at which a loss was concluded last, and when: the same conclusion is not drawn twice from one
     /// burst of answers.
     went_back: Option<(Psn, Time)>,
 }
@@ -55,7 +55,7 @@ impl Retry {
         self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.has_answered)]))
     }
 
-    /// Whether the wait after an RNR NAK is not over.
+    /// Returns true if the wait after an RNR NAK is not over.
     pub(super) fn is_pausing(&self, now: Time) -> bool {
         self.rnr_until.is_some_and(|until| now < until)
     }
@@ -96,7 +96,7 @@ impl Retry {
 }
 
 impl Requester {
-    /// Does what is due at `now`. Hand in the packets that have arrived first: an answer that
+    /// Does the work whose time has come at `now`. Hand in the packets that have arrived first: an answer that
     /// waits in a socket is better than a timeout.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
@@ -216,7 +216,7 @@ impl Requester {
         self.rewind();
     }
 
-    /// What was sent and not answered may not arrive, or answers to it may not: it is sent again, without charge. For
+    /// Sends everything unanswered again, without charge: it may not arrive, or answers to it may not. For
     /// a change of the way that packets take.
     pub fn resend(&mut self) {
         if self.is_sending() {

@@ -1,4 +1,4 @@
-//! What is sent next, and how it looks on the wire.
+//! Choice of the next packet, and its form on the wire.
 
 use super::queue::Wqe;
 use super::{Requester, RequesterEvent};
@@ -48,7 +48,7 @@ impl Requester {
         self.transmit(now, memory, JOINED_BYTES / self.geometry.mtu, out)
     }
 
-    /// Whether [`Requester::poll_transmit`] may have something; `false` only if it has not.
+    /// Returns true if [`Requester::poll_transmit`] may have something; `false` only if it has not.
     #[inline]
     #[must_use]
     pub fn has_output(&self) -> bool {
@@ -149,7 +149,7 @@ impl Requester {
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
-    /// Whether the packet at the cursor has to wait for something.
+    /// Returns true if the packet at the cursor has to wait for something.
     #[inline]
     fn is_blocked(&self, wqe: &Wqe) -> bool {
         let cursor = &self.cursor;

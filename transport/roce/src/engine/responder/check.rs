@@ -9,7 +9,7 @@ use crate::engine::segment::{Class, JOINED_BYTES, Kind, PSN_SPAN_MAX, classify, 
 use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{Access, Psn};
 
-/// Where a request's PSN is, relative to the expected one.
+/// Position of a request's PSN, relative to the expected one.
 enum Position {
     Expected,
     Before,
@@ -31,7 +31,7 @@ impl ResponderState {
         self.handle(packet, JOINED_BYTES, target)
     }
 
-    /// Takes a request of at most so many bytes of payload.
+    /// Takes a request of at most the given bytes of payload.
     #[inline]
     fn handle(&mut self, packet: &Packet<'_>, most: u32, target: &mut impl Target) -> Handled {
         match self.admit(&packet.bth) {

@@ -34,7 +34,7 @@ pub enum Handled {
     /// It was the expected one; its placement was answered `Later`. Queue what follows for this
     /// QP, in order and bounded, until [`ResponderState::answer`].
     Waiting,
-    /// It was the expected one, and was not accepted: an RNR or fatal NAK is due, or nothing.
+    /// It was the expected one, and was not accepted: an RNR or fatal NAK follows, or nothing.
     Refused,
     /// A placement is waiting: nothing was done, feed the packet again after the answer.
     Busy,
@@ -47,14 +47,14 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Whether it is proof of where the peer sends from: the packet was the one that the QP waited for, and
+    /// Returns true if it is proof of where the peer sends from: the packet was the one that the QP waited for, and
     /// nothing in it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
     }
 
-    /// Whether the packet had the expected PSN.
+    /// Returns true if the packet had the expected PSN.
     #[must_use]
     pub fn is_in_sequence(self) -> bool {
         matches!(self, Self::Taken | Self::Waiting | Self::Refused)
@@ -128,7 +128,7 @@ pub struct ResponderState {
     /// A gap, or a missing receive, has been reported; what is later than expected is dropped
     /// silently until the expected packet comes (contract rocev2 7.4).
     nak_sent: u8,
-    /// An acknowledgement is due.
+    /// An acknowledgement has to be sent.
     ack_due: u8,
     events: u8,
     /// NAK code of the own failure, for the event.
@@ -138,7 +138,7 @@ pub struct ResponderState {
     msn: u32,
     /// One past the last PSN that an answer has covered.
     acked: u32,
-    /// One past the last packet that came too early and was dropped, while a sequence NAK is due.
+    /// One past the last packet that came too early and was dropped, while a sequence NAK has to be sent.
     gap_end: u32,
     /// Grows with each packet that is taken and each reset, and never comes again.
     serial: u64,
@@ -169,7 +169,7 @@ impl Message {
     const WRITE: u8 = 2;
 }
 
-/// What must be known of a packet to finish it once it is placed.
+/// State to finish a packet once it is placed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pending {
     active: u8,
@@ -183,7 +183,7 @@ struct Pending {
     length: u32,
 }
 
-/// The NAK that is due or was sent last.
+/// The NAK that is next, or was sent last.
 #[derive(Debug, Clone, Copy, Default)]
 struct Refusal {
     due: u8,
@@ -238,7 +238,7 @@ impl ResponderState {
     }
 
     /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`;
-    /// RESET forgets everything but the counts; ERR forgets what is due (not the NAK of its own
+    /// RESET forgets everything but the counts; ERR forgets pending packets (not the NAK of the
     /// failure, with which it got there).
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.phase;
@@ -283,13 +283,13 @@ impl ResponderState {
         QpNumber::new(self.number)
     }
 
-    /// Whether a placement was answered `Later` and [`ResponderState::answer`] is awaited.
+    /// Returns true if a placement was answered `Later` and [`ResponderState::answer`] is awaited.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.pending.active != 0
     }
 
-    /// Whether it is in ERR, by its own failure or by `modify`.
+    /// Returns true if it is in ERR, by its own failure or by `modify`.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.phase == PHASE_ERROR
@@ -308,7 +308,7 @@ impl ResponderState {
         None
     }
 
-    /// Whether a message is half received: its target may hold a receive that has to be flushed
+    /// Returns true if a message is half received: its target may hold a receive that has to be flushed
     /// when the QP goes to ERR or RESET (contract I2).
     #[must_use]
     pub fn message_in_progress(&self) -> bool {

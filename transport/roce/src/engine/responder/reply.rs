@@ -38,7 +38,7 @@ impl ResponderState {
         None
     }
 
-    /// Whether `poll_transmit` would have something (unless a READ's bytes are still fetched).
+    /// Returns true if `poll_transmit` would have something (unless a READ's bytes are still fetched).
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
@@ -46,7 +46,7 @@ impl ResponderState {
 
     /// Appends one more acknowledgement of everything that was taken so far; `None` if nothing was.
     ///
-    /// For a QP that is about to stop: its program may exit after the last message, and then nobody
+    /// Called for a QP that is about to stop: its program may exit after the last message, and then nobody
     /// repeats an acknowledgement that gets lost. To a peer the copies are stale acknowledgements,
     /// which it ignores (contract rocev2 7.18). If the last request was a READ or atomic, its response
     /// is the acknowledgement and cannot be repeated so.
@@ -124,7 +124,7 @@ impl ResponderState {
                 return None;
             }
             // A duplicate of a READ whose response has arrived may come after its requester has told us
-            // to free the memory, so this is no error of its (contract rocev2 7.5).
+            // to free the memory, so the peer is not to blame (contract rocev2 7.5).
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
@@ -147,7 +147,7 @@ impl ResponderState {
         Some(Transmit { psn, retransmission: saved.is_replay })
     }
 
-    /// Sends the NAK that is due, unless the missing packets have arrived in the meantime.
+    /// Sends the pending NAK, unless the missing packets have arrived in the meantime.
     fn send_refusal(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);

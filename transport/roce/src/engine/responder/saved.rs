@@ -60,7 +60,7 @@ impl SavedAnswers {
         self.depth
     }
 
-    /// Whether a further READ or atomic may be taken: the entry it displaces must have been
+    /// Returns true if a further READ or atomic may be taken: the entry it displaces must have been
     /// answered (contract rocev2 7.6).
     pub(super) fn has_room(&self) -> bool {
         let oldest_is_answered =
@@ -87,13 +87,13 @@ impl SavedAnswers {
         self.entries.get(index).copied().unwrap_or_default()
     }
 
-    /// Notes that so many packets of the answer at `index` were sent; `is_last` ends the answer.
+    /// Notes the packets of the answer at `index` that were sent; `is_last` ends the answer.
     pub(super) fn sent(&mut self, index: usize, psns: u32, is_last: bool) {
         let Some(saved) = self.entries.get_mut(index) else { return };
         saved.next = saved.next.saturating_add(psns);
         if is_last {
             saved.is_active = false;
-            // What is sent next is the oldest active entry, so those before it are inactive.
+            // The oldest active entry is sent next, so those before it are inactive.
             self.first_active = index;
         }
     }
@@ -150,7 +150,7 @@ impl SavedAnswers {
         }
     }
 
-    /// Whether the newest entry is the last thing before `expected`.
+    /// Returns true if the newest entry is the last thing before `expected`.
     pub(super) fn ends_at(&self, expected: Psn) -> bool {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }

@@ -184,7 +184,7 @@ fn sequence_works_across_the_wrap() {
     assert_eq!(rig.send(0xff_ffff), Handled::Taken);
     assert_eq!(rig.send(0), Handled::Taken);
     assert_eq!(rig.send(0xff_ffff), Handled::Duplicate);
-    // What was missing has come, and what was dropped has come again: no NAK is left to send.
+    // The missing packet has come, and the dropped ones have come again: no NAK is left to send.
     assert_eq!(rig.answers(), [ack(0, 2)]);
 }
 

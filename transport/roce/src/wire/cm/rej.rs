@@ -106,7 +106,7 @@ pub struct Mra {
     pub answered: Answered,
     /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// How long the reply may take, 5 bits: 4.096 us * 2^n.
+    /// Time that the reply may take, 5 bits: 4.096 us * 2^n.
     pub service_timeout: u8,
     /// The three reserved bits of byte 9.
     pub reserved_9: u8,

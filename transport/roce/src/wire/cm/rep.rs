@@ -56,9 +56,9 @@ pub struct Rep {
     pub responder_resources: u8,
     /// Number of READs and atomics that the sender will have outstanding at most.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
+    /// Time that the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
     pub ack_delay: u8,
-    /// Whether the alternate path is accepted, 2 bits.
+    /// Acceptance of the alternate path, 2 bits.
     pub failover: u8,
     /// The sender implements end-to-end flow control.
     pub flow_control: bool,

@@ -92,7 +92,7 @@ pub struct Req {
     pub rdc_exists: bool,
     /// RNR retries for the receiver's QP, 3 bits; 7 means no limit.
     pub rnr_retry: u8,
-    /// How many times the sender repeats a CM message, 4 bits.
+    /// Number of times that the sender repeats a CM message, 4 bits.
     pub max_cm_retries: u8,
     /// The sender's QP has an SRQ.
     pub srq: bool,

@@ -76,7 +76,7 @@ impl SidrReq {
 pub struct SidrRep {
     /// The `request_id` of the [`SidrReq`].
     pub request_id: u32,
-    /// Whether the service has a QP, and otherwise why not.
+    /// Outcome: the service has a QP, or the reason why not.
     pub status: SidrStatus,
     /// Number of valid bytes in `info`.
     pub info_length: u8,

@@ -65,7 +65,7 @@ const fn powers_of_back() -> [Map; 17] {
     maps
 }
 
-/// The identification for which the packet's ICRC is right, if there is one; that of `headers` is
+/// The identification for which the packet's ICRC is right, if there is one; the one of `headers` is
 /// ignored. Our own devices send identification 0. One in 65,536 corrupted packets also has a
 /// solution. IPv6 has no identification, so the result is `Some(0)` or `None`.
 ///

@@ -18,7 +18,7 @@ const SEED: u32 = 0xdebb_20e3;
 /// Four bytes that make a register of 0 the seed. Zero bytes before them change nothing.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
-/// What a CRC begins with whose register is to be 0.
+/// Initial value of a CRC whose register is to be 0.
 const ZERO: u32 = !0;
 
 const UDP_HEADER: usize = 8;
@@ -71,13 +71,13 @@ const fn as_v6(address: SocketAddr) -> Ipv6Addr {
 /// Longest IP and UDP headers.
 const HEADERS_MAX: usize = IPV6_HEADER + UDP_HEADER;
 
-/// A CRC is computed in blocks of so many bytes; an incomplete one costs as much as several.
+/// Block size of a CRC's computation; an incomplete block costs as much as several.
 const BLOCK: usize = 16;
 
-/// Where a packet begins: after zero bytes, which complete the first block, the LRH's place and the masked headers.
+/// Start of a packet: after zero bytes, which complete the first block, the LRH's place and the masked headers.
 const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
 
-/// Up to so many bytes of a packet are put behind the masked headers before the CRC is computed. A CRC has a cost that
+/// Maximum bytes of a packet that are put behind the masked headers before the CRC is computed. A CRC has a cost that
 /// does not depend on its length, so a small packet has one CRC for everything.
 const TOGETHER: usize = 256 - PACKET;
 
@@ -97,7 +97,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// For packets with these headers.
+    /// Creates the state for packets with these headers.
     #[must_use]
     pub fn new(headers: &IpUdp) -> Self {
         let mut bytes: Together = [0; _];
@@ -136,7 +136,7 @@ impl Flow {
         crc.finalize()
     }
 
-    /// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+    /// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
     #[must_use]
     pub fn check(&mut self, payload_with_icrc: &[u8]) -> bool {
         self.difference(payload_with_icrc) == Some(0)
@@ -181,7 +181,7 @@ fn put_udp(udp: &mut [u8], headers: &IpUdp) {
     udp[6..8].copy_from_slice(&[0xff, 0xff]);
 }
 
-/// Writes the lengths into masked headers, for a UDP payload of so many bytes including the ICRC. Longer payloads than
+/// Writes the lengths into masked headers, for a UDP payload of the given size including the ICRC. Longer payloads than
 /// 65,535 bytes can't be sent and count as 65,535.
 fn put_lengths(masked: &mut [u8], udp_payload_length: usize) {
     let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER)).to_be_bytes();
@@ -211,7 +211,7 @@ pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+/// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
 #[must_use]
 pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
     Flow::new(headers).check(payload_with_icrc)

@@ -26,14 +26,14 @@ pub(super) struct Addresses {
     gids: GidTable,
     /// The other devices of this user that share the addresses.
     host: Option<Arc<Host>>,
-    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     asks_host: bool,
     random: Random,
     /// Addresses of wildcard listeners that could not be opened, and were warned of.
     unopened: BTreeSet<IpAddr>,
 }
 
-/// What came of opening the addresses of a wildcard.
+/// Result of opening the addresses of a wildcard.
 #[derive(Debug)]
 pub(super) struct Opened {
     is_any: bool,
@@ -166,7 +166,7 @@ impl Addresses {
         }
     }
 
-    /// Whether the device has the addresses of the host, which change, rather than those that the user named.
+    /// Returns true if the device has the addresses of the host, which change, rather than those that the user named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
     }
@@ -188,7 +188,7 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // What a peer sends to port 4791 arrives at the first shard.
+        // Packets that a peer sends to port 4791 arrive at the first shard.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?
@@ -221,7 +221,7 @@ impl Addresses {
     }
 
     /// The address that the host's routing would send from, if it names one. Refuses a link-local peer, and one that the host
-    /// has no route to, at all or from the address that is given; a network in process has no routing of its own.
+    /// has no route to, at all or from the address that is given; a network in process has no routing.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
@@ -315,12 +315,12 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Whether the host's routing refuses packets from a loopback address to a peer on another host.
+/// Returns true if the host's routing refuses packets from a loopback address to a peer on another host.
 fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Whether the host has no route to a peer.
+/// Returns true if the host has no route to a peer.
 fn is_nowhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
 }

@@ -96,7 +96,7 @@ impl Control {
         }
     }
 
-    /// Whether the first packet at the endpoint's QP stands in for the RTU.
+    /// If `awaits` is true, the first packet at the endpoint's QP stands in for the RTU.
     pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
             shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));

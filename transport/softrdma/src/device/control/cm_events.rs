@@ -12,13 +12,13 @@ use std::sync::Arc;
 use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time};
 
-/// What a peer asks of a listener.
+/// A peer's request to a listener.
 #[derive(Debug)]
 struct Requested {
     listener: ListenerId,
     local: SocketAddr,
     remote: SocketAddr,
-    /// Of a request for a connection.
+    /// Peer of a request for a connection.
     offered: Option<Peer>,
     private: Vec<u8>,
 }
@@ -201,7 +201,7 @@ impl Connections {
     }
 }
 
-/// What a peer asks or answers, for the program.
+/// Returns a peer's request or answer, for the program.
 fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

@@ -26,7 +26,7 @@ pub(in crate::device) struct Connections {
     next_number: u64,
     /// PSN of the next management datagram.
     psn: Psn,
-    /// For the ports and PSNs of endpoints.
+    /// Source of the ports and PSNs of endpoints.
     random: Random,
 }
 
@@ -202,7 +202,7 @@ impl Connections {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
     }
 
-    /// Whether an endpoint asks and answers instead of connecting.
+    /// Returns true if an endpoint asks and answers instead of connecting.
     pub(super) fn is_service(&self, id: CmIdNumber) -> bool {
         self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
     }

@@ -51,7 +51,7 @@ impl Control {
         self.finish(shards, now);
     }
 
-    /// What the operation has caused leaves.
+    /// Sends what the operation has caused.
     pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_cm(shards, now);
         shards.flush(now);

@@ -40,7 +40,7 @@ pub(in crate::device) enum PendingCmEventKind {
     TimewaitExit,
 }
 
-/// Which end of a connection an endpoint is to be.
+/// End of a connection that an endpoint is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// It neither listens nor has a peer.
@@ -70,9 +70,9 @@ pub(super) struct Endpoint {
     pub(super) qp: Option<QpNumber>,
     /// The QP that the program brings up itself.
     pub(super) named_qp: Option<QpNumber>,
-    /// What the peer offered.
+    /// Offer of the peer.
     pub(super) offered: Option<Peer>,
-    /// Where the peer starts to send.
+    /// PSN at which the peer starts to send.
     pub(super) announced: Psn,
     pub(super) traffic_class: u8,
     pub(super) reuses_address: bool,

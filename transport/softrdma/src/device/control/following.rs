@@ -36,7 +36,7 @@ impl Notifications {
         Ok(Self(socket))
     }
 
-    /// Whether anything has changed since the last call; a change that cannot be read counts.
+    /// Returns true if anything has changed since the last call; a change that cannot be read counts.
     fn take(&self) -> bool {
         let mut bytes = [0; 4096];
         for read in 0..READS {
@@ -77,7 +77,7 @@ impl Following {
         self.next
     }
 
-    /// Whether the addresses of the host may have changed.
+    /// Returns true if the addresses of the host may have changed.
     fn has_changed(&mut self) -> bool {
         let is_first = std::mem::take(&mut self.is_new);
         self.notifications.as_ref().is_none_or(Notifications::take) || is_first

@@ -1,7 +1,7 @@
 //! Control: everything of a device that is slow.
 //!
 //! Owns connections, addresses, handles and attributes of QPs, removal, and what other processes of the
-//! host have to do with the device. Called under a lock of its own, off the data path; every operation that
+//! host have to do with the device. Called under a separate lock, off the data path; every operation that
 //! touches packets gets a way to the shards ([`Reach`]), and what those have found comes as plain values
 //! ([`Found`]). It must never wait for the network.
 //!
@@ -51,14 +51,14 @@ use removal::Removal;
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Time};
 
-/// What control is made with.
+/// Parts that control is made with.
 #[derive(Debug)]
 pub(super) struct ControlInit {
     pub(super) gids: GidTable,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) random: Random,
     pub(super) guid: u64,
-    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     pub(super) asks_host: bool,
     /// The other devices of this user that share the addresses; none on a network in process.
     pub(super) host: Option<Arc<Host>>,
@@ -66,7 +66,7 @@ pub(super) struct ControlInit {
     pub(super) members: Option<Arc<Members>>,
     /// TGTs that the members of the host share; none on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
-    /// What shows that the device is away, if it is removable.
+    /// Files that show that the device is away, if it is removable.
     pub(super) away: Option<AwayFiles>,
 }
 
@@ -121,7 +121,7 @@ impl Control {
         }
     }
 
-    /// Does what is due, and lets it leave.
+    /// Does pending work, and sends its packets.
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_members(shards, now);
         self.serve_cm(shards, now);

@@ -154,7 +154,7 @@ impl Qps {
         self.sharing.as_mut()?.ask_executor(shards.first(), self.addresses.gids(), number, change)
     }
 
-    /// How far a change has got that another process was asked for.
+    /// Returns the progress of a change that another process was asked for.
     pub(in crate::device) fn modify_progress(
         &mut self,
         number: QpNumber,
@@ -214,7 +214,7 @@ impl Qps {
         self.sharing.as_ref().and_then(Sharing::next_timeout)
     }
 
-    /// What was counted of other processes.
+    /// Returns the counters of other processes' messages.
     pub(super) fn counters(&self) -> MemberCounters {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }

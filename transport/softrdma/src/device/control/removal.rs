@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
 
-/// How often a removable device looks whether it was taken away.
+/// Interval at which a removable device checks whether it was taken away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Whether the device was removed, and how that is found out.
+/// State of the device's removal, and the means to detect it.
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
-    /// What shows that it is to be removed, and when that is looked for next.
+    /// Files that show that it is to be removed, and the time of the next check.
     away: Option<(AwayFiles, Time)>,
 }
 
@@ -34,7 +34,7 @@ impl Removal {
         self.away.as_ref().map(|(_, next)| *next)
     }
 
-    /// Whether the operator has taken the device away, if it is time to look.
+    /// Returns true if the operator has taken the device away, if it is time to look.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let Some((files, next)) = &mut self.away else { return false };
         if *next > now {
@@ -50,7 +50,7 @@ impl Removal {
 }
 
 impl Control {
-    /// Whether the device was removed.
+    /// Returns true if the device was removed.
     pub(in crate::device) fn is_removed(&self) -> bool {
         self.removal.is_removed.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Where connection endpoints are: making, binding, resolving.
+//! Addresses of connection endpoints: making, binding, resolving.
 //!
 //! Owns nothing: it joins endpoints with the device's addresses.
 
@@ -79,7 +79,7 @@ impl Control {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Where an endpoint of this device may be bound to.
+    /// Chooses the address that an endpoint of this device is bound to.
     fn choose_port(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<SocketAddr, VerbsError> {
         let endpoint = self.connections.endpoint(id)?;
         if endpoint.is_bound || endpoint.role != Role::Undecided {

@@ -1,4 +1,4 @@
-//! What other processes have to do with the shard's QPs and SRQs.
+//! Work of other processes on the shard's QPs and SRQs.
 //!
 //! Owns nothing: these are the ways by which `device::sharing` reaches the shard; the other direction
 //! is the trait [`SharedTgt`].

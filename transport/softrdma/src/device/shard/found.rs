@@ -1,4 +1,4 @@
-//! What the shard finds that is not its own business.
+//! Findings of the shard that are not its own business.
 #![forbid(unsafe_code)]
 
 use crate::host::{AreaHandle, MemberId};
@@ -16,7 +16,7 @@ pub(in crate::device) enum Found {
         from: IpAddr,
         /// The own address that it was sent to.
         to: IpAddr,
-        /// What it is.
+        /// The management datagram.
         mad: Box<Mad>,
     },
     /// The first packet at a QP whose connection awaits its RTU. The data stands in for a lost or
@@ -26,7 +26,7 @@ pub(in crate::device) enum Found {
     OwnMessage {
         /// This process.
         me: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,

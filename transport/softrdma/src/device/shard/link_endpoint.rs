@@ -60,12 +60,12 @@ impl LinkEndpoint {
         Ok(())
     }
 
-    /// Whether packets to the address reach us.
+    /// Returns true if packets to the address reach us.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
     }
 
-    /// What packets from an open address are sent from.
+    /// Returns the source of packets from an open address.
     pub(super) fn source(&self, address: IpAddr) -> SocketAddr {
         self.link.source(address)
     }
@@ -119,7 +119,7 @@ impl LinkEndpoint {
         &mut self.outgoing
     }
 
-    /// Whether no packet waits for room at the link.
+    /// Returns true if no packet waits for room at the link.
     pub(super) fn is_idle(&self) -> bool {
         self.outgoing.len() == 0
     }
@@ -139,12 +139,12 @@ impl LinkEndpoint {
         self.link.arm()
     }
 
-    /// Whether datagrams wait at the link.
+    /// Returns true if datagrams wait at the link.
     pub(in crate::device) fn has_arrivals(&self) -> bool {
         self.link.has_arrivals()
     }
 
-    /// Whether receiving leaves the link armed.
+    /// Returns true if receiving leaves the link armed.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed()
     }
@@ -176,12 +176,12 @@ impl LinkEndpoint {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
-    /// Of the packets that were added last.
+    /// Flow of the packets that were added last.
     flow: Option<Flow>,
 }
 
 impl Outgoing {
-    /// How many there are.
+    /// Returns the number of packets.
     pub(super) fn len(&self) -> usize {
         self.batch.len()
     }

@@ -99,7 +99,7 @@ impl Shard {
         KINDS.contains(&kind).then(|| Ends::read(bytes).map(|ends| ShardIndex(ends.to)))?
     }
 
-    /// Whether receiving leaves the link armed, and all rings are parked.
+    /// Returns true if receiving leaves the link armed, and all rings are parked.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed() && !self.local.is_active()
     }

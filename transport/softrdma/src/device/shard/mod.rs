@@ -92,7 +92,7 @@ const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 /// Batches of packets handled before other work gets its turn.
 const BATCHES_IN_TURN: usize = 4;
 
-/// What a shard is made with.
+/// Parts that a shard is made with.
 #[derive(Debug)]
 pub(super) struct ShardInit {
     pub(super) index: ShardIndex,
@@ -154,14 +154,14 @@ impl Shard {
         }
     }
 
-    /// Does the work that is due, by a thread that will soon call again: while packets come through memory, it looks
+    /// Does pending work, by a thread that will soon call again: while packets come through memory, it looks
     /// at the link less often.
     pub(super) fn poll(&mut self, now: Time) {
         let skips = self.local.is_active() && now.since(self.looked_at_link) < LOOK_AT_LINK_NS;
         self.work_with(now, !skips);
     }
 
-    /// Does the work that is due; returns whether more is due at once.
+    /// Does pending work; returns whether more is ready at once.
     pub(super) fn work(&mut self, now: Time) -> bool {
         self.work_with(now, true) || self.local.lingers(now)
     }
@@ -195,17 +195,17 @@ impl Shard {
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
     }
 
-    /// Whether something was found for control.
+    /// Returns true if something was found for control.
     pub(super) fn has_found(&self) -> bool {
         !self.resources.found.is_empty()
     }
 
-    /// Whether a message of another process waits for control.
+    /// Returns true if a message of another process waits for control.
     pub(super) fn has_messages(&self) -> bool {
         self.resources.outbox.has_messages()
     }
 
-    /// Whether QPs want service and the link has room.
+    /// Returns true if QPs want service and the link has room.
     pub(super) fn has_work(&self) -> bool {
         self.qps.ready() > 0 && self.link.is_idle()
     }
@@ -303,7 +303,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether the first packet at a QP stands in for the RTU of its connection.
+    /// If `awaits` is true, the first packet at a QP stands in for the RTU of its connection.
     pub(super) fn await_rtu(&mut self, number: u32, awaits: bool) {
         if let Some(qp) = self.qps.get_mut(number) {
             qp.await_rtu(awaits);
@@ -334,7 +334,7 @@ impl Shard {
         self.post_send(number, requests, now)
     }
 
-    /// Posts receives on an RC QP with a queue of its own.
+    /// Posts receives on an RC QP with a separate queue.
     pub(super) fn post_receive(
         &mut self,
         number: u32,

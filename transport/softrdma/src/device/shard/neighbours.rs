@@ -1,7 +1,7 @@
-//! Packets that arrive at another shard than that of their QP.
+//! Packets that arrive at another shard than their QP's.
 //!
 //! Owns an inbox per shard, of one bounded ring per sender, and what wakes the shard's machine. A peer that does not
-//! know yet where a QP sends from, or that is no software device, sends to port 4791, which the first shard
+//! know yet where a QP sends from, or that is not a software device, sends to port 4791, which the first shard
 //! has. It judges the packet, and the QP's own shard does the rest as if it had come by its link. What
 //! finds no room is dropped, and the peer sends it again.
 
@@ -62,12 +62,12 @@ impl Neighbours {
         }
     }
 
-    /// Which shard has which QP.
+    /// Returns the directory of QPs by shard.
     pub(in crate::device) fn directory(&self) -> &QpDirectory {
         &self.directory
     }
 
-    /// Whether there is more than one shard.
+    /// Returns true if there is more than one shard.
     #[inline]
     pub(super) fn are_many(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 1
@@ -106,7 +106,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether something was handed to a shard.
+    /// Returns true if something was handed to a shard.
     pub(in crate::device) fn has_packets(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.has_items())
     }

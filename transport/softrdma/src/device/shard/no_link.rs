@@ -1,4 +1,4 @@
-//! What is left of the link of a device that was removed.
+//! Remains of the link of a device that was removed.
 //!
 //! Owns the last counts. Nothing arrives, leaves or opens.
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Messages that wait at most.
 const MAX_WAITING: usize = 2048;
-/// Of those, for one member: one that takes none leaves room for the others.
+/// Limit for one member among those: one that takes none leaves room for the others.
 const MAX_WAITING_OF_ONE: usize = 1024;
 /// Buffers kept for the next messages.
 const MAX_SPARE: usize = 64;
@@ -81,12 +81,12 @@ impl MemberOutbox {
                 && self.waiting.iter().filter(|waiting| waiting.to == to).count() < MAX_WAITING_OF_ONE
     }
 
-    /// Whether a message of another member waits to be taken.
+    /// Returns true if a message of another member waits to be taken.
     pub(super) fn has_messages(&self) -> bool {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Whether nothing waits.
+    /// Returns true if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

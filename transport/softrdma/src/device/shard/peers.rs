@@ -1,4 +1,4 @@
-//! Whose ICRC may be solved for.
+//! Peers whose ICRC may be solved for.
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
 //! (contract rocev2 5.7). Our own kind sends 0; that is tried first. For other senders, a NIC or
@@ -16,7 +16,7 @@
 //! | soft | taken | refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! So a foreign peer that has left its window is known again with the second of two packets that follow
+//! A foreign peer that has left its window is known again with the second of two packets that follow
 //! each other. What is unsure is dropped, except where its content is proof in itself: management
 //! datagrams, and acknowledgements of a PSN that is outstanding at the QP that they name. An
 //! acknowledgement may be a fatal NAK, which is sent only once. Everything else comes again by
@@ -96,7 +96,7 @@ impl Judge for Checker<'_> {
     }
 }
 
-/// What is known of senders.
+/// Known senders.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Pair, Peer>,
@@ -105,7 +105,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Whether a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
+    /// Returns true if a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
     pub(super) fn is_soft(&self, pair: Pair) -> bool {
         let is_last = self.last_soft.as_ref().is_some_and(|flow| {
             let headers = flow.headers();
@@ -175,14 +175,14 @@ impl Peers {
     }
 }
 
-/// Whether a datagram belongs to a flow.
+/// Returns true if a datagram belongs to a flow.
 fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
     let headers = flow.headers();
     headers.source == datagram.source && headers.destination == datagram.destination
 }
 
 impl Identification {
-    /// What a foreign peer's packet makes of it, and its verdict.
+    /// Returns the state of a foreign peer after its packet, and the verdict.
     fn after_foreign(self, last: Self, stray: Option<Self>) -> (Peer, Verdict) {
         let taken = Verdict::Taken { is_soft: false };
         if self.follows(last) {
@@ -197,7 +197,7 @@ impl Identification {
         }
     }
 
-    /// Whether it is close enough after another (or, reordered, before it): within 64, and one more for
+    /// Returns true if it is close enough after another (or, reordered, before it): within 64, and one more for
     /// each millisecond in between, in which its sender may have served other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();

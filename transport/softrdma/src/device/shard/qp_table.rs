@@ -80,7 +80,7 @@ impl QpTable {
         }
     }
 
-    /// Whether it has a QP.
+    /// Returns true if it has a QP.
     #[inline]
     pub(super) fn contains(&self, number: u32) -> bool {
         self.entries.contains(number)
@@ -135,7 +135,7 @@ impl QpTable {
         }
     }
 
-    /// How many are on that list.
+    /// Returns the length of that list.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
@@ -174,7 +174,7 @@ impl QpTable {
         None
     }
 
-    /// What all QPs, those that are gone included, have counted.
+    /// Returns the sums of all QPs' counters, including those that are gone.
     pub(super) fn counters(&self) -> QpCounters {
         let mut sum = self.retired.clone();
         for entry in self.entries.values() {

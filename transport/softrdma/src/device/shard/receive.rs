@@ -117,7 +117,7 @@ impl Shard {
         self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
     }
 
-    /// Whether a packet of a peer that is not known yet is plausible by what it contains: an
+    /// Returns true if a packet of a peer that is not known yet is plausible by what it contains: an
     /// acknowledgement, without payload, of a PSN that is outstanding.
     fn proves_itself(&self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) -> bool {
         packet.bth.opcode.operation() == Operation::ACKNOWLEDGE

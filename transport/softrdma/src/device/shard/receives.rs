@@ -53,7 +53,7 @@ impl<'a> Receives<'a> {
         Some(Self { queue, lkey_pd: srq.pd(), rkey_pd: srq.pd(), cq })
     }
 
-    /// Whether it is an SRQ.
+    /// Returns true if it is an SRQ.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.queue, Queue::Shared { .. })
     }
@@ -68,12 +68,12 @@ impl<'a> Receives<'a> {
         self.rkey_pd
     }
 
-    /// Where they complete.
+    /// Returns the CQ in which they complete.
     pub(super) fn cq(&self) -> &'a CqRing {
         self.cq
     }
 
-    /// Whether any is posted. Another shard may take the last one of an SRQ after this.
+    /// Returns true if any is posted. Another shard may take the last one of an SRQ after this.
     pub(super) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,

@@ -13,12 +13,12 @@ use crate::device::receive_queue::{ReceiveQueue, Taken};
 use std::sync::Arc;
 use trunkline_verbs::{Completion, CompletionOpcode, CompletionStatus, QpNumber, SrqNumber};
 
-/// Where a QP takes its receives from.
+/// Source of a QP's receives.
 #[derive(Debug)]
 pub(super) enum ReceiveSource {
     /// An INI receives nothing.
     None,
-    /// An RC QP with a queue of its own.
+    /// An RC QP with a separate queue.
     Own { queue: ReceiveQueue, pd: PdNumber, cq: Arc<CqRing> },
     /// An RC QP with a basic SRQ.
     Basic { srq: u32, pd: PdNumber, cq: Arc<CqRing> },
@@ -44,7 +44,7 @@ pub(super) struct HeldReceive {
 }
 
 impl HeldReceive {
-    /// Whether a message holds a receive, and of which SRQ.
+    /// Returns the SRQ of the receive that a message holds, if it holds one.
     pub(super) fn message(&self) -> Option<Option<SrqNumber>> {
         self.in_use.then_some(self.srq)
     }
@@ -92,7 +92,7 @@ impl ReceiveSource {
         }
     }
 
-    /// Whether the CQ of receives has lost a completion; an XRC SRQ has its own.
+    /// Returns true if the CQ of receives has lost a completion; an XRC SRQ has its own.
     pub(super) fn is_overflowed(&self) -> bool {
         match self {
             Self::Own { cq, .. } | Self::Basic { cq, .. } => cq.is_overflowed(),

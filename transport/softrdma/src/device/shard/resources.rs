@@ -1,4 +1,4 @@
-//! What the QPs of a shard work on.
+//! Resources that the QPs of a shard work on.
 //!
 //! Owns the shard's reader of the device's tables (memory by key, SRQs), counters, and the ways out for what QPs produce besides packets:
 //! asynchronous events, messages to other members, and what is control's business. Each call into a QP
@@ -69,13 +69,13 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Where SRQs are found, and the way out for completions.
+    /// Returns the intake, which finds SRQs, and the way out for completions.
     pub(super) fn intake(&mut self) -> (Intake<'_>, &mut Completer<'a>) {
         (Intake::new(self.tables, &self.reading, self.borrower), &mut self.completer)
     }
 }
 
-/// Where a receive side finds its SRQ.
+/// Finds the SRQ of a receive side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Intake<'a> {
     tables: &'a Tables,
@@ -102,7 +102,7 @@ impl<'a> Intake<'a> {
     }
 }
 
-/// What a completion needs on its way out.
+/// Resources that a completion needs on its way out.
 #[derive(Debug)]
 pub(super) struct Completer<'a> {
     index: ShardIndex,

@@ -1,7 +1,7 @@
 //! From where to where a QP's packets travel.
 //!
 //! Owns the choice of the peer's UDP port (contract rocev2 8.3). A peer of our own kind may share its address with
-//! other processes, and then uses a port of its own; port 4791 always leads to it too, through
+//! other processes, and then uses a separate port; port 4791 always leads to it too, through
 //! the process that holds it. A foreign peer is reached at 4791 only.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
 
-/// Where a packet came from that proved it.
+/// Source of a packet that proved it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
     pub(super) from: SocketAddr,
@@ -49,17 +49,17 @@ impl Route {
         Self { source, destination, seen: ROCE_PORT, is_to_member: false, silences: 0 }
     }
 
-    /// Where packets are sent from.
+    /// Returns the address that packets are sent from.
     pub(super) fn source(&self) -> SocketAddr {
         self.source
     }
 
-    /// Where packets are sent to.
+    /// Returns the address that packets are sent to.
     pub(super) fn destination(&self) -> SocketAddr {
         self.destination
     }
 
-    /// Whether a datagram has come from the one address to the other.
+    /// Returns true if a datagram has come from the one address to the other.
     pub(super) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
         is_same_address(&self.destination, &datagram.source)
             && is_same_address(&self.source, &datagram.destination)
@@ -82,7 +82,7 @@ impl Route {
         self.is_to_member = true;
     }
 
-    /// Whether the peer has proved to be a member of this host.
+    /// Returns true if the peer has proved to be a member of this host.
     pub(super) fn is_to_member(&self) -> bool {
         self.is_to_member
     }
@@ -95,7 +95,7 @@ impl Route {
     }
 }
 
-/// Whether two ports are at the same address.
+/// Returns true if two ports are at the same address.
 fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
     match (one, other) {
         (SocketAddr::V4(one), SocketAddr::V4(other)) => one.ip() == other.ip(),

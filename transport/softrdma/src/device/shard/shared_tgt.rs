@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece, ResponderState};
 use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, Time};
 
-/// What became of a packet in another process.
+/// Outcome of a packet in another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum RemoteOutcome {
     /// As the engine has it; never `Later`, and never `Drop`, which is the executor's to choose.
@@ -21,7 +21,7 @@ pub(in crate::device) enum RemoteOutcome {
     UnknownSrq,
 }
 
-/// What a shared TGT's calls need besides its own state: the serial number of the responder's next
+/// Context of a shared TGT's calls besides its own state: the serial number of the responder's next
 /// placement, the time, and where messages to other processes go.
 #[derive(Debug)]
 pub(in crate::device) struct RemoteCall<'a> {
@@ -33,14 +33,14 @@ pub(in crate::device) struct RemoteCall<'a> {
 
 /// The part of a TGT, executed here, that concerns the other processes that share it.
 pub(in crate::device) trait SharedTgt: Any + Debug + Send {
-    /// Whether a placement in another process is pending. Packets that arrive meanwhile are kept.
+    /// Returns true if a placement in another process is pending. Packets that arrive meanwhile are kept.
     fn is_waiting(&self) -> bool;
 
     /// Keeps a packet until the pending placement is answered; `joined` is whether it may have the payload of
     /// several.
     fn keep(&mut self, packet: &[u8], joined: bool);
 
-    /// What became of the packet of this serial number, if it was placed before this process executed
+    /// Returns the outcome of the packet of this serial number, if it was placed before this process executed
     /// the TGT.
     fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
 
@@ -59,7 +59,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// A packet is placed here. Called before the program can see it.
     fn note_placed(&self, serial: u64);
 
-    /// Whether this packet was placed by a process that has ended: it only remains to acknowledge it.
+    /// Returns true if this packet was placed by a process that has ended: it only remains to acknowledge it.
     fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool;
 
     /// Publishes the TGT's state. Before that nothing may leave that reveals what the state has become.

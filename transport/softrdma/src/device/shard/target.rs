@@ -1,7 +1,7 @@
-//! What a responder reaches: receives, SRQs, registered memory.
+//! Targets of a responder: receives, SRQs, registered memory.
 //!
 //! Owns nothing: it joins a QP's reception with the shard's resources for one call. The responders of the engine call it for each
-//! packet that passed their own checks; the order of the checks here is that of contract G4.
+//! packet that passed their own checks; the order of the checks here follows contract G4.
 //! Nothing is touched by a packet that is refused.
 
 use super::receives::Receives;
@@ -48,12 +48,12 @@ impl Sharing<'_> {
 }
 
 impl<'a> QpTarget<'a> {
-    /// Of a QP that receives by itself.
+    /// Creates the target of a QP that receives by itself.
     pub(super) fn new(number: QpNumber, reception: &'a mut Reception, resources: &'a mut Resources) -> Self {
         Self::with(number, reception, resources, Sharing::Alone)
     }
 
-    /// Of a QP that is executed here, perhaps a TGT that is shared; `serial` is that of the responder's next
+    /// Creates the target of a QP that is executed here, perhaps a TGT that is shared; `serial` is the serial number of the responder's next
     /// placement.
     pub(super) fn of_shared(
         number: QpNumber,
@@ -67,8 +67,8 @@ impl<'a> QpTarget<'a> {
         Self::with(number, reception, resources, sharing)
     }
 
-    /// Of a TGT that another member executes; `on_placed` is called before the program can see what was
-    /// placed.
+    /// Creates the target of a TGT that another member executes; `on_placed` is called before the program can see the
+    /// placed bytes.
     pub(super) fn for_member(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -115,7 +115,7 @@ struct Ending {
     solicited: bool,
 }
 
-/// A receive that ends in an error of its own, and the refusal of its message (contract G10).
+/// A receive that ends in a separate error, and the refusal of its message (contract G10).
 struct Failed(CompletionStatus, NakCode);
 
 impl QpTarget<'_> {
@@ -131,7 +131,7 @@ impl QpTarget<'_> {
         }
     }
 
-    /// What becomes of a packet whose SRQ is not here.
+    /// Places a packet whose SRQ is not here.
     fn place_elsewhere(&mut self, request: &Place<'_>) -> Placement {
         self.reception.drop_message();
         if let Sharing::Executed { shared, serial, now } = &mut self.sharing {
@@ -252,7 +252,7 @@ impl<'a> Here<'a, '_> {
         Placement::Placed
     }
 
-    /// Where a part of a range is written; `None` for an empty range.
+    /// Returns the memory that a part of a range is written to; `None` for an empty range.
     fn destination(
         &self,
         range: RemoteRange,

@@ -12,7 +12,7 @@ use trunkline_verbs::Time;
 #[derive(Debug, Default)]
 pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
 
-/// What a QP remembers of its place in the heap.
+/// A QP's record of its place in the heap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scheduled(Option<Time>);
 
@@ -31,7 +31,7 @@ impl Timers {
         self.0.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes out the next entry that is due.
+    /// Takes out the next entry whose time has come.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Due> {
         let Reverse((when, number)) = *self.0.peek().filter(|Reverse((when, _))| *when <= now)?;
         self.0.pop();
@@ -48,7 +48,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Whether it is the QP's present entry, which ends with that; otherwise it is a stale one.
+    /// Returns true if it is the QP's present entry, which ends with that; otherwise it is a stale one.
     pub(super) fn accept(self, scheduled: &mut Scheduled) -> bool {
         let current = scheduled.0 == Some(self.when);
         if current {

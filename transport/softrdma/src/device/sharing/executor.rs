@@ -38,7 +38,7 @@ const MAX_EVENTS: usize = 16;
 // The largest image fits, and the word for its length.
 const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
 
-/// What a TGT's executor keeps in addition to the QP itself.
+/// State that a TGT's executor keeps in addition to the QP itself.
 #[derive(Debug)]
 pub(super) struct Executor {
     targets: Arc<Targets>,
@@ -48,7 +48,7 @@ pub(super) struct Executor {
     /// Packets, and whether each may have the payload of several.
     backlog: VecDeque<(Vec<u8>, bool)>,
     backlog_bytes: usize,
-    /// What became of the last placement that a predecessor asked this very process for, and its serial
+    /// Outcome of the last placement that a predecessor asked this very process for, and its serial
     /// number.
     inherited: Option<(u64, RemoteOutcome)>,
     /// The process that holds the receive of the SEND in progress, if it is another one.
@@ -107,7 +107,7 @@ impl Executor {
         }
     }
 
-    /// That of a TGT that was taken over; `last` is what became of the last placement that its
+    /// Creates the executor of a TGT that was taken over; `last` is the outcome of the last placement that its
     /// predecessor asked this process for.
     pub(super) fn heir(
         targets: Arc<Targets>,
@@ -134,7 +134,7 @@ impl Executor {
         self.pending.take_if(|it| it.owner == owner && serial.is_none_or(|serial| it.serial == serial))
     }
 
-    /// What became of a placement. Its owner may have no such SRQ any more but have carried it out
+    /// Returns the outcome of a placement. Its owner may have no such SRQ any more but have carried it out
     /// before.
     pub(super) fn settle(&self, pending: &Pending, outcome: RemoteOutcome) -> RemoteOutcome {
         let was_placed = || match Message::read(pending.kind, &pending.bytes) {
@@ -348,7 +348,7 @@ impl SharedTgt for Executor {
     }
 }
 
-/// Whether a piece starts where another does.
+/// Returns true if a piece starts where another does.
 fn same(one: &ReadPiece, other: &ReadPiece) -> bool {
     (one.psn, one.srq, one.range, one.offset) == (other.psn, other.srq, other.range, other.offset)
 }

@@ -15,7 +15,7 @@ use crate::host::{Left, TargetRecord};
 use std::sync::Arc;
 use trunkline_verbs::{QpAttributes, Time, VerbsError};
 
-/// How often an executor that writes faster than we read is read.
+/// Attempts to read an executor that writes faster than we read.
 const TRIES: usize = 1000;
 
 /// Handles of this process on a TGT.
@@ -67,7 +67,7 @@ impl Handles {
 }
 
 impl Sharing {
-    /// Whether a TGT of the host has the number: one that outlived its maker may have a number of a block
+    /// Returns true if a TGT of the host has the number: one that outlived its maker may have a number of a block
     /// that was given away again.
     pub(in crate::device) fn is_taken(&self, number: u32) -> bool {
         self.targets.find(number).is_some()

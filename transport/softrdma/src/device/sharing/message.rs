@@ -31,7 +31,7 @@ pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 pub(super) enum Message<'a> {
     /// Carry out a packet.
     Place { tgt: u32, serial: u64, place: Place<'a> },
-    /// What became of it.
+    /// Outcome of a placement.
     Placed { tgt: u32, serial: u64, outcome: RemoteOutcome },
     /// Fetch bytes for the answer of a READ.
     Read { tgt: u32, piece: ReadPiece },
@@ -319,7 +319,7 @@ pub(super) fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// What is left of a message.
+/// Remainder of a message.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

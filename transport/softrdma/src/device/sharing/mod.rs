@@ -65,7 +65,7 @@ use std::sync::Arc;
 use take_over::Takeovers;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
 
-/// What this process knows of shared TGTs.
+/// This process's shared TGTs.
 #[derive(Debug)]
 pub(super) struct Sharing {
     targets: Arc<Targets>,
@@ -91,7 +91,7 @@ impl Sharing {
         }
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(super) fn counters(&self) -> MemberCounters {
         self.counters
     }
@@ -141,7 +141,7 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Does what is due: takes over from processes that have died.
+    /// Does pending work: takes over from processes that have died.
     pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));

@@ -30,7 +30,7 @@ pub(in crate::device) struct ModifyRequest {
     pub(super) change: QpModify,
 }
 
-/// How far a change has got that the executing process was asked for.
+/// Progress of a change that the executing process was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum ModifyProgress {
     /// Nothing yet.
@@ -45,7 +45,7 @@ pub(in crate::device) enum ModifyProgress {
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     last: u64,
-    /// What the executor answered: an errno, 0 for done.
+    /// Answers of the executor: an errno, 0 for done.
     waiting: Vec<(u64, Option<i32>)>,
 }
 
@@ -112,7 +112,7 @@ impl Sharing {
         Some(Ok(ModifyTicket { ticket, executor }))
     }
 
-    /// How far a change has got.
+    /// Returns the progress of a change.
     pub(in crate::device) fn modify_progress(
         &mut self,
         number: QpNumber,
@@ -145,7 +145,7 @@ impl Sharing {
         self.tickets.forget(ticket.ticket);
     }
 
-    /// The TGT and the change that a process asks for, if it has a handle: the GID index is that of our
+    /// The TGT and the change that a process asks for, if it has a handle: the GID index is the one of our
     /// table.
     pub(in crate::device) fn checked(
         &self,

@@ -19,7 +19,7 @@ const MANY: usize = 256;
 /// Bytes fetched at once.
 pub(super) const MAX_FETCH: u32 = 24 * 1024;
 
-/// What is to be done with a placement that is asked for.
+/// Admission of a placement that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Admission {
     /// It is the next.
@@ -60,7 +60,7 @@ impl Remote {
 pub(super) struct Receptions(NumberMap<Remote>);
 
 impl Receptions {
-    /// That of a TGT, made on the first use.
+    /// Returns the record of a TGT, made on the first use.
     fn of(&mut self, tgt: u32, domain: DomainNumber, targets: &Targets) -> &mut Remote {
         if self.0.len() >= MANY && !self.0.contains(tgt) {
             self.0.retain(|tgt, _| targets.find(tgt).is_some());

@@ -9,7 +9,7 @@ use crate::host::MemberId;
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{Psn, Time};
 
-/// What another process made of a placement.
+/// Takes another process's outcome of a placement.
 pub(super) fn handle_placed(
     shard: &mut Shard,
     from: MemberId,

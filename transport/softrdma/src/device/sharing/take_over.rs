@@ -1,4 +1,4 @@
-//! What happens when a member dies.
+//! Consequences of a member's death.
 //!
 //! Owns the members whose connection has ended and which may or may not be alive: a process that dies
 //! closes its sockets at one time and releases its lock at another. Only a member that has lost its
@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{QpAttributes, QpType, SrqNumber, Time, VerbsError};
 
-/// How often the lock of a member that may have died is tried.
+/// Interval at which the lock of a member that may have died is tried.
 const EVERY: Duration = Duration::from_millis(2);
-/// How soon an executor that had no room for a connection is tried again.
+/// Delay before an executor that had no room for a connection is tried again.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
-/// After so many tries the member counts as alive, although its connection ended.
+/// Number of tries after which the member counts as alive, although its connection ended.
 const TRIES: u32 = 250;
 
 /// A member whose connection has ended: if it is dead, its work is taken over.
@@ -46,12 +46,12 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// What is due.
+/// Pending work.
 #[derive(Debug)]
 pub(super) struct Due {
     /// Members that have died.
     pub(super) dead: Vec<MemberId>,
-    /// Whether to connect to the executors of other TGTs.
+    /// True if the executors of other TGTs have to be connected to.
     pub(super) watches: bool,
 }
 

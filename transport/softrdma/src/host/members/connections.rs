@@ -73,13 +73,13 @@ enum Peer {
     To(MemberId),
 }
 
-/// Whether the system refuses what a connection needs.
+/// A refusal by the system of what a connection needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
-    /// It does: nothing is attempted, and the listener is not watched, until [`Connections::resume`].
+    /// The system refuses: nothing is attempted, and the listener is not watched, until [`Connections::resume`].
     Now,
-    /// It did at the last attempt; the next one shows whether it still does.
+    /// The system refused at the last attempt; the next one shows whether it still does.
     Before,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Connections {
     listener: Socket,
     epoll: Arc<Epoll>,
     shortage: Shortage,
-    /// Whether that is [`Shortage::Now`].
+    /// True if that is [`Shortage::Now`].
     is_paused: Arc<AtomicBool>,
     folder: Folder,
     /// Last, so that the slot is ours until the socket in it is gone.
@@ -237,7 +237,7 @@ impl Connections {
         None
     }
 
-    /// Whether a socket is readable.
+    /// Returns true if a socket is readable.
     pub(super) fn is_readable(&self) -> bool {
         !self.lost.is_empty()
             || !self.readable.is_empty()
@@ -288,7 +288,7 @@ impl Connections {
         Ok(key)
     }
 
-    /// Whether [`Connections::resume`] has to be called after a while.
+    /// Flag that is set while [`Connections::resume`] has to be called later.
     pub(super) fn is_paused(&self) -> &Arc<AtomicBool> {
         &self.is_paused
     }
@@ -472,7 +472,7 @@ impl Drop for Connections {
     }
 }
 
-/// Whether a system call failed because something has run out that others may free.
+/// Returns true if a system call failed because something has run out that others may free.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
     error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))

@@ -39,7 +39,7 @@ pub(crate) enum MemberMessage {
     Message {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) enum MemberMessage {
     Handover {
         /// Its sender.
         from: MemberId,
-        /// How its bytes are to be read.
+        /// Kind that tells how to read its bytes.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) enum MemberMessage {
     Lost(MemberId),
 }
 
-/// What [`Members::receive`] found.
+/// Result of [`Members::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A message of the kind that was asked for; its body is in the buffer.
@@ -74,9 +74,9 @@ pub(crate) enum Received {
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<State>,
-    /// Whether a message is queued for the card, so that an idle card need not take the lock.
+    /// True if a message is queued for the card, so that an idle card need not take the lock.
     has_queued: AtomicBool,
-    /// Whether connections wait for descriptors or memory; so that asking takes no lock.
+    /// True if connections wait for descriptors or memory; so that asking takes no lock.
     is_short: Arc<AtomicBool>,
     /// Becomes readable when messages arrive; a simulated host has none.
     epoll: Option<Arc<Epoll>>,
@@ -86,12 +86,12 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     way: Way,
-    /// For the card, oldest first.
+    /// Messages for the card, oldest first.
     queued: VecDeque<MemberMessage>,
     spare: Vec<Vec<u8>>,
 }
 
-/// How messages are transported.
+/// Transport of messages.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -155,7 +155,7 @@ impl Members {
         }
     }
 
-    /// Makes sure that the death of a member will be reported as a loss; that of one that is dead
+    /// Makes sure that the death of a member will be reported as a loss; the death of one that is dead
     /// already is reported as well. Returns `false` when that is not possible now: call it again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
@@ -164,7 +164,7 @@ impl Members {
         }
     }
 
-    /// Whether connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
+    /// Returns true if connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
@@ -210,7 +210,7 @@ impl Members {
         Some(received)
     }
 
-    /// Whether a message is queued for the card. For a caller in the turn in which messages are read.
+    /// Returns true if a message is queued for the card. For a caller in the turn in which messages are read.
     pub(crate) fn has_queued(&self) -> bool {
         self.has_queued.load(Ordering::Relaxed)
     }
@@ -240,7 +240,7 @@ impl Members {
         }
     }
 
-    /// Whether [`Members::receive`] may find something.
+    /// Returns true if [`Members::receive`] may find something.
     pub(crate) fn has_arrivals(&self) -> bool {
         match &self.lock().way {
             Way::Sockets(connections) => connections.is_readable(),

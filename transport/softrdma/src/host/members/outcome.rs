@@ -1,4 +1,4 @@
-//! What becomes of a member's messages, whatever carries them, and the counters of it.
+//! Outcomes of a member's messages, whatever carries them, and their counters.
 #![forbid(unsafe_code)]
 
 use trunkline_verbs::Counter;

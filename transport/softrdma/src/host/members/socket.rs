@@ -128,7 +128,7 @@ fn new_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether a process of our user is at the other end.
+/// Returns true if a process of our user is at the other end.
 fn is_ours(socket: &Socket) -> bool {
     getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }

@@ -14,7 +14,7 @@ pub struct FaultPlan {
     pub(super) duplicate: u64,
     pub(super) corrupt: u64,
     pub(super) delay: Duration,
-    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 is no limit.
+    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 means no limit.
     pub(super) longest: u64,
     pub(super) seed: u64,
 }
@@ -48,7 +48,7 @@ pub enum FaultPlanError {
 }
 
 impl FaultPlan {
-    /// Whether a datagram is longer than what the network carries.
+    /// Returns true if a datagram is longer than what the network carries.
     pub(super) fn is_too_long(&self, datagram: &[u8]) -> bool {
         self.longest != 0 && u64::try_from(datagram.len()).is_ok_and(|length| length > self.longest)
     }

@@ -12,7 +12,7 @@ use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use trunkline_roce::wire::{Opcode, mad_packet};
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
-/// Of a datagram whose sender is unknown.
+/// Origin of a datagram whose sender is unknown.
 const ORIGIN: Origin = Origin { is_member: false, verdict: None };
 
 fn now() -> Time {
@@ -248,7 +248,7 @@ fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
 
 /// The bound of a wait for the end of the holder, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
-/// So long after a member has taken the port, the others have nothing left to do.
+/// Time after which, once a member has taken the port, the others have nothing left to do.
 const SETTLED: Duration = Duration::from_secs(2);
 
 #[test]

@@ -39,7 +39,7 @@ const RESUME_WAIT: Duration = Duration::from_millis(100);
 pub(crate) struct UdpLink {
     /// Before the relay, so that port 4791 is free when the other members learn that we left.
     ports: Ports,
-    /// Which socket is read first next time, so that a busy address does not starve others.
+    /// Socket that is read first next time, so that a busy address does not starve others.
     turn: usize,
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at our addresses.

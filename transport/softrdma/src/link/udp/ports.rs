@@ -42,7 +42,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether it has port 4791.
+    /// Returns true if it has port 4791.
     pub(super) fn is_roce(&self) -> bool {
         self.socket.local().port() == ROCE_PORT
     }
@@ -66,7 +66,7 @@ pub(super) struct Ports {
     /// Port 4791 is another shard's.
     leaves_roce_port: bool,
     attempt: Option<Attempt>,
-    /// Whether a failed attempt was logged since one succeeded.
+    /// True if a failed attempt was logged since one succeeded.
     has_warned: bool,
     /// Grows when a socket is added other than by `open`.
     changes: u64,

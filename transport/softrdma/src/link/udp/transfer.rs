@@ -78,7 +78,7 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
     }
 }
 
-/// What received datagrams have to pass.
+/// Checks that received datagrams have to pass.
 pub(super) struct Gate<'a, 'judge> {
     pub(super) relay: Option<&'a mut Relay>,
     pub(super) sources: Option<&'a mut MemberPorts>,
@@ -112,7 +112,7 @@ impl Gate<'_, '_> {
         received.may_have_more.then_some(slots)
     }
 
-    /// What is known of the sender; `None` if the datagram has to be dropped.
+    /// Returns the origin of a datagram; `None` if the datagram has to be dropped.
     fn origin(&mut self, datagram: Datagram<'_>) -> Option<Origin> {
         let is_member = match &mut self.sources {
             None => false,

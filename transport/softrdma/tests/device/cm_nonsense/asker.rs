@@ -60,7 +60,7 @@ pub(super) struct Asker {
     pub(super) answers: Vec<CmMessage>,
 }
 
-/// How to invalidate a packet, and the counter that shows it.
+/// Change that invalidates a packet, and the counter that shows it.
 type Spoiled = (fn(&mut Packet<'_>), &'static str);
 
 pub(super) const SPOILED: &[Spoiled] = &[
@@ -414,7 +414,7 @@ impl Asker {
         let mut received = ReceiveBatch::new(64);
         while self.link.receive(&mut received) > 0 {
             for datagram in received.iter() {
-                // Whoever can send from an address cannot always bind this port there.
+                // A sender from an address cannot always bind this port there.
                 assert_eq!(datagram.destination, SocketAddr::new(self.address, ROCE_PORT));
                 let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
                 let packet = Packet::parse(body).unwrap();

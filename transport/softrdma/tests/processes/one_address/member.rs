@@ -111,7 +111,7 @@ pub(crate) fn run(orders: Orders) {
         faults: Some(orders.faults.as_str())
             .filter(|text| !text.is_empty())
             .map(|text| text.parse().unwrap()),
-        // What goes through the holder of port 4791 is what these tests are about.
+        // These tests are about traffic through the holder of port 4791.
         path: PathChoice::Udp,
         ..SoftOptions::default()
     };

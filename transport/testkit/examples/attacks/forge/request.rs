@@ -16,7 +16,7 @@ const VERSION: u8 = 2;
 /// "Another version" among the reasons of a refusal.
 const OTHER_VERSION: u8 = 2;
 
-/// Who a request claims to be from, and what it claims.
+/// Claimed sender of a request, and its claims.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
     /// The claimed address, and the port of the listener there.
@@ -83,7 +83,7 @@ impl Dialer {
         hello
     }
 
-    /// Where requests go: UDP port 4791 of the victim.
+    /// Returns the destination of requests: UDP port 4791 of the victim.
     pub(crate) fn port_of_victim(&self) -> SocketAddr {
         SocketAddr::new(self.victim.ip(), ROCE_PORT)
     }

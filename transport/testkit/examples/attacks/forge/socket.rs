@@ -9,7 +9,7 @@ use trunkline_roce::wire::{IpUdp, ROCE_PORT, icrc};
 /// Bytes of the headers in front of a datagram: those of IPv4 and UDP.
 const HEADERS: u64 = 28;
 
-/// What came to a socket.
+/// Packets that came to a socket.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caught {
     pub(crate) packets: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Forger {
 }
 
 impl Forger {
-    /// At an address of somebody else, and a free port.
+    /// At another's address, and a free port.
     pub(crate) fn at(ip: IpAddr) -> Outcome<Self> {
         let socket = UdpSocket::bind((ip, 0))?;
         socket.set_nonblocking(true)?;
@@ -59,7 +59,7 @@ impl Forger {
         }
     }
 
-    /// What has come to it since the last time.
+    /// Returns the packets that have come since the last time.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.socket)
     }
@@ -76,7 +76,7 @@ impl Sink {
         Ok(Self(socket))
     }
 
-    /// What has come to it since the last time.
+    /// Returns the packets that have come since the last time.
     pub(crate) fn caught(&self) -> Caught {
         drain(&self.0)
     }

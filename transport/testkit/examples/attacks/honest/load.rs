@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Time limit of a call. Every fault that a session survives is over by then.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What the calls have come to.
+/// Tally of the calls.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     small: AtomicU64,

@@ -4,7 +4,7 @@ use crate::Outcome;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Set in a process that runs in a mount namespace of its own.
+/// Set in a process that runs in a separate mount namespace.
 const INSIDE: &str = "TRUNKLINE_ATTACKS_INSIDE";
 
 /// Continues this program in a user and mount namespace, where it may mount. `None`: not permitted here.

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `first SERVER` | `FIRST us=`: the time of the first call to a server |
 //! | `each SERVER` | `EACH us= failed=`: the time until each poller has called, and how many could not |
-//! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made so many calls, one poller after the other |
+//! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
-//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, with so many empty texts as arguments of each |
-//! | `count SERVER TEXTS` | `COUNT failed=`: whether a call with so many empty texts fails |
-//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: so many calls more are made, each with so many bytes both ways |
-//! | `lend SERVER BYTES` | `LEND failed= beside=`: a call with a slice of a registered buffer ends, and the reply has so many bytes of those beside the slice |
+//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, with this number of empty texts as arguments of each |
+//! | `count SERVER TEXTS` | `COUNT failed=`: whether a call with this number of empty texts fails |
+//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: this number of further calls, each with these bytes both ways |
+//! | `lend SERVER BYTES` | `LEND failed= beside=`: a call with a slice of a registered buffer ends, and the reply has this number of the bytes beside the slice |
 //! | `load SERVER` | `LOAD`: calls go on from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
 //! | `counters` | `COUNTERS` with those of the device |
@@ -39,17 +39,17 @@ const FIRST: Duration = Duration::from_secs(60);
 /// A poller that has sent nothing for so long has no use for credit.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What fills a slice that is sent, and what fills the rest of its buffer.
+/// Filling of a slice that is sent, and of the rest of its buffer.
 const LENT: u8 = 1;
 const NEIGHBOUR: u8 = 0xa5;
 
 /// A call that nobody waits for.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
-/// What `attacks node` is called with.
+/// Arguments of `attacks node`.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArguments {
-    /// Where it listens.
+    /// Address that it listens on.
     pub(super) listen: SocketAddr,
     /// Its kind of connections.
     #[arg(long, default_value = "xrc")]
@@ -60,7 +60,7 @@ pub(crate) struct NodeArguments {
     /// Receives that each of its pollers keeps posted.
     #[arg(long, default_value_t = 512)]
     pub(super) depth: u32,
-    /// How it misbehaves.
+    /// Kind of misbehaviour.
     #[arg(long)]
     pub(super) hostile: Option<Hostility>,
 }
@@ -209,7 +209,7 @@ fn lend(node: &Node, server: SocketAddr, bytes: usize) -> Outcome<(bool, usize)>
     Ok((reply.is_err(), beside))
 }
 
-/// Calls a server from each poller, so many times, and from the next one when the last is idle; returns how many
+/// Calls a server from each poller, several times, and from the next one when the last is idle; returns how many
 /// pollers could not.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     let calls = (0..pollers).map(|poller| {

@@ -11,7 +11,7 @@ use trunkline_testkit::{Folder, Numbers, Process, fresh_ip, same_program};
 /// The port that honest nodes listen at. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
 
-/// How a node is started.
+/// Settings of a node's start.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     kind: &'static str,
@@ -71,7 +71,7 @@ impl Setup {
         self
     }
 
-    /// Another runtime directory than that of the folder.
+    /// A runtime directory other than the folder's.
     pub(crate) fn runtime(mut self, directory: &Path) -> Self {
         directory.clone_into(&mut self.runtime);
         self
@@ -110,7 +110,7 @@ impl Setup {
         Ok(Party { process, address: self.address(), log: self.log.clone() })
     }
 
-    /// What the node wrote to standard error.
+    /// Returns the node's standard error.
     pub(crate) fn log(&self) -> Outcome<String> {
         Ok(std::fs::read_to_string(&self.log)?)
     }

@@ -2,7 +2,7 @@
 
 use trunkline::{Bytes, Status};
 
-/// What honest nodes offer each other.
+/// Service that honest nodes offer each other.
 #[trunkline::service(name = "trunkline.attacks.Honest", version = 1)]
 pub(crate) trait Honest {
     /// Returns the number.

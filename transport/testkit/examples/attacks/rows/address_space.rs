@@ -16,16 +16,16 @@ const STEP_KIB: u64 = 8 << 10;
 /// Between two limits with different outcomes, others are tried until they are so close.
 const CLOSE_KIB: u64 = 64;
 
-/// What a node that is loaded has beyond the least limit that one serves under.
+/// Room of a loaded node beyond the least limit that one serves under.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
-/// Peers that load it, and the calls that each makes at once, with so many bytes both ways.
+/// Peers that load it, and the calls that each makes at once, and their bytes, both ways.
 const PEERS: u64 = 6;
 const FLOODED: u64 = 16;
 const FLOODED_BYTES: u64 = 4 << 20;
 /// Duration of the load after all have joined.
 const LOADED: Duration = Duration::from_secs(3);
 
-/// What a node under a limit came to. Refusals for the same reason are equal.
+/// Outcome of a node under a limit. Refusals for the same reason are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Started {
     Serves,

@@ -19,7 +19,7 @@ const CEILING_MIB: u64 = 512;
 const KEPT: u64 = 6000;
 const KEPT_AT_ONCE: u64 = 250;
 const TEXTS: u64 = 15_000;
-/// Memory that a node may take next to them, in MiB: that of one peer's decoded arguments, 256, that of the messages,
+/// Memory that a node may take next to them, in MiB: one peer's decoded arguments, 256, the messages,
 /// 94, and what a node takes without them.
 const KEPT_CEILING_MIB: u64 = 512;
 /// Honest processes, and pollers of each.

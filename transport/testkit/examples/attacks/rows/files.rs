@@ -21,7 +21,7 @@ const BOUND: Duration = Duration::from_secs(20);
 /// Sizes in MiB of file systems on which a node is started: too small for a registry, and large enough at first.
 const SIZES_MIB: [u32; 2] = [1, 16];
 
-/// A running node and a joining one on a file system without room. Runs in a mount namespace of its own.
+/// A running node and a joining one on a file system without room. Runs in a separate mount namespace.
 pub(crate) fn full_disk(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     let Some(()) = mount_namespace()? else {
         findings.skip("no user and mount namespaces are permitted here");

@@ -84,9 +84,9 @@ struct Crowd {
     server: SocketAddr,
     host: IpAddr,
     version: u8,
-    /// Of the dials.
+    /// Channel of the dials.
     channel: Arc<dyn CmChannel>,
-    /// Of the listeners; nobody reads it.
+    /// Channel of the listeners; nobody reads it.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
     dials: HashMap<CmIdNumber, Dial>,
@@ -202,7 +202,7 @@ impl Crowd {
     }
 }
 
-/// A frame with so many bytes of zeros after its header.
+/// A frame with zeros after its header.
 fn frame(kind: u8, payload: u8) -> Vec<u8> {
     let mut frame = vec![kind, 0, 0, 0];
     frame.extend(FIRST_GRANT.to_le_bytes());

@@ -10,11 +10,11 @@ use trunkline_testkit::Hostility;
 
 /// Calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
 const CALLS: [(usize, usize); 2] = [(100, 16_000), (4, 1_000_000)];
-/// Pollers of a busy peer. Each has queues of its own at the attacked node.
+/// Pollers of a busy peer. Each has separate queues at the attacked node.
 const POLLERS: u16 = 4;
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What one peer can make a node hold in MiB, by docs/budgets.md, and what a node takes without any.
+/// Memory that one peer can make a node hold in MiB, by docs/budgets.md, and the memory of a node without peers.
 const CEILING_MIB: u64 = 1024;
 /// Part of the calls next to a busy honest peer that are made next to a hostile one.
 const PART: f64 = 0.5;

@@ -1,7 +1,7 @@
 //! Remote keys: what one's own keys reveal about those of others, and what they open.
 //!
-//! A process sees the keys of its own registrations. If the difference between two consecutive keys is one of
-//! few, the owner of a key guesses the next registration's with a few attempts. A peer sees the keys of messages that
+//! A process sees the keys of its registrations. If two consecutive keys differ by one of few numbers,
+//! the owner of a key guesses the next registration's with a few attempts. A peer sees the keys of messages that
 //! are announced to it. If a key opens more than its message, the peer READs what is beside that.
 
 use crate::findings::Findings;

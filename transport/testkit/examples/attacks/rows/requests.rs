@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Pollers of the node that `amplify` attacks.
 const POLLERS: [u16; 3] = [1, 8, 32];
 
-/// An attacker that claims addresses of its own choice and sees what is sent to their UDP port 4791.
+/// An attacker that claims arbitrary addresses and sees what is sent to their UDP port 4791.
 struct Strangers {
     forgers: Vec<Forger>,
     sinks: Vec<Sink>,
@@ -51,7 +51,7 @@ impl Strangers {
     fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
-        // Another listener port each time, as of so many nodes.
+        // Another listener port each time, like a different node.
         dialer.claimed.set_port(1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?);
         self.forgers[at].send(&dialer.request(random)?, instead.unwrap_or(dialer.port_of_victim()))?;
         if number.is_multiple_of(10) {

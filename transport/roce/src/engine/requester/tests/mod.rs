@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 /// The nominal timeout of the rig, 4.096 us * 2^10.
 const TIMEOUT: u64 = 4_194_304;
 
-/// What was sent, read back.
+/// A sent packet, read back.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
     operation: Operation,

@@ -242,7 +242,7 @@ fn rnr_waits_and_sends_all_that_follows_again() {
     rig.hear(&rnr(101));
     assert_eq!(rig.completions(), [(1, S::Success)]);
     assert_eq!(rig.psns(), [] as [u32; 0]);
-    // What else comes of the same burst is tolerated (contract rocev2 7.10).
+    // Later answers from the same burst are tolerated (contract rocev2 7.10).
     rig.hear(&nak(101, NakCode::PSN_SEQUENCE));
     rig.hear(&rnr(101));
     assert_eq!(rig.wait(), 640_000);

@@ -1,8 +1,8 @@
-//! What there is to say about paths: which ones a device may use, and which one a QP does.
+//! Paths: those that a device may use, and the one that a QP uses.
 
 use super::Refusal;
 
-/// Which paths a device may use.
+/// Paths that a device may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum PathPolicy {
     /// Memory where it can be shared, else the network.
@@ -18,7 +18,7 @@ pub(in crate::device) enum PathPolicy {
 pub(in crate::device::shard) struct Choice {
     /// The pair that its peer's packets may come from.
     pub(in crate::device::shard) pair: Option<usize>,
-    /// Whether the QP sends by it, too.
+    /// True if the QP sends by it, too.
     pub(in crate::device::shard) is_used: bool,
     /// Why not, if not.
     pub(in crate::device::shard) why: &'static str,

@@ -1,4 +1,4 @@
-//! How two members agree on a pair of areas.
+//! Agreement of two members on a pair of areas.
 //!
 //! Owns the offers, and what becomes of them. An area that was mapped, and one that was not, are the same to QPs: they
 //! use the network until both sides have mapped what the other has shown.
@@ -199,7 +199,7 @@ impl LocalPaths {
     }
 }
 
-/// Whether a device can have a shard of this index.
+/// Returns true if a device can have a shard of this index.
 fn is_shard(index: u8) -> bool {
     usize::from(index) < MAX_SHARDS
 }
@@ -214,7 +214,7 @@ mod tests {
 
     const THEIRS: u64 = 500;
 
-    /// What a shard knows, another member, and the room for pairs.
+    /// A shard's paths, another member, and the room for pairs.
     struct Scene {
         _folder: crate::host::testing::Folder,
         local: LocalPaths,

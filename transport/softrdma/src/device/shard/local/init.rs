@@ -1,4 +1,4 @@
-//! What the shards of a device share memory with.
+//! Parts that a device's shards share memory with.
 //!
 //! Owns what is common to them: the maker of areas, and how many more they may make. Each shard gets a clone.
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Pairs of a device at most: their areas take 64 KiB each.
 const MAX_PAIRS: usize = 512;
-/// Of those, for members that have no pair with the shard yet: no member takes all.
+/// Pairs of those reserved for members that have none with the shard yet: no member takes all.
 const FOR_OTHERS: usize = 128;
 
 /// See the module.
@@ -19,7 +19,7 @@ pub(in crate::device) struct LocalInit {
     pub(super) host: Option<Arc<Host>>,
     /// TGTs that the members of the host share.
     pub(super) targets: Option<Arc<Targets>>,
-    /// Which paths QPs may use.
+    /// Paths that QPs may use.
     pub(super) policy: PathPolicy,
     /// Or why this process can share no memory.
     pub(super) areas: Result<Areas, &'static str>,
@@ -29,7 +29,7 @@ pub(in crate::device) struct LocalInit {
 }
 
 impl LocalInit {
-    /// Of a device with these paths.
+    /// Creates the parts for a device with these paths.
     pub(in crate::device) fn new(
         host: Option<Arc<Host>>,
         targets: Option<Arc<Targets>>,
@@ -44,12 +44,12 @@ impl LocalInit {
     }
 }
 
-/// How many pairs the shards of a device have, all together.
+/// Number of pairs that the shards of a device have, all together.
 #[derive(Debug, Default)]
 pub(super) struct Room(AtomicUsize);
 
 impl Room {
-    /// Whether there may be one more, with a member that has some with the shard or none. Shards that ask at once may
+    /// Refuses one pair more beyond the limit; `has_pairs` is true if its member has some with the shard. Shards that ask at once may
     /// come to a few more than the limit.
     pub(super) fn check(&self, has_pairs: bool) -> Result<(), &'static str> {
         let limit = if has_pairs { MAX_PAIRS - FOR_OTHERS } else { MAX_PAIRS };
@@ -64,7 +64,7 @@ impl Room {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// There are so many less.
+    /// Gives pairs back.
     pub(super) fn give_back(&self, pairs: usize) {
         self.0.fetch_sub(pairs, Ordering::Relaxed);
     }

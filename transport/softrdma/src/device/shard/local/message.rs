@@ -1,4 +1,4 @@
-//! What two members tell each other about the memory between them.
+//! Messages of two members about the memory between them.
 //!
 //! Owns the form of the messages. Each is from one shard to another, whose numbers are its first two bytes. Numbers are
 //! little-endian. Reading one checks nothing but its form.
@@ -43,7 +43,7 @@ pub(in crate::device) enum Refusal {
     Captures,
     /// Its packets have faults.
     Faults,
-    /// The caller has put a link of its own around the device's.
+    /// The caller has wrapped the device's link.
     Wrapped,
     /// Its format of areas is another one.
     OtherVersion,

@@ -18,12 +18,12 @@
 //! # From offer to use
 //! A QP's number shows its member and that one's shard. The first QP that is connected with one of theirs makes this side
 //! offer an area. The other side maps it and
-//! accepts with one of its own, or refuses. Each side writes into its area which area of the other it has mapped, and
+//! accepts with its own, or refuses. Each side writes into its area which area of the other it has mapped, and
 //! the other sends from then on. Until then, and whenever a pair ends, QPs use the network.
 //!
 //! # Looking
 //! Rings in which something came lately are looked into at each turn; the others are parked, and their senders wake
-//! this side by a message between members. It comes to the first shard, and whoever takes it there does the work of the
+//! this side by a message between members. It comes to the first shard, and the thread that takes it there does the work of the
 //! shard that it is for. Before the card sleeps, all are parked.
 
 mod choice;
@@ -58,7 +58,7 @@ const STALLED_NS: u64 = 100_000_000;
 /// When a pair that ended is made again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
-/// How long the background machine goes on looking after something came, before it sleeps.
+/// Time for which the background machine goes on looking after something came, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
 /// Why there is no pair with a member now.
@@ -71,7 +71,7 @@ struct Partner {
     shard: u8,
 }
 
-/// What is known of a partner.
+/// State of a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
@@ -121,7 +121,7 @@ pub(in crate::device) struct LocalPaths {
     counts: Counts,
 }
 
-/// What a look into a ring came to.
+/// Outcome of a look into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Packet,
@@ -159,17 +159,17 @@ impl LocalPaths {
         self.epoch
     }
 
-    /// Whether QPs have to choose again, since this was called last.
+    /// Returns true if QPs have to choose again, since this was called last.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether QPs may not use the network.
+    /// Returns true if QPs may not use the network.
     pub(super) fn must_use_memory(&self) -> bool {
         self.policy == PathPolicy::Memory
     }
 
-    /// Whether a QP that does not use memory for this reason never will.
+    /// Returns true if a QP that does not use memory for this reason never will.
     pub(super) fn is_final(&self, why: &str) -> bool {
         self.partners.values().any(|known| known.again.is_none() && known.pair.is_none() && known.why == why)
     }
@@ -179,7 +179,7 @@ impl LocalPaths {
         self.has_changed = true;
     }
 
-    /// Whose the peer of a QP is. TGTs that processes share belong to the first shard of whoever executes them.
+    /// Returns the owner of a QP's peer. TGTs that processes share belong to the first shard of their executor.
     fn partner_of(&self, peer: QpNumber, at: IpAddr) -> Option<Partner> {
         let host = self.host.as_ref()?;
         let number = peer.get();
@@ -221,7 +221,7 @@ impl LocalPaths {
         Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why }
     }
 
-    /// Whether peers at an address can be reached through memory, for a device that must; or why not.
+    /// Refuses an address whose peers cannot be reached through memory, for a device that must use it.
     pub(super) fn check(&self, at: IpAddr) -> Result<(), &'static str> {
         if self.policy != PathPolicy::Memory {
             return Ok(());
@@ -326,7 +326,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Whether this is the process that made the areas; a child of a fork forgets them.
+    /// Returns true if this is the process that made the areas; a child of a fork forgets them.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -335,13 +335,13 @@ impl LocalPaths {
         is_own
     }
 
-    /// Whether there is no pair, and nothing that QPs have to be told.
+    /// Returns true if there is no pair, and nothing that QPs have to be told.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
     }
 
-    /// Whether rings are looked into at each turn.
+    /// Returns true if rings are looked into at each turn.
     pub(super) fn is_active(&self) -> bool {
         !self.active.is_empty()
     }
@@ -408,7 +408,7 @@ impl LocalPaths {
         }
     }
 
-    /// What a pair holds is nothing that a member writes.
+    /// Ends a pair whose memory contains values that no member writes.
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
@@ -431,7 +431,7 @@ impl LocalPaths {
         }
     }
 
-    /// Whether there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
+    /// Returns true if there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
     /// when its pair has ended.
     pub(super) fn has_room(
         &mut self,
@@ -523,13 +523,13 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Whether it is better to look again than to sleep.
+    /// Returns true if it is better to look again than to sleep.
     pub(super) fn lingers(&self, now: Time) -> bool {
         let is_recent = |index: &usize| now.since(self.pairs[*index].heard()) < LINGER_NS;
         self.lingers && self.active.iter().any(is_recent)
     }
 
-    /// Whether QPs wait for room.
+    /// Returns true if QPs wait for room.
     pub(super) fn waits_for_room(&self) -> bool {
         !self.pairs.is_empty() && self.pairs.iter().any(|(_, pair)| !pair.waiting.is_empty())
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
-//!        each word on a cache line of its own
+//!        each word on its own cache line
 //! ```
 //! `attached` is the number of the other side's area that this side has mapped: the other one may send from then on.
 
@@ -18,7 +18,7 @@ use trunkline_verbs::Time;
 
 /// Bytes of an area: what each side of a pair takes of memory.
 pub(super) const AREA_BYTES: usize = 64 << 10;
-/// Where the ring begins.
+/// Offset of the ring.
 const RING_AT: usize = 4096;
 const RING_BYTES: usize = AREA_BYTES - RING_AT;
 const ATTACHED: usize = 256;
@@ -28,7 +28,7 @@ pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
-/// Published at once when so many bytes wait, so that the other side copies them while more are written.
+/// Bytes that are published at once when they wait, so that the other side copies them while more are written.
 const PUBLISH_AT_BYTES: usize = 8 << 10;
 
 /// Words of each ring, by offset.
@@ -108,7 +108,7 @@ impl Theirs for Shown<'_> {
 }
 
 impl Pair {
-    /// Of an area of ours, before the other side has shown its own.
+    /// Creates a pair from an area of ours, before the other side has shown its own.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -131,7 +131,7 @@ impl Pair {
         Self { other: Other::Same, is_attached: true, ..Self::new(partner, own, number, now) }
     }
 
-    /// Who has the other side.
+    /// Returns the partner on the other side.
     pub(super) fn partner(&self) -> Partner {
         self.partner
     }
@@ -148,17 +148,17 @@ impl Pair {
         self.heard = now;
     }
 
-    /// Whether the other side's area is mapped.
+    /// Returns true if the other side's area is mapped.
     pub(super) fn has_other(&self) -> bool {
         !matches!(self.other, Other::Awaited)
     }
 
-    /// Whether the other side's area is the one of this number.
+    /// Returns true if the other side's area is the one of this number.
     pub(super) fn is_with(&self, area: u64) -> bool {
         matches!(self.other, Other::Mapped(_, number) if number == area)
     }
 
-    /// Whether it is this shard itself.
+    /// Returns true if it is this shard itself.
     pub(super) fn is_same(&self) -> bool {
         matches!(self.other, Other::Same)
     }
@@ -173,17 +173,17 @@ impl Pair {
         self.is_attached
     }
 
-    /// Whether packets may be sent.
+    /// Returns true if packets may be sent.
     pub(super) fn is_attached(&self) -> bool {
         self.is_attached
     }
 
-    /// Whether the other side has stopped taking packets.
+    /// Returns true if the other side has stopped taking packets.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Whether a packet of any length has room.
+    /// Returns true if a packet of any length has room.
     pub(super) fn has_room(&mut self) -> Result<bool, Nonsense> {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
@@ -237,7 +237,7 @@ impl Pair {
         self.heard
     }
 
-    /// Whether the other side has taken out all that it was shown.
+    /// Returns true if the other side has taken out all that it was shown.
     pub(super) fn is_drained(&self) -> bool {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
@@ -263,7 +263,7 @@ impl Pair {
         self.full = None;
     }
 
-    /// Whether a receiver that had stopped has taken everything out.
+    /// Returns true if a receiver that had stopped has taken everything out.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;

@@ -27,12 +27,12 @@ use trunkline_verbs::{
     ReceiveRequest, SendRequest, SrqNumber, VerbsError,
 };
 
-/// Where the receives of a new QP come from.
+/// Source of a new QP's receives.
 #[derive(Debug)]
 pub(in crate::device) enum ReceiveSide {
     /// INI.
     None,
-    /// RC with a queue of its own.
+    /// RC with a separate queue.
     Own { queue: ReceiveQueue, cq: Arc<CqRing> },
     /// RC with a basic SRQ.
     Basic { srq: u32, cq: Arc<CqRing> },
@@ -40,7 +40,7 @@ pub(in crate::device) enum ReceiveSide {
     Xrc { domain: Arc<Domain> },
 }
 
-/// What a QP is made of.
+/// Parts of a QP.
 #[derive(Debug)]
 pub(in crate::device) struct QpParts {
     pub(in crate::device) qp_type: QpType,
@@ -59,7 +59,7 @@ pub(in crate::device) struct TgtRemains<'a> {
     /// The responder's image.
     pub(in crate::device) responder: &'a [u64],
     pub(in crate::device) domain: Arc<Domain>,
-    /// What it had begun to receive here.
+    /// Reception in progress here.
     pub(in crate::device) reception: Option<Reception>,
     pub(in crate::device) route: Option<Route>,
     pub(in crate::device) shared: Box<dyn SharedTgt>,
@@ -77,7 +77,7 @@ pub(super) struct Qp {
     send_cq: Option<Arc<CqRing>>,
     route: Option<Route>,
     path: QpPath,
-    /// Where a request came from whose placement in another process is awaited.
+    /// Source of a request whose placement in another process is awaited.
     awaits_proof: Option<Heard>,
     /// The first packet stands in for the RTU of its connection.
     awaits_rtu: bool,
@@ -85,7 +85,7 @@ pub(super) struct Qp {
     domain: Option<Arc<Domain>>,
     /// Open handles of a QP that is not shared; more than one only for a TGT.
     handles: usize,
-    /// Of a TGT that other processes share.
+    /// Part of a TGT that other processes share.
     shared: Option<Box<dyn SharedTgt>>,
 }
 
@@ -157,7 +157,7 @@ impl Qp {
         &self.attributes
     }
 
-    /// Whether such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
+    /// Returns true if such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
     /// peer of a QP that has heard from a member of this host stays one: when it dies, its address and
     /// ports may become another user's.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
@@ -179,13 +179,13 @@ impl Qp {
         self.handles == 0
     }
 
-    /// What the halves have counted.
+    /// Returns the counters of the halves.
     pub(super) fn counters(&self) -> (Option<&RequesterCounters>, Option<&ResponderCounters>) {
         let responder = self.responder.as_ref().map(ResponderState::counters);
         (self.requester.as_ref().map(Requester::counters), responder)
     }
 
-    /// Whether the first packet stands in for an RTU from now on.
+    /// If `awaits` is true, the first packet stands in for an RTU from now on.
     pub(super) fn await_rtu(&mut self, awaits: bool) {
         self.awaits_rtu = awaits;
     }
@@ -241,7 +241,7 @@ impl Qp {
         }
     }
 
-    /// Whether it completes into a CQ that has lost a completion, and still works.
+    /// Returns true if it completes into a CQ that has lost a completion, and still works.
     pub(super) fn has_overflowed(&self) -> bool {
         let sends = self.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
         (sends || self.reception.source().is_overflowed())
@@ -323,7 +323,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts receives on an RC QP with a queue of its own.
+    /// Posts receives on an RC QP with a separate queue.
     pub(super) fn post_receive(
         &mut self,
         requests: &[ReceiveRequest<'_>],

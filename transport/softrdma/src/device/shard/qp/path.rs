@@ -122,7 +122,7 @@ impl Qp {
         sent
     }
 
-    /// Whether it may have a packet to send.
+    /// Returns true if it may have a packet to send.
     #[inline]
     fn has_output(&self) -> bool {
         self.responder.as_ref().is_some_and(ResponderState::has_output)
@@ -160,17 +160,17 @@ impl Qp {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Where its peer is.
+    /// Returns the peer's address.
     pub(in crate::device::shard) fn peer_address(&self) -> Option<IpAddr> {
         self.route.as_ref().map(|route| route.destination().ip())
     }
 
-    /// Whether it is connected and works.
+    /// Returns true if it is connected and works.
     pub(in crate::device::shard) fn can_break(&self) -> bool {
         self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
     }
 
-    /// What it sends is lost.
+    /// Sends to nowhere: its packets are lost.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
         local: &mut LocalPaths,

@@ -1,4 +1,4 @@
-//! What packets do to a QP, and what it sends.
+//! Effects of packets on a QP, and its outgoing packets.
 
 use super::Qp;
 use crate::device::shard::found::Found;
@@ -15,7 +15,7 @@ use trunkline_verbs::{AsyncEventKind, QpState, Time};
 
 /// Packets of one QP before the next has its turn.
 const PACKETS_IN_TURN: usize = 64;
-/// How often the last acknowledgement of a QP that stops receiving is repeated.
+/// Repetitions of the last acknowledgement of a QP that stops receiving.
 const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
@@ -80,7 +80,7 @@ impl Qp {
         })
     }
 
-    /// Whether a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers a PSN that is outstanding.
     pub(in crate::device::shard) fn has_outstanding(&self, bth: &Bth) -> bool {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
     }
@@ -93,7 +93,7 @@ impl Qp {
         true
     }
 
-    /// What a placement in another process came to; returns whether the message in progress holds a
+    /// Takes the outcome of a placement in another process; returns whether the message in progress holds a
     /// receive.
     pub(in crate::device::shard) fn answer(&mut self, placement: Placement) -> bool {
         let Some(responder) = &mut self.responder else { return false };
@@ -248,7 +248,7 @@ impl Qp {
     }
 }
 
-/// Which event a fatal NAK raises at the target.
+/// Returns the event that a fatal NAK raises at the target.
 fn failure(code: NakCode) -> AsyncEventKind {
     match code {
         NakCode::INVALID_REQUEST => AsyncEventKind::QpRequestError,

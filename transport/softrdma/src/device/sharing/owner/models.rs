@@ -17,13 +17,13 @@ const ON_THE_WAY: usize = 2;
 /// The whole world, small enough to be looked at in every state that it can get into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct World {
-    /// Which of the two executes now: 0, then 1.
+    /// The present executor: 0, then 1.
     executor: usize,
     /// The first executor runs.
     first_lives: bool,
     /// Published: the serial of the packet that is expected.
     published: u64,
-    /// What the present executor knows: expected serial, and whether it waits for the owner.
+    /// State of the present executor: expected serial, and whether it waits for the owner.
     expected: u64,
     waits: bool,
     /// Requests on their way to the owner, by the executor that sent them, oldest first.
@@ -32,7 +32,7 @@ struct World {
     answered: Vec<u64>,
     /// The last serial that the owner did.
     last: Option<u64>,
-    /// What was placed, in order.
+    /// Placed requests, in order.
     placed: Vec<u64>,
     /// Packets that the peer knows to be there.
     acknowledged: u64,

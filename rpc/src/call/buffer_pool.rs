@@ -10,9 +10,9 @@ const KEPT_BYTES: usize = 16 << 10;
 
 /// The kept buffers, all empty.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(RefCell<Vec<Encoded>>);
+pub(crate) struct BufferPool(RefCell<Vec<Encoded>>);
 
-impl Spare {
+impl BufferPool {
     /// An empty buffer: a kept one if there is one.
     #[inline]
     pub(crate) fn take(&self) -> Encoded {
@@ -21,7 +21,7 @@ impl Spare {
 
     /// Keeps a buffer for later.
     #[inline]
-    pub(crate) fn rest(&self, mut buffer: Encoded) {
+    pub(crate) fn keep(&self, mut buffer: Encoded) {
         let mut kept = self.0.borrow_mut();
         if (1..=KEPT_BYTES).contains(&buffer.capacity()) && kept.len() < KEPT {
             buffer.clear();

@@ -1,11 +1,11 @@
 //! Calls to one peer wait for room, and neither small nor large ones may starve the other. Small calls leave by
-//! SEND, and the peer READs large ones. Each kind has a queue in call order.
+//! SEND, and the peer READs large ones. Each kind has a part of the queue, in call order.
 //!
-//! The two queues take turns, and one without room does not end the other's turn. Small calls may use room that
+//! The two parts take turns, and one without room does not end the other's turn. Small calls may use room that
 //! large ones leave, so a large call delays small ones for at most one turn. After [`QUEUED`] small calls were
 //! added to the queue of messages, further ones leave only if they need not be queued, until a large one has left.
 //!
-//! Calls on an ordered channel keep their order across both queues. Once one waits among the large calls, later
+//! Calls on an ordered channel keep their order across both parts. Once one waits among the large calls, later
 //! ones follow it there. It does not leave before those that wait among the small calls.
 
 use super::no_room::NoRoom;
@@ -20,7 +20,7 @@ pub(super) type Place = u64;
 /// Maximum number of small calls queued before a large one's turn: 1 MiB at most.
 const QUEUED: usize = 64;
 
-/// A part of a line.
+/// A part of the queue to one peer: small or large calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Small,
@@ -52,7 +52,7 @@ struct Waiters {
 
 /// The calls to one peer.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PeerQueue {
     /// Waiting calls, indexed by [`Part`].
     parts: [Waiters; 2],
     turn: Part,
@@ -62,8 +62,8 @@ pub(super) struct Line {
     may_be_queued: usize,
 }
 
-impl Line {
-    /// Creates an empty line. `why` is the limit that the first call exceeds.
+impl PeerQueue {
+    /// Creates an empty queue. `why` is the limit that the first call exceeds.
     pub(super) fn new(why: NoRoom) -> Self {
         let part = || Waiters { calls: BTreeMap::new(), why, blocked_in: 0 };
         Self { parts: [part(), part()], turn: Part::Small, ordered: BTreeMap::new(), may_be_queued: QUEUED }
@@ -93,7 +93,7 @@ impl Line {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // What small calls lack, large ones lack too.
+            // A limit that small calls exceed stops large ones too.
             let is_ahead = part == own || own == Part::Large || matches!(why, NoRoom::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);

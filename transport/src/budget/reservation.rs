@@ -1,21 +1,21 @@
-//! Units of one account that one poller has: so many are reserved, and some of these in use.
+//! Units of one account that one poller has reserved, and the part of them that is in use.
 //!
-//! Pollers write to an account only when a purse changes what it has reserved. The ways that may not do so are
+//! Pollers write to an account only when the number of reserved units changes. The ways that may not do so are
 //! separate functions, short enough to be compiled into the paths of messages.
 #![forbid(unsafe_code)]
 
 use super::account::Account;
 
-/// Units of one account that a poller has.
+/// Units of one account that a poller has reserved.
 #[derive(Debug, Default)]
-pub(super) struct Purse {
+pub(super) struct Reservation {
     reserved: usize,
     used: usize,
-    /// With fewer in use, more has to be done than to count: see [`Purse::settle`].
+    /// With fewer in use, more has to be done than to count: see [`Reservation::settle`].
     least: usize,
 }
 
-impl Purse {
+impl Reservation {
     /// Units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
@@ -26,7 +26,7 @@ impl Purse {
         self.reserved
     }
 
-    /// Whether so many units are reserved and not in use.
+    /// Returns true if `units` are reserved and not in use.
     #[inline]
     pub(super) fn has(&self, units: usize) -> bool {
         units <= self.reserved - self.used
@@ -38,7 +38,7 @@ impl Purse {
         self.used += units;
     }
 
-    /// Whether the end of the use of so many units needs no more than to be counted.
+    /// Returns true if the end of the use of `units` only has to be counted.
     #[inline]
     pub(super) fn keeps(&self, units: usize) -> bool {
         self.used - units >= self.least
@@ -50,7 +50,7 @@ impl Purse {
         self.used -= units;
     }
 
-    /// Completes any other change. From now on so many units are kept that at most two portions are not in use; none
+    /// Completes any other change. From now on it keeps enough units that at most two portions are not in use; none
     /// without a look at each, if `is_watched`.
     pub(super) fn settle(&mut self, portion: usize, is_watched: bool) {
         self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * portion) };
@@ -89,21 +89,21 @@ impl Purse {
         self.take(units, portion, account, limit)
     }
 
-    /// Whether all that is reserved is within a limit, but for what this poller would not use after it has taken
-    /// so many units that it has.
+    /// Returns true if all reserved units are within a limit, except those that this poller would not use after it has taken
+    /// `units` from its reserve.
     #[inline]
     pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
         let unused = self.reserved - self.used - units;
         account.reserved() - unused <= limit
     }
 
-    /// Whether so many more units, of which some may not be reserved yet, are certainly within a limit.
+    /// Returns true if `units` more, of which some may not be reserved yet, are certainly within a limit.
     #[inline]
     pub(super) fn reaches(&self, units: usize, account: &Account, limit: usize) -> bool {
         account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
     }
 
-    /// Whether [`Purse::take`] could use so many more units now.
+    /// Returns true if [`Reservation::take`] could use `units` more now.
     pub(super) fn could_take(&self, units: usize, account: &Account, limit: usize) -> bool {
         self.has(units) || {
             let missing = self.used.saturating_add(units) - self.reserved;
