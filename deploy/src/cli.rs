@@ -2,11 +2,11 @@
 //!
 //! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
 
-use crate::{device, pcap_check};
+use crate::{device, nodes, pcap_check};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Inspects captures of RoCEv2 packets; lists, removes and restores software devices.
+/// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices.
 #[derive(Debug, Parser)]
 #[command(name = "trunkctl", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -22,6 +22,7 @@ enum Command {
     /// List software devices, remove those that are in use, and restore them
     #[command(subcommand)]
     Device(device::DeviceCommand),
+    Nodes(nodes::NodesArguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -37,6 +38,7 @@ impl Cli {
         match self.command {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
             Command::Device(command) => device::run(&command),
+            Command::Nodes(arguments) => nodes::run(&arguments),
         }
     }
 }

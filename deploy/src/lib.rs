@@ -7,4 +7,5 @@
 
 pub mod cli;
 pub mod device;
+pub mod nodes;
 pub mod pcap_check;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
 //! | `check`, `footprint` | ranges of the options, memory that they lead to |
+//! | `status` | what `trunkctl nodes` is told |
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
@@ -66,6 +67,7 @@ mod session;
 mod settings;
 mod shared;
 mod sizes;
+mod status;
 mod trunk;
 mod upper;
 mod watch;
@@ -88,6 +90,7 @@ pub use peer_map::PeerMap;
 pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport};
 #[doc(hidden)]
 pub use sizes::EAGER_BYTES;
+pub use status::{NodeStatus, PathStatus, PeerStatus};
 pub use upper::{
     Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Reach, Report, SendError,
     SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,

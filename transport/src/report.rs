@@ -195,6 +195,15 @@ impl Traffic {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
     }
 
+    /// Returns the messages sent to a peer and received from it, on all lanes.
+    pub(crate) fn of_peer(&self, peer: PeerKey) -> (u64, u64) {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lanes = peers.get(&peer).into_iter().flat_map(BTreeMap::values);
+        lanes.fold((0, 0), |(sent, received), lane| {
+            (sent + lane.sent.load(Ordering::Relaxed), received + lane.received.load(Ordering::Relaxed))
+        })
+    }
+
     /// Returns all lanes in order.
     pub(crate) fn report(&self) -> Vec<LaneReport> {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);

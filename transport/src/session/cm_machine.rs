@@ -16,23 +16,29 @@ use crate::incarnation::{DeviceShared, Listening};
 use crate::ledger::{SessionEntry, SessionLedger};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
+use crate::provider::SOFTWARE;
 use crate::shared::{Alive, NodeShared};
-use crate::{Connect, PeerDown, PeerKey, PollerIndex, Watch};
+use crate::{Connect, NodeStatus, PeerDown, PeerKey, PeerStatus, PollerIndex, Watch};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_mutants::mutant;
+use trunkline_softrdma::device::{LinkChoice, NodeSocket};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 
 /// Sessions are closed so long after the grace period of a shutdown although a poller has not reported: pollers
 /// look at their timers every 20 ms, so it is busy in its upper half.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
-/// Action of the next turn.
+/// Peers that a node describes at most: more have no room in its answer.
+const MAX_PEERS: usize = 2048;
+
+/// What the next turn does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Takes events and commands.
@@ -67,6 +73,8 @@ pub(crate) struct CmMachine {
     numbers: Numbers,
     /// Watch of the node, and its next time.
     watch: Option<(Arc<dyn Watch>, Time)>,
+    /// Where the node describes itself; `None` on hardware, in process and in a simulation.
+    socket: Option<NodeSocket>,
     /// All sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
@@ -85,6 +93,7 @@ impl CmMachine {
     ) -> io::Result<Self> {
         let cookies = Cookies::new(&shared.runtime);
         let watch = options.watch.clone().map(|watch| (watch, Time(0)));
+        let socket = open_socket(&options, &device, &sleeper);
         let mut this = Self {
             endpoints: Endpoints::new(Arc::clone(&shared)),
             _alive: shared.gauges.machine(),
@@ -99,6 +108,7 @@ impl CmMachine {
             cookies,
             numbers: Numbers::default(),
             watch,
+            socket,
             drained: BTreeSet::new(),
             close_at: None,
             closed: false,
@@ -131,8 +141,33 @@ impl CmMachine {
             worked = true;
             self.command(command);
         }
+        if let Some(socket) = &self.socket {
+            worked |= socket.answer(|| self.status().to_text());
+        }
         self.tick();
         worked
+    }
+
+    /// The node as it describes itself.
+    fn status(&self) -> NodeStatus {
+        let facts = self.shared.device.facts();
+        let unknown = || SocketAddr::from(([0; 4], 0));
+        let peers = self.peers.all().map(|(key, peer)| {
+            let (sent, received) = self.shared.traffic.of_peer(key);
+            let number = peer.machine.current();
+            let paths = number.map(|number| self.endpoints.paths_of(key, number)).unwrap_or_default();
+            PeerStatus { address: key.address(), is_up: peer.machine.is_up(), sent, received, paths }
+        });
+        NodeStatus {
+            address: self.shared.local_address.get().copied().unwrap_or_else(unknown),
+            pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
+            link: facts.link,
+            connections: facts.connections.to_owned(),
+            is_away: facts.removed_since.is_some(),
+            at_ns: self.now().0,
+            peers: peers.take(MAX_PEERS).collect(),
+            omitted: self.peers.len().saturating_sub(MAX_PEERS),
+        }
     }
 
     /// The sessions of this moment; `None` before the node listens.
@@ -382,6 +417,22 @@ impl trunkline_machine::Machine for CmMachine {
     fn inspect(&self) -> Option<Box<dyn Any>> {
         Some(Box::new(self.ledger()?))
     }
+}
+
+/// Makes the socket at which the node describes itself, if others of its host can find it. A node does without it if it
+/// cannot be made.
+fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) -> Option<NodeSocket> {
+    let software = options.software();
+    let is_of_host = device.provider == SOFTWARE && matches!(software.link, LinkChoice::Udp);
+    if !is_of_host || options.machines().is_simulated() {
+        return None;
+    }
+    let number = options.machines().random();
+    let opened = NodeSocket::open(software.runtime_directory.as_deref(), number);
+    let watched = opened.map_err(|error| error.to_string()).and_then(|socket| {
+        sleeper.watch(|| socket.as_fd()).map(|()| socket).map_err(|error| error.to_string())
+    });
+    watched.inspect_err(|error| tracing::warn!(error, "`trunkctl nodes` does not show this node")).ok()
 }
 
 impl Drop for CmMachine {

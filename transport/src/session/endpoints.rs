@@ -11,10 +11,11 @@ use crate::connections::ConnectionKind;
 use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
+use crate::status::PathStatus;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use trunkline_verbs::{
     Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
@@ -44,6 +45,8 @@ struct End {
     id: Arc<dyn CmId>,
     /// Gone from here once a poller has it.
     qp: Option<Arc<dyn QueuePair>>,
+    /// The same, whoever has it, for reports.
+    reported: Weak<dyn QueuePair>,
 }
 
 /// Parts that endpoints are made on.
@@ -239,6 +242,12 @@ impl Endpoints {
         targets.filter_map(|(_, end)| Some(end.qp.as_ref()?.number())).collect()
     }
 
+    /// The paths of all QPs of a session, if the device has more than one.
+    pub(crate) fn paths_of(&self, peer: PeerKey, number: u32) -> Vec<PathStatus> {
+        let ends = self.sessions.get(&(peer, number)).into_iter().flat_map(BTreeMap::values);
+        PathStatus::of(ends.filter_map(|end| end.reported.upgrade()?.path()))
+    }
+
     /// Makes the TGT for a request and attaches it.
     pub(crate) fn make_target(
         &mut self,
@@ -397,7 +406,7 @@ impl Endpoints {
 
     fn add(&mut self, peer: PeerKey, number: u32, role: Role, id: &Arc<dyn CmId>, qp: Arc<dyn QueuePair>) {
         self.roles.insert(id.number(), (role, peer, number));
-        let end = End { id: Arc::clone(id), qp: Some(qp) };
+        let end = End { id: Arc::clone(id), reported: Arc::downgrade(&qp), qp: Some(qp) };
         self.sessions.entry((peer, number)).or_default().insert(role, end);
     }
 }

@@ -11,6 +11,7 @@ mod common;
 
 mod crowding;
 mod hostile;
+mod listing;
 mod memory;
 mod messages;
 mod pollers;

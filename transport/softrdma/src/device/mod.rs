@@ -67,7 +67,10 @@ mod use_count;
 mod wake_up;
 mod xrcd;
 
-pub use crate::host::{DeviceList, HostError, list_devices, put_back, take_away};
+pub use crate::host::{
+    DeviceList, FoundNode, HostError, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes, list_devices,
+    put_back, take_away,
+};
 pub use fork::Held;
 pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, PathChoice, SoftOptions};
 pub use provider::SoftProvider;

@@ -9,6 +9,7 @@
 //! | `registry` | the tables, mapped by every member |
 //! | `lock` | held around slow changes; the kernel frees it when its holder dies |
 //! | `away`, `away-ADDRESS` | all removable devices, or those at the address, are taken away |
+//! | `nodes` | a socket of each running node, at which it describes itself |
 //! | `slot-N` | held by member N for life: this lock, never a pid, shows whether it lives |
 //!
 //! | module | what it owns |
@@ -22,6 +23,7 @@
 //! | `memory` | the replacement of the files in a simulation |
 //! | `folder_lock` | the lock around slow changes |
 //! | `tidy` | folders of network namespaces that are gone |
+//! | `node_sockets` | the sockets of nodes |
 //! | `numbering` | the host's key, by which places in tables become numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a segment of their own |
@@ -49,6 +51,7 @@ mod layout;
 mod member;
 mod members;
 pub(crate) mod memory;
+mod node_sockets;
 mod numbering;
 mod numbers;
 mod ports;
@@ -72,6 +75,7 @@ pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
 pub(crate) use member::{Host, MemberId};
 pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
+pub use node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeSocket, ask_nodes};
 pub(crate) use ports::{MemberPorts, PortHolder, PortRefused, Source};
 pub(crate) use segment::Segment;
 pub(crate) use services::ServiceClaim;

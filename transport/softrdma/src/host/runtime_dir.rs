@@ -76,7 +76,7 @@ fn from_environment() -> PathBuf {
 }
 
 /// Creates the directory, or checks that only its user, who is ours, can write to it.
-fn private_directory(path: &Path) -> Result<(), HostError> {
+pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
     let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(path) {
         // The umask may have removed its user's permissions.

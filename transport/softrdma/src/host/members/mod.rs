@@ -13,6 +13,7 @@ mod socket;
 
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
+pub(super) use socket::{Folder, accept, is_ours, send};
 
 use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};

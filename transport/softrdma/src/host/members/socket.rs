@@ -23,15 +23,15 @@ const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Length of the path in `sockaddr_un` in bytes, including its final zero.
 const PATH_BYTES: usize = 108;
 
-/// The folder of the sockets, open, so that a path too long for a socket address has a short form.
+/// A folder of sockets, open, so that a path too long for a socket address has a short form.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(in crate::host) struct Folder {
     path: PathBuf,
     open: File,
 }
 
 impl Folder {
-    pub(super) fn new(path: &Path) -> Result<Self, HostError> {
+    pub(in crate::host) fn new(path: &Path) -> Result<Self, HostError> {
         let open = above_stdio(|| File::open(path)).map_err(failed("open", path))?;
         Ok(Self { path: path.to_owned(), open })
     }
@@ -41,17 +41,22 @@ impl Folder {
         self.path.join(name(slot))
     }
 
-    fn address(&self, slot: u16) -> io::Result<SockAddr> {
-        let path = self.path(slot);
+    fn address(&self, name: &str) -> io::Result<SockAddr> {
+        let path = self.path.join(name);
         if path.as_os_str().len() < PATH_BYTES {
             return SockAddr::unix(path);
         }
-        SockAddr::unix(format!("/proc/self/fd/{}/{}", self.open.as_raw_fd(), name(slot)))
+        SockAddr::unix(format!("/proc/self/fd/{}/{name}", self.open.as_raw_fd()))
     }
 
     /// Listens as the member in `slot`. A socket file that exists there is of a member that died.
     pub(super) fn listen(&self, slot: u16) -> Result<Socket, HostError> {
-        let path = self.path(slot);
+        self.listen_at(&name(slot))
+    }
+
+    /// Listens at a name, in place of a socket that exists there.
+    pub(in crate::host) fn listen_at(&self, name: &str) -> Result<Socket, HostError> {
+        let path = self.path.join(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(failed("remove the socket of an ended process", &path)(error));
@@ -60,9 +65,9 @@ impl Folder {
         }
         let listen = || {
             let socket = new_socket()?;
-            socket.bind(&self.address(slot)?)?;
+            socket.bind(&self.address(name)?)?;
             // Connecting takes the permission to write, which the umask may have removed.
-            fchmodat(&self.open, name(slot).as_str(), PRIVATE, FchmodatFlags::FollowSymlink)?;
+            fchmodat(&self.open, name, PRIVATE, FchmodatFlags::FollowSymlink)?;
             socket.listen(BACKLOG)?;
             Ok(socket)
         };
@@ -77,19 +82,25 @@ impl Folder {
 
     /// Connects to the member in `slot`.
     pub(super) fn connect(&self, slot: u16) -> io::Result<Socket> {
-        let socket = new_socket()?;
+        let socket = self.connect_to(&name(slot))?;
         // A smaller buffer only drops more messages under load.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
-        socket.connect(&self.address(slot)?)?;
         if !is_ours(&socket) {
             return Err(ErrorKind::PermissionDenied.into());
         }
         Ok(socket)
     }
+
+    /// Connects to the socket of a name, whoever listens there.
+    pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
+        let socket = new_socket()?;
+        socket.connect(&self.address(name)?)?;
+        Ok(socket)
+    }
 }
 
 /// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
-pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
+pub(in crate::host) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
     let _held = HeldStdio::take()?;
     let (socket, _unnamed) = listener.accept()?;
     let socket = Socket::from(lift(socket.into())?);
@@ -98,7 +109,7 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
 }
 
 /// Sends a whole message or nothing.
-pub(super) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
+pub(in crate::host) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
 }
 
@@ -128,7 +139,7 @@ fn new_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Returns true if a process of our user is at the other end.
-fn is_ours(socket: &Socket) -> bool {
+/// Whether a process of our user is at the other end.
+pub(in crate::host) fn is_ours(socket: &Socket) -> bool {
     getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }

@@ -87,7 +87,7 @@ impl LocalPaths {
                     self.end(index, Refusal::NoRoom.ours(), outbox, now);
                 }
             }
-            (Message::Refuse { reason }, None) => self.refused(from, reason),
+            (Message::Refuse { reason }, None) => self.refused(from, reason, now),
             (Message::Wake, None) => self.woken(from, now),
             (Message::End { area }, None) => {
                 let index = self.partners.get(&from).and_then(|known| known.pair);
@@ -182,10 +182,15 @@ impl LocalPaths {
         self.changed();
     }
 
-    fn refused(&mut self, from: Partner, reason: Refusal) {
+    fn refused(&mut self, from: Partner, reason: Refusal, now: Time) {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) else { return };
         drop(self.drop_pair(index));
+        if reason == Refusal::NoRoom {
+            // Pairs end and descriptors are closed: it may have room later.
+            self.remember(from, reason.theirs(), now);
+            return;
+        }
         let ended = self.partners.get(&from).map_or(0, |known| known.ended);
         self.partners.insert(from, Known { pair: None, why: reason.theirs(), again: None, ended });
     }
@@ -262,6 +267,18 @@ mod tests {
         assert!(scene.known().pair.is_some() && scene.receive(0, accept, None));
         let known = scene.known();
         assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
+    }
+
+    #[test]
+    fn a_refusal_for_want_of_room_ends_and_others_do_not() {
+        for (reason, ends) in [(Refusal::NoRoom, true), (Refusal::AsksForUdp, false)] {
+            let mut scene = scene("refused");
+            scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
+            assert!(scene.known().pair.is_some() && scene.receive(0, Message::Refuse { reason }, None));
+            let known = scene.known();
+            assert_eq!((known.pair, known.why, known.again.is_some()), (None, reason.theirs(), ends));
+            assert_eq!(scene.local.is_final(reason.theirs()), !ends);
+        }
     }
 
     #[test]

@@ -1,0 +1,292 @@
+//! `trunkctl nodes`: lists the running nodes of this user, with their peers.
+//!
+//! Each node answers at a socket of its own, by the thread that makes its connections: a node whose handlers are stuck
+//! answers too, and a process that is stopped takes no longer than [`PATIENCE`].
+
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, ask_nodes};
+use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
+
+/// The longest wait for the answers of 64 nodes.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What the list cannot have.
+const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
+
+/// List the running nodes of this user and network namespace: address, process, pollers, and the path and the message
+/// rate of each peer
+#[derive(Debug, Args)]
+pub struct NodesArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Time over which rates are measured, in milliseconds; 0 lists without rates
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    interval_ms: u64,
+}
+
+/// The list, as JSON prints it.
+#[derive(Debug, PartialEq, Serialize)]
+struct Listing {
+    nodes: Vec<ListedNode>,
+    /// Processes of nodes that do not answer: they are stopped, or another version.
+    silent_pids: Vec<Option<u32>>,
+    /// True if there are more nodes than were asked.
+    is_cut: bool,
+    not_visible: &'static str,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct ListedNode {
+    address: String,
+    /// `null` in a PID namespace that this process does not see.
+    pid: Option<u32>,
+    pollers: u16,
+    link: String,
+    connections: String,
+    is_device_removed: bool,
+    peers: Vec<ListedPeer>,
+    peers_omitted: usize,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct ListedPeer {
+    address: String,
+    is_up: bool,
+    paths: Vec<ListedPath>,
+    sent: u64,
+    received: u64,
+    /// Messages per second; `null` if they were not measured.
+    sent_per_s: Option<f64>,
+    received_per_s: Option<f64>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct ListedPath {
+    path: String,
+    /// Why it is not shared memory; empty if it is.
+    why: String,
+    qps: u32,
+}
+
+/// Lists the nodes. Exit status 1 if the runtime directory cannot be used.
+#[must_use]
+pub fn run(arguments: &NodesArguments) -> ExitCode {
+    match listing(None, Duration::from_millis(arguments.interval_ms)) {
+        Ok(listing) => {
+            let text = if arguments.json { json(&listing) } else { table(&listing) };
+            // The reader may have enough.
+            let _closed = writeln!(io::stdout(), "{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("trunkctl: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, HostError> {
+    let mut earlier = BTreeMap::new();
+    if !interval.is_zero() {
+        let statuses = ask_nodes(directory, PATIENCE)?.into_iter();
+        earlier = statuses.filter_map(|node| Some((node.name.clone(), status(&node)?))).collect();
+        std::thread::sleep(interval);
+    }
+    Ok(list(&ask_nodes(directory, PATIENCE)?, &earlier))
+}
+
+fn status(node: &FoundNode) -> Option<NodeStatus> {
+    NodeStatus::parse(node.answer.as_deref()?)
+}
+
+/// The nodes that were found, with rates since their earlier answers, by name.
+fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
+    let mut listing = Listing {
+        nodes: Vec::new(),
+        silent_pids: Vec::new(),
+        is_cut: found.len() >= MAX_NODES,
+        not_visible: NOT_VISIBLE,
+    };
+    for node in found {
+        match status(node) {
+            Some(status) => listing.nodes.push(listed_node(node.pid, status, earlier.get(&node.name))),
+            None => listing.silent_pids.push(node.pid),
+        }
+    }
+    listing.nodes.sort_by(|one, other| (&one.address, one.pid).cmp(&(&other.address, other.pid)));
+    listing
+}
+
+fn listed_node(pid: Option<u32>, status: NodeStatus, earlier: Option<&NodeStatus>) -> ListedNode {
+    let NodeStatus { address, pollers, link, connections, is_away, at_ns, peers, omitted } = status;
+    let since = |peer: &PeerStatus| {
+        let earlier = earlier?;
+        let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
+        let passed_ns = at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
+        Some((before, passed_ns as f64 / 1e9))
+    };
+    let listed = |peer: PeerStatus| {
+        // A peer that was forgotten in between is counted anew.
+        let rate = |of: fn(&PeerStatus) -> u64| {
+            since(&peer).and_then(|(before, s)| Some(of(&peer).checked_sub(of(before))? as f64 / s))
+        };
+        let (sent_per_s, received_per_s) = (rate(|peer| peer.sent), rate(|peer| peer.received));
+        let PeerStatus { address, is_up, sent, received, paths } = peer;
+        let path = |PathStatus { path, why, qps }| ListedPath { path, why, qps };
+        ListedPeer {
+            address: address.to_string(),
+            is_up,
+            paths: paths.into_iter().map(path).collect(),
+            sent,
+            received,
+            sent_per_s,
+            received_per_s,
+        }
+    };
+    ListedNode {
+        address: address.to_string(),
+        pid,
+        pollers,
+        link,
+        connections,
+        is_device_removed: is_away,
+        peers: peers.into_iter().map(listed).collect(),
+        peers_omitted: omitted,
+    }
+}
+
+fn json(listing: &Listing) -> String {
+    serde_json::to_string_pretty(listing).unwrap_or_default()
+}
+
+/// A line for each node, and one for each path of its peers.
+fn table(listing: &Listing) -> String {
+    let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    let mut text = format!("{:<45} {:>8} {:>7} {:>4} {:>5}\n", "ADDRESS", "PID", "POLLERS", "KIND", "PEERS");
+    for node in &listing.nodes {
+        let peers = node.peers.len() + node.peers_omitted;
+        let removed = if node.is_device_removed { "  its device is removed" } else { "" };
+        line(
+            &mut text,
+            format_args!(
+                "{:<45} {:>8} {:>7} {:>4} {peers:>5}{removed}",
+                node.address,
+                pid(&node.pid),
+                node.pollers,
+                node.connections
+            ),
+        );
+        for peer in &node.peers {
+            line(&mut text, format_args!("  {}", peer_line(peer)));
+        }
+        if node.peers_omitted > 0 {
+            line(&mut text, format_args!("  and {} more peers", node.peers_omitted));
+        }
+    }
+    for silent in &listing.silent_pids {
+        line(
+            &mut text,
+            format_args!("process {} does not answer: it is stopped, or of another version", pid(silent)),
+        );
+    }
+    if listing.is_cut {
+        line(&mut text, format_args!("more than {MAX_NODES} nodes run; the others are not listed"));
+    }
+    text + listing.not_visible
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _written = writeln!(text, "{line}");
+}
+
+fn peer_line(peer: &ListedPeer) -> String {
+    let path = |ListedPath { path, why, qps }: &ListedPath| {
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        format!("{path} ({qps} QPs{why})")
+    };
+    let paths: Vec<_> = peer.paths.iter().map(path).collect();
+    let paths = match (peer.is_up, paths.is_empty()) {
+        (false, _) => "no session".to_owned(),
+        (true, true) => "path unknown".to_owned(),
+        (true, false) => paths.join(", "),
+    };
+    let rate = |name: &str, count: u64, per_s: Option<f64>| {
+        let per_s = per_s.map_or_else(String::new, |per_s| format!(" ({per_s:.0}/s)"));
+        format!("{count} {name}{per_s}")
+    };
+    let (sent, received) =
+        (rate("sent", peer.sent, peer.sent_per_s), rate("received", peer.received, peer.received_per_s));
+    format!("{:<43} {sent}, {received}; {paths}", peer.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(at_ns: u64, sent: u64) -> NodeStatus {
+        let path = |path: &str, why: &str| PathStatus { path: path.into(), why: why.into(), qps: 2 };
+        NodeStatus {
+            address: "127.0.0.1:4000".parse().expect("an address"),
+            pollers: 2,
+            link: "udp".into(),
+            connections: "xrc".into(),
+            is_away: false,
+            at_ns,
+            peers: vec![PeerStatus {
+                address: "127.0.0.1:4001".parse().expect("an address"),
+                is_up: true,
+                sent,
+                received: 5,
+                paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp")],
+            }],
+            omitted: 3,
+        }
+    }
+
+    fn found(name: &str, pid: u32, answer: Option<String>) -> FoundNode {
+        FoundNode::new(name.to_owned(), Some(pid), answer)
+    }
+
+    #[test]
+    fn nodes_are_listed_with_paths_reasons_and_rates() {
+        let earlier = BTreeMap::from([("a".to_owned(), node(1_000_000_000, 100))]);
+        let now = node(3_000_000_000, 700);
+        let listing = list(&[found("a", 17, Some(now.to_text())), found("b", 18, None)], &earlier);
+        let peer = &listing.nodes[0].peers[0];
+        assert_eq!((peer.sent_per_s, peer.received_per_s), (Some(300.0), Some(0.0)));
+        let text = table(&listing);
+        for part in [
+            "127.0.0.1:4000",
+            "17",
+            "700 sent (300/s), 5 received (0/s); shm (2 QPs), udp (2 QPs: the peer has TRUNKLINE_LINK=udp)",
+            "and 3 more peers",
+            "process 18 does not answer",
+            "not visible: nodes on NICs, in-process nodes",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
+        assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
+        assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
+    }
+
+    /// Counters that went back, or a clock that did, as after a restart at the same name, give no rate.
+    #[test]
+    fn what_cannot_be_compared_has_no_rate() {
+        for earlier in [node(1, 900), node(9, 100), node(5, 100)] {
+            let earlier = BTreeMap::from([("a".to_owned(), earlier)]);
+            let listing = list(&[found("a", 17, Some(node(5, 700).to_text()))], &earlier);
+            assert_eq!(listing.nodes[0].peers[0].sent_per_s, None);
+        }
+        let listing = list(&[found("a", 17, Some("nonsense".to_owned()))], &BTreeMap::new());
+        assert_eq!((listing.nodes.len(), listing.silent_pids), (0, vec![Some(17)]));
+    }
+}

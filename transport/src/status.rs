@@ -1,0 +1,229 @@
+//! The description of a node that its socket gives to `trunkctl nodes`.
+//!
+//! Owns the text: a line for each fact, with its name and values separated by tabs. Readers skip lines that they do not
+//! know, so later versions may add some. The node writes it on the CM machine's thread; no poller takes part.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use trunkline_softrdma::device::MAX_NODE_BYTES;
+use trunkline_verbs::QpPath;
+
+/// The first line.
+const MAGIC: &str = "trunkline-node 1";
+/// Room for the line that counts omitted peers.
+const LAST_LINE: usize = 64;
+
+/// A running node, as it describes itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Address that it listens on first.
+    pub address: SocketAddr,
+    /// Number of its pollers.
+    pub pollers: u16,
+    /// Link that its packets use if they do not go through shared memory.
+    pub link: String,
+    /// Kind of its connections: `xrc` or `rc`.
+    pub connections: String,
+    /// True while its device is removed.
+    pub is_away: bool,
+    /// Time of the description by the node's own clock, in nanoseconds.
+    pub at_ns: u64,
+    /// Its peers; with very many of them, the first ones.
+    pub peers: Vec<PeerStatus>,
+    /// Number of peers that are not among them.
+    pub omitted: usize,
+}
+
+/// A peer of a running node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Address that it listens on.
+    pub address: SocketAddr,
+    /// True while there is a session with it.
+    pub is_up: bool,
+    /// Messages sent to it, on all pollers, since it is known.
+    pub sent: u64,
+    /// Messages received from it.
+    pub received: u64,
+    /// The paths that packets take to it, with the number of QPs of each.
+    pub paths: Vec<PathStatus>,
+}
+
+/// A path to a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Path: `shm` for shared memory, or the link, such as `udp`.
+    pub path: String,
+    /// Reason why it is not shared memory; empty if it is.
+    pub why: String,
+    /// Number of QPs that use it.
+    pub qps: u32,
+}
+
+impl PathStatus {
+    /// Returns the paths of a peer's QPs, each once.
+    pub(crate) fn of(qps: impl Iterator<Item = QpPath>) -> Vec<Self> {
+        let mut paths = BTreeMap::<_, u32>::new();
+        for path in qps {
+            *paths.entry(path).or_default() += 1;
+        }
+        let status = |(path, qps): (QpPath, u32)| Self { path: path.name.into(), why: path.why.into(), qps };
+        paths.into_iter().map(status).collect()
+    }
+}
+
+impl NodeStatus {
+    /// Returns its text, of at most [`MAX_NODE_BYTES`]: peers that have no room are counted only.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "{MAGIC}\naddress\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\n",
+            self.address,
+            self.pollers,
+            clean(&self.link),
+            clean(&self.connections),
+            u8::from(self.is_away),
+            self.at_ns,
+        );
+        let mut omitted = self.omitted;
+        for (index, peer) in self.peers.iter().enumerate() {
+            let lines = peer.to_text();
+            if text.len() + lines.len() + LAST_LINE > MAX_NODE_BYTES {
+                omitted += self.peers.len() - index;
+                break;
+            }
+            text += &lines;
+        }
+        // Writing to a string does not fail.
+        let _written = writeln!(text, "omitted\t{omitted}");
+        text
+    }
+
+    /// Returns the node that a text describes; `None` for any other text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == MAGIC)?;
+        let (mut address, mut pollers) = (None, None);
+        let mut status = Self {
+            address: SocketAddr::from(([0; 4], 0)),
+            pollers: 0,
+            link: String::new(),
+            connections: String::new(),
+            is_away: false,
+            at_ns: 0,
+            peers: Vec::new(),
+            omitted: 0,
+        };
+        for line in lines {
+            let fields: Vec<_> = line.split('\t').collect();
+            match *fields.as_slice() {
+                ["address", text] => address = Some(text.parse().ok()?),
+                ["pollers", text] => pollers = Some(text.parse().ok()?),
+                ["link", text] => status.link = clean(text),
+                ["connections", text] => status.connections = clean(text),
+                ["away", text] => status.is_away = text == "1",
+                ["at", text] => status.at_ns = text.parse().ok()?,
+                ["omitted", text] => status.omitted = text.parse().ok()?,
+                ["peer", address, is_up, sent, received] => status.peers.push(PeerStatus {
+                    address: address.parse().ok()?,
+                    is_up: is_up == "1",
+                    sent: sent.parse().ok()?,
+                    received: received.parse().ok()?,
+                    paths: Vec::new(),
+                }),
+                ["path", path, qps, why] => status.peers.last_mut()?.paths.push(PathStatus {
+                    path: clean(path),
+                    why: clean(why),
+                    qps: qps.parse().ok()?,
+                }),
+                _ => {}
+            }
+        }
+        (status.address, status.pollers) = (address?, pollers?);
+        Some(status)
+    }
+}
+
+impl PeerStatus {
+    fn to_text(&self) -> String {
+        let Self { address, is_up, sent, received, paths } = self;
+        let mut text = format!("peer\t{address}\t{}\t{sent}\t{received}\n", u8::from(*is_up));
+        for PathStatus { path, why, qps } in paths {
+            // Writing to a string does not fail.
+            let _written = writeln!(text, "path\t{}\t{qps}\t{}", clean(path), clean(why));
+        }
+        text
+    }
+}
+
+/// Replaces what would end a field, or act on a terminal.
+fn clean(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(port: u16) -> PeerStatus {
+        let path = |path: &str, why: &str| PathStatus { path: path.into(), why: why.into(), qps: 2 };
+        PeerStatus {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            is_up: true,
+            sent: 12,
+            received: u64::MAX,
+            paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp")],
+        }
+    }
+
+    fn node(peers: u16) -> NodeStatus {
+        NodeStatus {
+            address: "[::1]:4000".parse().unwrap(),
+            pollers: 3,
+            link: "udp".into(),
+            connections: "xrc".into(),
+            is_away: true,
+            at_ns: 17,
+            peers: (1..=peers).map(peer).collect(),
+            omitted: 0,
+        }
+    }
+
+    #[test]
+    fn text_is_read_as_it_was_written() {
+        for peers in [0, 1, 5] {
+            assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
+        }
+    }
+
+    #[test]
+    fn peers_that_have_no_room_are_counted() {
+        let text = node(u16::MAX).to_text();
+        assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
+        let read = NodeStatus::parse(&text).unwrap();
+        assert!(
+            read.omitted > 0 && read.peers.len() + read.omitted == usize::from(u16::MAX),
+            "{}",
+            read.omitted
+        );
+    }
+
+    #[test]
+    fn texts_of_no_node_are_refused_and_unknown_lines_skipped() {
+        let text = node(2).to_text();
+        assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
+        for length in 0..text.len() {
+            // A cut text is read in part, or refused; it never panics.
+            let _read = NodeStatus::parse(&text[..length]);
+        }
+        let orphan = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\npath\tshm\t1\t\n");
+        for other in ["", "trunkline-node 2\n", MAGIC, &orphan, &text.replace("\t12\t", "\t-12\t")] {
+            assert_eq!(NodeStatus::parse(other), None, "{other}");
+        }
+        let escape = NodeStatus { link: "u\u{1b}[2Jdp\t\n".into(), ..node(0) };
+        assert_eq!(NodeStatus::parse(&escape.to_text()).unwrap().link, "u?[2Jdp??");
+    }
+}
