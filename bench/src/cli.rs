@@ -14,6 +14,7 @@ use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
 use crate::scale::Scale;
 use crate::servers::Wanted;
+use crate::side_by_side::SideBySide;
 use crate::sizes::{Outstanding, Sizes};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ use std::path::PathBuf;
 ///   trunkline-bench rate --outstanding 1,8,32       calls per second with 1, 8 and 32 under way
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
+///   trunkline-bench table                           Trunkline, other systems and floors in one table
 ///   trunkline-bench fair --large 8                  small calls next to large ones
 ///   trunkline-bench node                            on each of several hosts, and then on one of them:
 ///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
@@ -77,6 +79,7 @@ pub(crate) enum Command {
     Rate(Settings),
     /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 under way.
     Bandwidth(Settings),
+    Table(SideBySide),
     /// The time of small calls next to large ones.
     Fair(fair::Load),
     /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.

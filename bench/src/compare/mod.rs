@@ -7,6 +7,7 @@ mod noise;
 mod rows;
 
 use crate::failure::Failure;
+use crate::others::BUSY_CORES;
 use crate::progress;
 use crate::saved::{Saved, SavedPoint};
 use crate::whole_file;
@@ -18,9 +19,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
-
-/// When other programs used more cores than this during a run, a change may be theirs.
-const BUSY_CORES: f64 = 0.15;
 
 /// What changed beyond noise between the JSON files of two runs of one subcommand.
 ///

@@ -4,6 +4,7 @@ use super::axis::number;
 use super::figures;
 use super::plot::{Plot, colours};
 use crate::saved::{Saved, SavedPeer, SavedPoint, Timed};
+use crate::side_by_side::digits;
 use crate::spread::Spread;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -132,15 +133,6 @@ fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
     let (time, rate) = (time.map(|time| digits(time.median / 1e3)), per_s.map(rate));
     let note = if note.is_empty() { String::new() } else { format!("<br><small>{}</small>", escaped(note)) };
     format!("{}<br><small>{}</small>{note}", or_none(time), or_none(rate))
-}
-
-/// Three digits, as far as they are after the point.
-fn digits(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
 }
 
 fn rate(per_s: f64) -> String {
