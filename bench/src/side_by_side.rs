@@ -3,27 +3,22 @@
 //! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the
 //! other, so that slow changes of the machine affect all rows alike.
 
-use crate::cli::Settings;
-use crate::client::Kind;
+use crate::cli::SideBySide;
 use crate::failure::Failure;
 use crate::floors::Floor;
 use crate::machine::{Machine, Stamp};
-use crate::nodes::{LinkFlag, Nodes};
+use crate::nodes::LinkFlag;
 use crate::others::{BUSY_CORES, Others};
-use crate::payload::Buffer;
-use crate::pin::{Cores, Pin};
+use crate::pin::Cores;
 use crate::point::{Measure, Results};
 use crate::progress;
-use crate::quantities::seconds;
 use crate::run::Run;
-use crate::spread::Spread;
+use crate::spread::{Spread, digits};
 use crate::systems;
 use crate::whole_file;
-use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
 
@@ -31,33 +26,6 @@ use trunkline_testkit::output;
 const SIZE: usize = 64;
 /// Calls under way for the rates.
 const OUTSTANDING: usize = 32;
-
-/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
-///
-/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
-/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
-/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
-#[derive(Debug, Args)]
-pub(crate) struct SideBySide {
-    /// Measured time of each repetition; a floor has a fifth of it.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    seconds: f64,
-    /// Number of repetitions of all measurements, in turn.
-    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repetitions: u32,
-    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
-    #[arg(long, value_name = "CORES")]
-    pin: Option<Pin>,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
-    #[arg(long, value_name = "FILE")]
-    peers_program: Option<PathBuf>,
-    /// Also write the rows to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print nothing but errors.
-    #[arg(long)]
-    quiet: bool,
-}
 
 /// What the file has.
 #[derive(Debug, Serialize)]
@@ -154,33 +122,6 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
         output::err(&format!("table: took {:.0} s", began.elapsed().as_secs_f64()));
     }
     Ok(())
-}
-
-impl SideBySide {
-    /// Settings of the runs over one link. Other systems take part in those over UDP.
-    fn settings(&self, link: LinkFlag) -> Settings {
-        let peers = link == LinkFlag::Udp;
-        Settings {
-            link,
-            size: None,
-            outstanding: None,
-            seconds: self.seconds,
-            repetitions: self.repetitions,
-            client: Kind::Poller,
-            one_way: false,
-            pin: self.pin,
-            pause: None,
-            buffer: Buffer::Reused,
-            verify: false,
-            arrivals: None,
-            peers,
-            peers_program: self.peers_program.clone(),
-            json: None,
-            html: None,
-            quiet: self.quiet,
-            nodes: Nodes { pollers: 1, peer_address: None, address: None },
-        }
-    }
 }
 
 impl OfLink {
@@ -282,15 +223,6 @@ impl Table {
 fn figure(spread: Spread, unit: f64, name: &str) -> String {
     let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| digits(value / unit));
     if min == max { format!("{median}{name}") } else { format!("{median}{name} ({min}–{max})") }
-}
-
-/// Three digits, as far as they are after the point.
-pub(crate) fn digits(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
 }
 
 #[cfg(test)]
