@@ -5,7 +5,7 @@
 
 use crate::client::Kind;
 use crate::failure::Failure;
-use crate::machine::memory;
+use crate::machine::{Machine, Stamp, memory};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::progress;
 use crate::session::Session;
@@ -72,6 +72,9 @@ struct Outcome {
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
+    #[serde(flatten)]
+    stamp: Stamp,
+    machine: Machine,
     calls: u32,
     succeeded: u32,
     failed: u32,
@@ -117,6 +120,8 @@ fn both(burst: &Burst) -> Result<(), Failure> {
     bar.finish_and_clear();
     let results = Results {
         command: "burst",
+        stamp: Stamp::now(),
+        machine: Machine::here(),
         calls: burst.calls,
         succeeded: calls.succeeded,
         failed: burst.calls - calls.succeeded,

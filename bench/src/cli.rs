@@ -35,6 +35,7 @@ use std::path::PathBuf;
 ///   trunkline-bench rate --outstanding 1,8,32       calls per second with 1, 8 and 32 under way
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
+///   trunkline-bench table                           Trunkline, other systems and floors in one table
 ///   trunkline-bench fair --large 8                  small calls next to large ones
 ///   trunkline-bench node                            on each of several hosts, and then on one of them:
 ///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
@@ -77,6 +78,7 @@ pub(crate) enum Command {
     Rate(Settings),
     /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 under way.
     Bandwidth(Settings),
+    Table(SideBySide),
     /// The time of small calls next to large ones.
     Fair(fair::Load),
     /// Many calls at once, each by a task of tokio: their time, and their memory next to the memory of timers.
@@ -158,7 +160,34 @@ pub(crate) struct Settings {
     pub(crate) nodes: Nodes,
 }
 
-/// Arguments of the server process of `scale`.
+/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
+///
+/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
+/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
+/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
+#[derive(Debug, Args)]
+pub(crate) struct SideBySide {
+    /// Measured time of each repetition; a floor has a fifth of it.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Number of repetitions of all measurements, in turn.
+    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repetitions: u32,
+    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
+    #[arg(long, value_name = "CORES")]
+    pub(crate) pin: Option<Pin>,
+    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) peers_program: Option<PathBuf>,
+    /// Also write the rows to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Print nothing but errors.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// What the server process of `scale` is started with.
 #[derive(Debug, Args)]
 pub(crate) struct ServeFleet {
     #[arg(long, value_enum)]
@@ -176,6 +205,33 @@ pub(crate) struct ServeFleet {
 impl ServeFleet {
     pub(crate) const fn wanted(&self) -> Wanted {
         Wanted { servers: self.servers, pollers: self.pollers, services: self.services }
+    }
+}
+
+impl SideBySide {
+    /// Settings of the runs over one link. Other systems take part in those over UDP.
+    pub(crate) fn settings(&self, link: LinkFlag) -> Settings {
+        let peers = link == LinkFlag::Udp;
+        Settings {
+            link,
+            size: None,
+            outstanding: None,
+            seconds: self.seconds,
+            repetitions: self.repetitions,
+            client: Kind::Poller,
+            one_way: false,
+            pin: self.pin,
+            pause: None,
+            buffer: Buffer::Reused,
+            verify: false,
+            arrivals: None,
+            peers,
+            peers_program: self.peers_program.clone(),
+            json: None,
+            html: None,
+            quiet: self.quiet,
+            nodes: Nodes { pollers: 1, peer_address: None, address: None },
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::client::Kind;
 use crate::echo::EchoClient;
 use crate::failure::Failure;
+use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::pin::Pin;
 use crate::progress;
@@ -50,6 +51,9 @@ pub(crate) struct Load {
 #[derive(Debug, Serialize)]
 struct Results {
     command: &'static str,
+    #[serde(flatten)]
+    stamp: Stamp,
+    machine: Machine,
     large: usize,
     large_bytes: usize,
     large_failed: u64,
@@ -119,6 +123,8 @@ fn run(load: &Load, client: &EchoClient) -> Result<Results, Box<dyn Error>> {
     let bytes_per_s = moved.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64();
     Ok(Results {
         command: "fair",
+        stamp: Stamp::now(),
+        machine: Machine::here(),
         large: load.large,
         large_bytes: load.bytes,
         large_failed: failed.load(Ordering::Relaxed),

@@ -17,9 +17,9 @@ pub(crate) struct Machine {
 /// The program's version and the time of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Stamp {
-    version: &'static str,
+    pub(crate) version: &'static str,
     /// Day and minute in UTC, such as `2026-01-31 18:05 UTC`.
-    date: String,
+    pub(crate) date: String,
 }
 
 impl Stamp {
@@ -43,6 +43,13 @@ fn date(seconds: u64) -> String {
 }
 
 impl Machine {
+    /// A few words, such as `AMD EPYC 7B13, 2 cores, virtual machine, Linux 6.1.0`.
+    pub(crate) fn class(&self) -> String {
+        let Self { processor, cores, is_virtual, kernel } = self;
+        let kind = if *is_virtual { "virtual machine" } else { "no virtual machine" };
+        format!("{processor}, {cores} cores, {kind}, Linux {kernel}")
+    }
+
     /// This one. What cannot be found out is "unknown".
     pub(crate) fn here() -> Self {
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -14,6 +14,7 @@
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
 //! | `across` | measurements between several hosts |
+//! | `side_by_side` | Trunkline, other systems and floors in one table |
 //! | `scale` | peers, pollers, services and sessions |
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
@@ -57,6 +58,7 @@ mod saved;
 mod scale;
 mod servers;
 mod session;
+mod side_by_side;
 mod sizes;
 mod spread;
 mod stopwatch;
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Some(Command::Latency(settings)) => act(Measure::Latency, settings, &[64], 1),
         Some(Command::Rate(settings)) => act(Measure::Rate, settings, &[64], 32),
         Some(Command::Bandwidth(settings)) => act(Measure::Bandwidth, settings, &[1 << 20], 4),
+        Some(Command::Table(table)) => side_by_side::measure(table),
         Some(Command::Fair(load)) => fair::measure(load),
         Some(Command::Node(host)) => across::serve(host),
         Some(Command::Run(orders)) => across::run(orders),

@@ -5,7 +5,7 @@ use crate::drift::{Kept, steady};
 use crate::echo::Calls;
 use crate::failure::Failure;
 use crate::floors;
-use crate::machine::Machine;
+use crate::machine::{Machine, Stamp};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::{Buffer, Payloads};
 use crate::pin::{Cores, Pin};
@@ -102,6 +102,8 @@ struct Results {
     outstanding: u16,
     seconds: f64,
     link: &'static str,
+    #[serde(flatten)]
+    stamp: Stamp,
     machine: Machine,
     /// Rate of the mix, all members together.
     calls_per_s: f64,
@@ -196,6 +198,7 @@ fn report(
         outstanding: mixed.outstanding,
         seconds: mixed.seconds,
         link: mixed.link.name(),
+        stamp: Stamp::now(),
         machine,
         calls_per_s: members.iter().map(|member| member.mixed.per_s.median).sum(),
         bytes_per_s: members.iter().map(OfMember::bytes_per_s).sum(),

@@ -66,28 +66,34 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Why it cannot be measured.
     pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
+        (0..self.settings.repetitions).try_for_each(|_| self.repeat(bar))
+    }
+
+    /// Measures every point and every floor once.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
-        for _ in 0..settings.repetitions {
-            bar.set_message("start");
-            // New ones each time: where addresses, threads and caches are placed is noise of the repetitions so, and not a
-            // difference between two runs.
-            let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
-            for at in 0..self.points.len() {
-                let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
-                for floor in self.floors(&self.points[at]) {
-                    bar.set_message(floor.name());
-                    let kept = steady(|| self.line_ns(), || floor.measure(&shape))?;
-                    self.points[at].add_floor(floor, &kept);
-                    bar.inc(1);
-                }
-                self.measure_systems(at, bar)?;
-                bar.set_message("calls");
-                let line = || self.line_ns().map_err(Failure::from);
-                let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
-                self.points[at].add_calls(&kept);
+        bar.set_message("start");
+        // New ones each time: where addresses, threads and caches are placed is noise of the repetitions so, and not a
+        // difference between two runs.
+        let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
+        for at in 0..self.points.len() {
+            let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
+            for floor in self.floors(&self.points[at]) {
+                bar.set_message(floor.name());
+                let kept = steady(|| self.line_ns(), || floor.measure(&shape))?;
+                self.points[at].add_floor(floor, &kept);
                 bar.inc(1);
-                session.death().map_or(Ok(()), Err)?;
             }
+            self.measure_systems(at, bar)?;
+            bar.set_message("calls");
+            let line = || self.line_ns().map_err(Failure::from);
+            let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
+            self.points[at].add_calls(&kept);
+            bar.inc(1);
+            session.death().map_or(Ok(()), Err)?;
         }
         Ok(())
     }

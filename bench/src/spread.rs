@@ -1,4 +1,4 @@
-//! The median of repetitions, and how far they are apart.
+//! The median of repetitions, and how far they are apart; digits of a figure.
 
 use serde::Serialize;
 
@@ -18,6 +18,15 @@ impl Spread {
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
         Some(Self { median: f64::midpoint(low, high), min, max })
+    }
+}
+
+/// Three digits, as far as they are after the point.
+pub(crate) fn digits(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
     }
 }
 

@@ -8,15 +8,19 @@ use std::process::ExitCode;
 
 /// Inspects captures of RoCEv2 packets; lists running nodes; lists, removes and restores software devices.
 #[derive(Debug, Parser)]
-#[command(name = "trunkctl", version, arg_required_else_help = true)]
+#[command(name = "trunkctl", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+const EXIT_STATUS: &str = "\
+Exit status: 0 done, without faults; 1 a fault was found, or the operation failed; 2 a file cannot be read, or the
+command line is invalid.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Work with capture files (pcap and pcapng)
+    /// Check capture files (pcap and pcapng)
     #[command(subcommand)]
     Pcap(PcapCommand),
     /// List software devices, remove those that are in use, and restore them

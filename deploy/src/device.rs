@@ -5,26 +5,43 @@
 //! libraries.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{DeviceList, HostError, list_devices, put_back, take_away};
+
+/// Time that devices have to go. A removable one looks every tenth of a second whether it was removed.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Interval at which the devices that are left are counted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The operation on devices.
 #[derive(Debug, Subcommand)]
 pub enum DeviceCommand {
     /// List the addresses at which devices of this user and network namespace are in use or removed, and how many
     /// devices are in use at each. A device uses an address while it has a listener or a QP there
-    List,
+    List(Format),
     /// Remove devices, as `rdma link delete` does: their users get an event, and all calls on them return
-    /// EIO. This takes effect within a tenth of a second in programs that run with TRUNKLINE_REMOVABLE=on, and in those
-    /// that start before the devices are restored. Fails if no device is in use there
+    /// EIO. Only devices that were opened with TRUNKLINE_REMOVABLE=on can be removed. Such programs are refused
+    /// a device until it is restored. Fails if no device is in use there, or if one stays in use for 3 seconds; if all
+    /// stay, nothing is changed
     Remove(Which),
-    /// Restore devices that were removed
+    /// Restore devices that were removed: programs can open them again. Fails if none was removed
     Restore(Which),
+}
+
+/// How a list is printed.
+#[derive(Debug, Args)]
+pub struct Format {
+    /// Print one JSON object: `devices`, each with `address`, `state` and `in_use`, and `all_removed`
+    #[arg(long)]
+    json: bool,
 }
 
 /// Selects the devices.
@@ -46,7 +63,7 @@ impl fmt::Display for Which {
 /// Runs the operation. Exit status 1 if there was nothing to do or it failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
-    match outcome(command, None) {
+    match outcome(command, None, PATIENCE) {
         Ok(text) => {
             // It is done, whether anybody reads about it or not.
             let _closed = writeln!(io::stdout(), "{text}");
@@ -59,30 +76,56 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     }
 }
 
-/// Returns what to print. `directory` is the runtime directory; `None` is the environment's choice.
-fn outcome(command: &DeviceCommand, directory: Option<&Path>) -> Result<String, String> {
+/// Returns what to print. `directory` is the runtime directory; `None` is the environment's choice. Devices that are
+/// removed have `patience` to go.
+fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
     match command {
-        DeviceCommand::List => Ok(table(&list()?)),
+        DeviceCommand::List(Format { json: false }) => Ok(table(&list()?)),
+        DeviceCommand::List(Format { json: true }) => {
+            serde_json::to_string(&Listing::new(&list()?)).map_err(|error| error.to_string())
+        }
         DeviceCommand::Remove(which) => {
-            let DeviceList { in_use, away, all_away, .. } = list()?;
+            let found = list()?;
+            let DeviceList { in_use, away, all_away, .. } = &found;
             let is_away =
-                all_away || which.address.is_some_and(|address| away.contains(&address.to_canonical()));
+                *all_away || which.address.is_some_and(|address| away.contains(&address.to_canonical()));
             if is_away {
                 return Err(format!("{which}: removed before"));
             }
-            let is_in_use = match which.address {
-                Some(address) => in_use.contains_key(&address.to_canonical()),
-                None => !in_use.is_empty(),
+            let count = |list: &DeviceList| match which.address {
+                Some(address) => list.in_use.get(&address.to_canonical()).copied().unwrap_or_default(),
+                None => list.in_use.values().sum(),
             };
-            if !is_in_use {
+            let before = count(&found);
+            if before == 0 {
                 let others: Vec<_> = in_use.keys().map(ToString::to_string).collect();
                 let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
                 return Err(format!("{which}: not in use; devices in use: {others}"));
             }
             take_away(directory, which.address).map_err(text)?;
-            Ok(format!("removed: {which}"))
+            let until = Instant::now() + patience;
+            let mut left = count(&list()?);
+            while left > 0 && Instant::now() < until {
+                thread::sleep(LOOK_EVERY);
+                left = count(&list()?);
+            }
+            if left == 0 {
+                return Ok(format!("removed: {which}"));
+            }
+            let why = "not opened with TRUNKLINE_REMOVABLE=on, or their programs do not run";
+            if left < before {
+                return Err(format!(
+                    "{which}: {left} of {before} still in use: {why}; the others are removed"
+                ));
+            }
+            put_back(directory, which.address).map_err(text)?;
+            // Restoring all has restored those of single addresses as well.
+            for address in away {
+                take_away(directory, Some(*address)).map_err(text)?;
+            }
+            Err(format!("{which}: not removed, {left} in use: {why}"))
         }
         DeviceCommand::Restore(which) => match put_back(directory, which.address).map_err(text)? {
             true => Ok(format!("restored: {which}")),
@@ -91,17 +134,42 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>) -> Result<String, 
     }
 }
 
+/// The list as JSON.
+#[derive(Debug, Serialize)]
+struct Listing {
+    devices: Vec<AtAddress>,
+    /// True if all removable devices are removed, also those of addresses that are not listed.
+    all_removed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct AtAddress {
+    address: IpAddr,
+    /// `present` while a device is in use, also one that is not removable.
+    state: &'static str,
+    in_use: usize,
+}
+
+impl Listing {
+    fn new(list: &DeviceList) -> Self {
+        let addresses: BTreeSet<_> = list.in_use.keys().chain(&list.away).collect();
+        let at = |address: &IpAddr| {
+            let in_use = list.in_use.get(address).copied().unwrap_or_default();
+            AtAddress { address: *address, state: if in_use > 0 { "present" } else { "removed" }, in_use }
+        };
+        Self { devices: addresses.into_iter().map(at).collect(), all_removed: list.all_away }
+    }
+}
+
 /// One line for each address.
 fn table(list: &DeviceList) -> String {
-    let addresses: BTreeSet<_> = list.in_use.keys().chain(&list.away).collect();
-    let line = |address: &&IpAddr| {
-        let opened = list.in_use.get(*address).copied().unwrap_or_default();
-        let state = if list.all_away || list.away.contains(*address) { "removed" } else { "present" };
-        format!("{:<39} {state:<8} {opened:>7}", address.to_string())
+    let Listing { devices, all_removed } = Listing::new(list);
+    let line = |AtAddress { address, state, in_use }: &AtAddress| {
+        format!("{:<39} {state:<8} {in_use:>7}", address.to_string())
     };
     let mut lines = vec![format!("{:<39} {:<8} {:>7}", "ADDRESS", "STATE", "DEVICES")];
-    lines.extend(addresses.iter().map(line));
-    if list.all_away {
+    lines.extend(devices.iter().map(line));
+    if all_removed {
         lines.push("all removable devices are removed; `trunkctl device restore` restores them".to_owned());
     }
     lines.join("\n")
@@ -111,48 +179,114 @@ fn table(list: &DeviceList) -> String {
 mod tests {
     use super::*;
     use std::net::SocketAddr;
+    use std::path::PathBuf;
+    use std::sync::Arc;
     use trunkline_softrdma::device::{SoftDevice, SoftOptions};
     use trunkline_verbs::{Device as _, PortSpace, QpType};
 
+    /// A runtime directory, removed at the end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("trunkctl-{name}-{}", std::process::id())))
+        }
+
+        /// Runs an operation whose devices have `patience` to go.
+        fn run(&self, command: &DeviceCommand, patience: Duration) -> Result<String, String> {
+            outcome(command, Some(&self.0), patience)
+        }
+
+        fn restore(&self, address: Option<IpAddr>) -> Result<String, String> {
+            self.run(&DeviceCommand::Restore(Which { address }), Duration::ZERO)
+        }
+
+        /// Whether the list has this line, and the same in JSON.
+        fn lists(&self, address: IpAddr, state: &str, in_use: usize) -> bool {
+            let list =
+                |json| self.run(&DeviceCommand::List(Format { json }), Duration::ZERO).expect("a list");
+            let expected = [address.to_string(), state.to_owned(), in_use.to_string()];
+            let is_in_table = list(false).lines().any(|line| line.split_whitespace().eq(&expected));
+            let json: serde_json::Value = serde_json::from_str(&list(true)).expect("JSON");
+            let object =
+                serde_json::json!({"address": address.to_string(), "state": state, "in_use": in_use});
+            let is_in_json = json["devices"].as_array().expect("devices").contains(&object);
+            assert_eq!(is_in_table, is_in_json, "{json}");
+            is_in_table
+        }
+
+        /// Opens a device and makes it use `address`, by a listener.
+        fn device(&self, address: IpAddr, removable: bool) -> (impl Sized + use<>, Arc<SoftDevice>) {
+            let options = SoftOptions {
+                addresses: vec![address],
+                runtime_directory: Some(self.0.clone()),
+                removable,
+                ..SoftOptions::default()
+            };
+            let device = SoftDevice::open(options).expect("a device");
+            let manager = device.connection_manager();
+            let channel = manager.create_channel().expect("a channel");
+            let listener = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel).expect("an endpoint");
+            listener.bind(SocketAddr::new(address, 0)).expect("a port");
+            listener.listen(1).expect("a listener");
+            ((listener, channel), device)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _absent = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn remove(address: Option<IpAddr>) -> DeviceCommand {
+        DeviceCommand::Remove(Which { address })
+    }
+
     #[test]
-    fn only_devices_that_are_there_are_removed_and_all_are_listed() {
-        let directory = std::env::temp_dir().join(format!("trunkctl-device-{}", std::process::id()));
-        let [here, elsewhere]: [IpAddr; 2] =
-            ["127.83.7.1", "127.83.7.2"].map(|text| text.parse().expect("an address"));
-        let run = |command: &DeviceCommand| outcome(command, Some(&directory));
-        let remove = |address| run(&DeviceCommand::Remove(Which { address }));
-        let restore = |address| run(&DeviceCommand::Restore(Which { address }));
+    fn removable_devices_in_use_are_removed_and_listed() {
+        let directory = Directory::new("removable");
+        let [here, elsewhere] = ["127.83.7.1", "127.83.7.2"].map(address);
+        let patience = Duration::from_secs(60);
         for address in [None, Some(here)] {
-            let error = remove(address).expect_err("nothing is open");
+            let error = directory.run(&remove(address), patience).expect_err("nothing is open");
             assert!(error.contains("not in use; devices in use: none"), "{error}");
         }
-        assert!(restore(None).expect_err("nothing is removed").contains("not removed"));
-        let options = SoftOptions {
-            addresses: vec![here],
-            runtime_directory: Some(directory.clone()),
-            ..SoftOptions::default()
-        };
-        let device = SoftDevice::open(options).expect("a device");
-        // A device takes an address with its first listener or QP there.
-        let manager = device.connection_manager();
-        let channel = manager.create_channel().expect("a channel");
-        let listener = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel).expect("an endpoint");
-        listener.bind(SocketAddr::new(here, 0)).expect("a port");
-        listener.listen(1).expect("a listener");
-        let listed = |state: &str| {
-            let table = run(&DeviceCommand::List).expect("a list");
-            table.lines().any(|line| line.split_whitespace().eq(["127.83.7.1", state, "1"]))
-        };
-        assert!(listed("present"));
-        let error = remove(Some(elsewhere)).expect_err("another address");
-        assert!(error.contains("127.83.7.2: not in use; devices in use: 127.83.7.1"), "{error}");
+        assert!(directory.restore(None).expect_err("nothing is removed").contains("not removed"));
         for address in [Some(here), None] {
-            assert!(remove(address).expect("it is there").starts_with("removed: "));
-            assert!(listed("removed"));
-            assert!(remove(address).expect_err("once only").contains("removed before"));
-            assert!(restore(address).expect("it was removed").starts_with("restored: "));
+            let device = directory.device(here, true);
+            assert!(directory.lists(here, "present", 1));
+            let error = directory.run(&remove(Some(elsewhere)), patience).expect_err("another address");
+            assert!(error.contains("127.83.7.2: not in use; devices in use: 127.83.7.1"), "{error}");
+            assert!(directory.run(&remove(address), patience).expect("it goes").starts_with("removed: "));
+            // Without an address, only those of devices in use are known.
+            assert_eq!(directory.lists(here, "removed", 0), address.is_some());
+            let error = directory.run(&remove(address), patience).expect_err("once only");
+            assert!(error.contains("removed before"), "{error}");
+            assert!(directory.restore(address).expect("it was removed").starts_with("restored: "));
+            drop(device);
         }
-        drop((listener, channel, device));
-        std::fs::remove_dir_all(&directory).expect("ours");
+    }
+
+    #[test]
+    fn a_device_that_is_not_removable_stays_and_nothing_changes() {
+        let directory = Directory::new("lasting");
+        let [here, elsewhere] = ["127.83.7.3", "127.83.7.4"].map(address);
+        let _device = directory.device(here, false);
+        // Removed before, by another command.
+        take_away(Some(&directory.0), Some(elsewhere)).expect("a directory");
+        for address in [Some(here), None] {
+            let error = directory.run(&remove(address), Duration::ZERO).expect_err("it stays");
+            assert!(
+                error.contains("not removed, 1 in use: not opened with TRUNKLINE_REMOVABLE=on"),
+                "{error}"
+            );
+            assert!(directory.lists(here, "present", 1) && directory.lists(elsewhere, "removed", 0));
+            assert!(directory.restore(Some(here)).expect_err("nothing has changed").contains("not removed"));
+        }
     }
 }

@@ -6,7 +6,8 @@ use crate::{Exchange, System, child};
 use bytes::Bytes;
 use std::path::PathBuf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tonic::{Request, Response, Status};
 
@@ -57,7 +58,6 @@ impl Caller for EchoClient<Channel> {
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let echo = EchoServer::new(Mirror).max_decoding_message_size(usize::MAX);
     let router = Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOWS)
         .add_service(echo);
@@ -66,7 +66,8 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         let served = if exchange.system == System::TonicTcp {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
             child::announce(&listener.local_addr().map_err(named)?.to_string())?;
-            router.serve_with_incoming(TcpListenerStream::new(listener)).await
+            // The server's own `tcp_nodelay` has no effect on connections that it is given.
+            router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await
         } else {
             let path = exchange.folder.clone().unwrap_or_default().join("tonic");
             let listener = UnixListener::bind(&path).map_err(named)?;

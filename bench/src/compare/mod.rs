@@ -7,6 +7,7 @@ mod noise;
 mod rows;
 
 use crate::failure::Failure;
+use crate::others::BUSY_CORES;
 use crate::progress;
 use crate::saved::{Saved, SavedPoint};
 use crate::whole_file;
@@ -19,10 +20,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// When other programs used more cores than this during a run, a change may be theirs.
-const BUSY_CORES: f64 = 0.15;
-
-/// Shows what changed beyond noise between the JSON files of two runs of one subcommand.
+/// What changed beyond noise between the JSON files of two runs of one subcommand.
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
 /// floor in the same repetition, because a machine that is slower today has slower floors too; p99 is divided by the

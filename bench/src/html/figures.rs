@@ -113,7 +113,7 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
         let value =
             |(size, point): &(f64, &SavedPoint)| Some((*size, in_us(point.floors.get(&name)?.p50_ns)));
         let values: Vec<_> = points.iter().filter_map(value).collect();
-        lines.push(series(&format!("{name}, p50"), Line::Floor, &values));
+        lines.push(series(&name, Line::Floor, &values));
     }
     for name in names(points.iter().map(|(_, point)| &point.peers)) {
         // Some report the mean only.
@@ -122,7 +122,7 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
             Some((*size, in_us(peer.p50_ns.or(peer.mean_ns)?)))
         };
         let values: Vec<_> = points.iter().filter_map(value).collect();
-        lines.push(series(&format!("{name}, p50 or mean"), Line::Peer, &values));
+        lines.push(series(&name, Line::Peer, &values));
     }
     plot(
         titled("Time by size", rest),

@@ -4,10 +4,11 @@ use super::axis::number;
 use super::figures;
 use super::plot::{Plot, colours};
 use crate::saved::{Saved, SavedPeer, SavedPoint, Timed};
-use crate::spread::Spread;
+use crate::spread::{Spread, digits};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Most charts of a page.
 const MOST_CHARTS: usize = 8;
@@ -43,23 +44,55 @@ pub(super) fn page(files: &[Saved]) -> Result<String, String> {
     Ok(html)
 }
 
-/// Date, version and machine: one line, or one for each file where they differ.
+/// Date, version and machine: one line with the first and the last date, or one for each file if version or machine
+/// differ.
 fn head(html: &mut String, files: &[Saved]) {
-    let line = |file: &Saved| {
-        let or_unknown = |text: &Option<String>| escaped(text.as_deref().unwrap_or("unknown"));
-        format!(
-            "{}, trunkline-bench {}, on {}",
-            or_unknown(&file.date),
-            or_unknown(&file.version),
-            class(&file.machine)
-        )
-    };
-    let lines: Vec<_> = files.iter().map(|file| (&file.name, line(file))).collect();
-    let is_one = lines.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    let or_unknown = |text: &Option<String>| escaped(text.as_deref().unwrap_or("unknown"));
+    let program =
+        |file: &Saved| format!("trunkline-bench {}, on {}", or_unknown(&file.version), class(&file.machine));
+    let programs: Vec<_> = files.iter().map(program).collect();
+    let mut dates: Vec<_> = files.iter().map(|file| or_unknown(&file.date)).collect();
     // Writing to a string does not fail.
-    for (name, line) in lines.iter().take(if is_one { 1 } else { lines.len() }) {
-        let name = if is_one { String::new() } else { format!("{}: ", escaped(name)) };
-        let _ = writeln!(html, "<p class=\"run\">{name}{line}</p>");
+    if programs.windows(2).all(|pair| pair[0] == pair[1]) {
+        dates.sort_unstable();
+        dates.dedup();
+        let dates = match &dates[..] {
+            [first, .., last] => format!("{first} to {last}"),
+            one => one.concat(),
+        };
+        for program in programs.iter().take(1) {
+            let _ = writeln!(html, "<p class=\"run\">{dates}, {program}</p>");
+        }
+        return;
+    }
+    for ((file, program), date) in files.iter().zip(&programs).zip(&dates) {
+        let _ = writeln!(html, "<p class=\"run\">{}: {date}, {program}</p>", escaped(&file.name));
+    }
+}
+
+/// Short names of the runs: of the file without its folder and extension, or all of it if two would be alike.
+fn run_names(files: &[Saved]) -> Vec<String> {
+    let stem = |file: &Saved| {
+        let stem = Path::new(&file.name).file_stem();
+        stem.map_or_else(|| file.name.clone(), |stem| stem.to_string_lossy().into_owned())
+    };
+    let stems: Vec<_> = files.iter().map(stem).collect();
+    let is_unique = stems.iter().collect::<BTreeSet<_>>().len() == stems.len();
+    let name = |(file, stem): (&Saved, String)| match stem {
+        _ if !is_unique => format!("{}: {}", file.command, file.name),
+        stem if stem.starts_with(&file.command) => stem,
+        stem => format!("{}: {stem}", file.command),
+    };
+    files.iter().zip(stems).map(name).collect()
+}
+
+/// The link of a run, in words.
+fn link(file: &Saved) -> &str {
+    match file.settings.get("link").and_then(Value::as_str).unwrap_or_default() {
+        "shm" => "shared memory",
+        "udp" => "UDP",
+        "process" => "in process",
+        other => other,
     }
 }
 
@@ -85,19 +118,30 @@ fn overview(html: &mut String, files: &[Saved]) {
     html.push_str("<div class=\"wide\"><table class=\"overview\">\n");
     html.push_str("<caption>Round trip in µs (median), and below it calls per second</caption>\n<thead><tr>");
     let run = (files.len() > 1).then_some("run");
-    let titles = run.into_iter().chain(["size", "Trunkline", "floor"]).chain(peers.iter().copied());
-    for title in titles {
-        let _ = write!(html, "<th>{}</th>", escaped(title));
+    for title in run.into_iter().chain(["size"]) {
+        let _ = write!(html, "<th class=\"name\">{title}</th>");
+    }
+    for title in ["Trunkline", "floor"].iter().chain(&peers) {
+        // The kind of connection is below the name, so that all systems fit the width of a page.
+        let title = escaped(title);
+        let _ = match title.split_once(", ") {
+            Some((system, way)) => write!(html, "<th>{system}<br><small>{way}</small></th>"),
+            None => write!(html, "<th>{title}</th>"),
+        };
     }
     html.push_str("</tr></thead>\n<tbody>\n");
-    for file in files {
+    for (file, run_name) in files.iter().zip(run_names(files)) {
         for (point, calls) in file.points.iter().filter_map(|point| Some((point, point.calls.as_ref()?))) {
             html.push_str("<tr>");
             if run.is_some() {
-                let _ = write!(html, "<td>{}: {}</td>", escaped(&file.command), escaped(&file.name));
+                let _ = write!(html, "<td class=\"name\">{}</td>", escaped(&run_name));
             }
-            let ours = both(Some(calls.p50_ns), Some(calls.per_s.median), "");
-            let _ = write!(html, "<td>{}</td><td class=\"calls\">{ours}</td>", escaped(&point.label()));
+            let ours = both(Some(calls.p50_ns), Some(calls.per_s.median), link(file));
+            let _ = write!(
+                html,
+                "<td class=\"name\">{}</td><td class=\"calls\">{ours}</td>",
+                escaped(&point.label())
+            );
             let _ = write!(html, "<td>{}</td>", floor(point));
             for name in &peers {
                 let peer = point.peers.get(*name);
@@ -132,15 +176,6 @@ fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
     let (time, rate) = (time.map(|time| digits(time.median / 1e3)), per_s.map(rate));
     let note = if note.is_empty() { String::new() } else { format!("<br><small>{}</small>", escaped(note)) };
     format!("{}<br><small>{}</small>{note}", or_none(time), or_none(rate))
-}
-
-/// Three digits, as far as they are after the point.
-fn digits(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
 }
 
 fn rate(per_s: f64) -> String {
@@ -201,7 +236,8 @@ impl Charts {
         }
         html.push_str(concat!(
             "<p class=\"facts\">Floors are dashed; lines of other systems are thin. Points are medians over the repetitions, ",
-            "vertical lines their minimum and maximum. Distributions are of all repetitions together.</p>\n"
+            "vertical lines their minimum and maximum. Times of floors and other systems are medians (p50), of a system that ",
+            "reports no median its mean. Distributions are of all repetitions together.</p>\n"
         ));
     }
 }

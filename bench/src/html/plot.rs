@@ -12,7 +12,11 @@ const WIDTH: u32 = 1240;
 const HEIGHT: u32 = 740;
 /// Left end of the legend.
 const LEGEND: u32 = 875;
+/// What the legend has below the title.
+const LEGEND_HEIGHT: usize = 660;
 const TEXT: i32 = 30;
+/// Smallest text of a legend.
+const SMALLEST: i32 = 14;
 /// Width of a character, about; text is measured by the browser only.
 const CHARACTER: f64 = 0.45;
 
@@ -159,10 +163,18 @@ impl Plot {
         Ok(())
     }
 
-    /// A sample of each line and its name, one below the other.
+    /// A sample of each line and its name, one below the other; smaller if there are many.
     fn draw_legend(&self, area: &Area<'_>) -> Drawn {
-        let mut y = 40;
-        for (at, series) in self.series.iter().enumerate() {
+        let width = f64::from(WIDTH - LEGEND - 80);
+        let names = |size: i32| self.series.iter().map(move |series| wrapped(&series.name, width, size));
+        let is_low = |size: i32| {
+            let height: usize = names(size).map(|lines| 1 + 3 * lines.len()).sum();
+            height * usize::try_from(size).unwrap_or(usize::MAX) / 2 <= LEGEND_HEIGHT
+        };
+        let size = (SMALLEST..TEXT).rev().find(|size| is_low(*size)).unwrap_or(SMALLEST);
+        let size = if is_low(TEXT) { TEXT } else { size };
+        let mut y = size;
+        for ((at, series), lines) in self.series.iter().enumerate().zip(names(size)) {
             let look = Look::of(at);
             let colour = look.colour;
             match series.line {
@@ -179,12 +191,12 @@ impl Plot {
             if series.is_marked {
                 area.draw(&look.mark((37, y)))?;
             }
-            for line in wrapped(&series.name, f64::from(WIDTH - LEGEND - 80)) {
-                let style = text(TEXT, INK).pos(Pos::new(HPos::Left, VPos::Center));
+            for line in lines {
+                let style = text(size, INK).pos(Pos::new(HPos::Left, VPos::Center));
                 area.draw(&Text::new(line, (78, y), style))?;
-                y += TEXT + 7;
+                y += size * 5 / 4;
             }
-            y += 14;
+            y += size / 2;
         }
         Ok(())
     }
@@ -201,9 +213,9 @@ fn text(size: i32, colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&colour)
 }
 
-/// Splits a text into lines of a maximum width, as far as words allow.
-fn wrapped(name: &str, width: f64) -> Vec<String> {
-    let fits = |line: &str| super::axis::as_f64(line.chars().count()) * CHARACTER * f64::from(TEXT) <= width;
+/// Lines of at most so many units in a font of this size, as far as words allow.
+fn wrapped(name: &str, width: f64, size: i32) -> Vec<String> {
+    let fits = |line: &str| super::axis::as_f64(line.chars().count()) * CHARACTER * f64::from(size) <= width;
     let mut lines = vec![String::new()];
     for word in name.split(' ') {
         let last = lines.last_mut().map(std::mem::take).unwrap_or_default();

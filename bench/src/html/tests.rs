@@ -167,7 +167,7 @@ fn other_systems_are_drawn_and_listed_as_far_as_they_report() {
         let peers = plot.series.iter().filter(|series| series.line == Line::Peer);
         peers.map(|series| series.name.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(peers("Time by size"), ["fi_pingpong, p50 or mean", "tonic, p50 or mean"]);
+    assert_eq!(peers("Time by size"), ["fi_pingpong", "tonic"]);
     assert_eq!(peers("Calls per second by size"), ["tonic"]);
     let html = page::page(&[run]).unwrap();
     assert!(html.contains("(mean)</td>") && html.contains("<td>tonic</td>"));
@@ -224,12 +224,12 @@ fn a_run_without_points_has_a_page_with_the_reason() {
 
 #[test]
 fn a_page_opens_with_date_version_machine_and_one_table() {
-    let mut value = json!({"command": "latency", "date": "2026-01-31 18:05 UTC", "version": "1.2.3", "settings": {},
+    let mut value = json!({"command": "latency", "date": "2026-01-31 18:05 UTC", "version": "1.2.3", "settings": {"link": "shm"},
         "machine": {"processor": "Some CPU", "cores": 2, "is_virtual": true}, "points": []});
     let point = |size: u32, us: f64| {
         json!({"size_bytes": size, "outstanding": 1, "calls": timed(us),
             "floors": {"raw UDP, polling": timed(us / 2.0), "TCP, polling": timed(us)},
-            "peers": {"tonic": {"p50_ns": timed(83.0)["p50_ns"], "per_s": timed(83.0)["per_s"]},
+            "peers": {"tonic, TCP": {"p50_ns": timed(83.0)["p50_ns"], "per_s": timed(83.0)["per_s"]},
                 "fi_pingpong": {"mean_ns": timed(40.0)["p50_ns"]}},
             "each_repetition": {"floor_p50_ns": vec![us * 500.0; 3]}})
     };
@@ -240,8 +240,8 @@ fn a_page_opens_with_date_version_machine_and_one_table() {
     let place = |text: &str| top.find(text).unwrap_or_else(|| panic!("{text} is missing: {top}"));
     let facts = "2026-01-31 18:05 UTC, trunkline-bench 1.2.3, on Some CPU, 2 cores, virtual machine";
     assert!(place(facts) < place("<table") && place("<table") < place("<nav"));
-    let titles = "<th>size</th><th>Trunkline</th><th>floor</th><th>fi_pingpong</th><th>tonic</th>";
-    let ours = "<td>64 B, 1 under way</td><td class=\"calls\">35.6<br><small>28.1 k/s</small></td>";
+    let titles = "<th class=\"name\">size</th><th>Trunkline</th><th>floor</th><th>fi_pingpong</th><th>tonic<br><small>TCP</small></th>";
+    let ours = "<td class=\"name\">64 B, 1 under way</td><td class=\"calls\">35.6<br><small>28.1 k/s</small><br><small>shared memory</small></td>";
     let floor = "<td>17.8<br><small>56.2 k/s</small><br><small>raw UDP, polling</small></td>";
     let peers =
         "<td>40.0<br><small>-</small><br><small>mean</small></td><td>83.0<br><small>12.0 k/s</small></td>";
@@ -249,10 +249,43 @@ fn a_page_opens_with_date_version_machine_and_one_table() {
     place(&format!("{ours}{floor}{peers}"));
     assert_eq!(top.matches("<table").count(), 1, "one table comes first");
     value["date"] = json!("2026-02-01 00:00 UTC");
-    let html = page::page(&[one, Saved::parse("two.json", value).unwrap()]).unwrap();
-    for line in ["one.json: 2026-01-31", "two.json: 2026-02-01", "<td>latency: two.json</td>"] {
-        assert!(html.contains(line), "{line}");
+    let two = Saved::parse("a/latency-2.json", value.clone()).unwrap();
+    let html = page::page(&[two.clone(), one.clone()]).unwrap();
+    let dates = "<p class=\"run\">2026-01-31 18:05 UTC to 2026-02-01 00:00 UTC, trunkline-bench 1.2.3";
+    for part in [dates, "<td class=\"name\">latency: one</td>", "<td class=\"name\">latency-2</td>"] {
+        assert!(html.contains(part), "{part}");
     }
+    value["version"] = json!("1.2.4");
+    let three = Saved::parse("b/latency-2.json", value).unwrap();
+    let html = page::page(&[one, two, three]).unwrap();
+    for part in [
+        "one.json: 2026-01-31",
+        "b/latency-2.json: 2026-02-01",
+        "<td class=\"name\">latency: b/latency-2.json</td>",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_legend_of_many_systems_stays_in_the_drawing() {
+    let mut plot = figures::of_file(&run("rate", &[64, 512], &[1], &json!({}))).remove(0);
+    while plot.series.len() < 16 {
+        let mut series = plot.series[0].clone();
+        series.name = format!("another system {}, shared memory", plot.series.len());
+        plot.series.push(series);
+    }
+    let svg = plot.svg().unwrap();
+    let document = Document::parse(&svg).unwrap();
+    let number = |node: Node<'_, '_>, name| {
+        node.attribute(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default()
+    };
+    let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+    let mut ys: Vec<_> =
+        texts.filter(|node| number(*node, "x") > 900.0).map(|node| number(node, "y")).collect();
+    assert!(ys.len() >= 16 && ys.iter().all(|y| *y < 740.0), "{ys:?}");
+    ys.dedup();
+    assert!(ys.windows(2).all(|pair| pair[1] - pair[0] >= 14.0), "lines overlap: {ys:?}");
 }
 
 #[test]

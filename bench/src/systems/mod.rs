@@ -71,6 +71,11 @@ impl System {
     }
 }
 
+/// True if the rate of the system of this name is of messages in one direction, without replies.
+pub(crate) fn rate_is_one_way(name: &str) -> bool {
+    name.contains("perftest")
+}
+
 /// Client and server of programs that are pinned like ours.
 fn sides(cores: Option<Cores>) -> (Option<usize>, Option<usize>) {
     (cores.map(|cores| cores.client), cores.map(|cores| cores.server))

@@ -3,6 +3,8 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use trunkline_testkit::{Folder, on_small_file_system, wait_until};
@@ -35,6 +37,50 @@ fn assert_positive(point: &Value, keys: &[&str]) {
     for key in keys {
         assert!(point[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {point}");
     }
+}
+
+/// Results say when, by which version and on which machine.
+fn assert_stamped(results: &Value) {
+    assert!(results["date"].as_str().is_some_and(|date| date.ends_with(" UTC")), "{results}");
+    assert_eq!(results["version"], env!("CARGO_PKG_VERSION"));
+    assert!(results["machine"]["kernel"].is_string(), "{results}");
+}
+
+#[test]
+fn a_table_has_both_links_other_systems_and_floors() {
+    let _alone = crate::alone();
+    let folder = Folder::new().expect("a temporary directory");
+    let (peers, path) = (folder.join("peers"), folder.join("out.json"));
+    let script = "#!/bin/sh\ncase $1 in\n\
+                  list) echo tarpc-tcp; echo broken ;;\n\
+                  *) [ $2 = tarpc-tcp ] && echo '{\"times\":[[24500,10]],\"per_s\":204000.0}' ;;\nesac\n";
+    std::fs::write(&peers, script).expect("a script");
+    std::fs::set_permissions(&peers, Permissions::from_mode(0o700)).expect("a program");
+    let line = format!(
+        "table --pin off --seconds 0.05 --repetitions 2 --peers-program {} --json {}",
+        peers.display(),
+        path.display()
+    );
+    // Other systems that are installed would only take time.
+    let output = program(&line).env("PATH", folder.path()).output().expect("the program runs");
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert!(
+        text.starts_with("| system | round trip of 64 B, µs | calls/s, 32 outstanding |\n|---|---:|---:|\n")
+    );
+    assert!(text.contains("\n| tarpc, TCP | 24.5 | 204 k |\n"), "{text}");
+    for row in ["Trunkline, UDP", "Trunkline, shared memory", "floor: raw UDP", "floor: shared memory"] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {row} | "))).expect(row);
+        assert!(!row.contains("| - |") && row.contains(" k"), "{row}");
+    }
+    let note = text.lines().last().unwrap_or_default();
+    assert!(note.contains(" UTC, trunkline-bench ") && note.contains("2 interleaved repetitions"), "{note}");
+    assert!(error.contains("repetition 2 of 2") && error.contains("broken: not measured: "), "{error}");
+    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    assert_stamped(&json);
+    let rows = json["rows"].as_array().expect("rows");
+    let rows: Vec<_> = rows.iter().filter(|row| row["system"] == "tarpc, TCP").collect();
+    assert_eq!((rows.len(), &rows[0]["calls_per_s"]["max"]), (1, &204_000.0.into()));
 }
 
 #[test]
@@ -184,6 +230,7 @@ fn a_burst_reports_calls_and_memory() {
     let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
     assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
     assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
+    assert_stamped(&results);
 }
 
 #[test]
@@ -195,6 +242,7 @@ fn a_mix_has_each_member_mixed_and_alone() {
         (&"mixed".into(), &"64:50,1K/oneway:40,64K:10".into())
     );
     assert_positive(&results, &["calls_per_s", "bytes_per_s"]);
+    assert_stamped(&results);
     let members = results["members"].as_array().expect("members");
     assert_eq!(members.iter().map(|member| &member["weight"]).collect::<Vec<_>>(), [50, 40, 10]);
     for (member, way) in members.iter().flat_map(|member| ["mixed", "alone"].map(|way| (member, way))) {
@@ -248,4 +296,5 @@ fn small_calls_next_to_large_ones_are_reported() {
     let keys = ["rtt_p50_ns", "rtt_p99_ns", "small_calls", "bytes_per_s", "four_pieces_ns", "large_bytes"];
     assert_positive(&json, &keys);
     assert_eq!(json["large_failed"], 0);
+    assert_stamped(&json);
 }
