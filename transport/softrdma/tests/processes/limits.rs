@@ -3,9 +3,10 @@
 //! The tests start this binary again (`play`), since a limit is that of a whole process.
 
 use crate::common;
-use crate::common::host::{Host, part};
+use crate::common::host::{Host, open, part};
 use crate::common::node::BOUND;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, geteuid, setuid};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,9 +14,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, PathChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
 use trunkline_testkit::{Input, Process, on_small_file_system, print_line, same_test, wait_until};
-use trunkline_verbs::{CmId, Device, PortSpace, QpInit, QpType, VerbsError, XrcDomain, XrcdFlags};
+use trunkline_verbs::{Device, QpInit, QpType, XrcDomain, XrcdFlags};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 
@@ -28,6 +30,8 @@ fn play() {
         Some("room for one") => share_without_room(),
         Some("small files") => open_with_small_files(),
         Some("small capture") => capture_into_a_small_file(),
+        Some("full capture") => capture_until_the_file_is_full(),
+        Some("no threads") => open_without_threads(),
         _ => {}
     }
 }
@@ -38,22 +42,6 @@ fn start(host: &Host, part: &str, address: IpAddr) -> Process {
 
 fn address() -> IpAddr {
     std::env::var(ADDRESS).unwrap().parse().unwrap()
-}
-
-/// Opens a device, and the address at it: its port is bound, or the holder of the port watched.
-fn open(options: SoftOptions, address: IpAddr) -> Result<(Arc<SoftDevice>, Arc<dyn CmId>), String> {
-    let options = SoftOptions { addresses: vec![address], ..options };
-    let device = SoftDevice::open(options).map_err(|error| error.to_string())?;
-    let bound = listen(&device, address).map_err(|error| error.to_string())?;
-    Ok((device, bound))
-}
-
-fn listen(device: &Arc<SoftDevice>, address: IpAddr) -> Result<Arc<dyn CmId>, VerbsError> {
-    let manager = device.connection_manager();
-    let channel = manager.create_channel()?;
-    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
-    id.bind(SocketAddr::new(address, 0))?;
-    id.listen(1).map(|()| id)
 }
 
 fn limit(descriptors: u64) {
@@ -90,6 +78,8 @@ fn open_within_each_limit() {
             Ok(_both) => served += 1,
             Err(error) => {
                 assert_eq!(served, 0, "more than another time did not suffice: {error}");
+                let limit = format!("limited to {descriptors} (`ulimit -n`)");
+                assert!(error.contains(&limit), "{error}");
                 print_line(&format!("REFUSED {descriptors}: {error}"));
             }
         }
@@ -187,6 +177,41 @@ fn capture_into_a_small_file() {
     print_line("END");
 }
 
+/// Sends datagrams to a device until its capture has reached the limit on files, and then some.
+fn capture_until_the_file_is_full() {
+    drop(open(SoftOptions::default(), address()).unwrap());
+    let capture = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).join("capture");
+    limit_files(4096);
+    let options =
+        SoftOptions { capture: Some(capture.clone()), path: PathChoice::Udp, ..SoftOptions::default() };
+    let (device, _listening) = open(options, address()).unwrap();
+    let counter = |name| device.counters().iter().find(|counter| counter.name == name).unwrap().value;
+    // Not from the device's own address, where only its own ports are believed.
+    let socket = UdpSocket::bind(SocketAddr::new(common::address(), 0)).unwrap();
+    wait_until("datagrams that are not recorded", BOUND, || {
+        socket.send_to(&[0; 64], SocketAddr::new(address(), 4791)).unwrap();
+        (counter("capture_lost") > 10).then_some(())
+    });
+    let bytes = capture.metadata().unwrap().len();
+    assert!(counter("captured") > 0 && (2048..=4096).contains(&bytes), "{bytes} bytes");
+    print_line("END");
+}
+
+/// Opens a device, on a network in the process, as a user who may start no thread.
+fn open_without_threads() {
+    // Root is exempt from the limit.
+    if geteuid().is_root() && setuid(Uid::from_raw(65534)).is_err() {
+        print_line("END skipped: this process may not change its user");
+        return;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
+    setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
+    let options = SoftOptions { link: LinkChoice::InProcess(Hub::new()), ..SoftOptions::default() };
+    let error = open(options, address()).expect_err("there is no thread");
+    assert!(error.contains("limited to 0 (`ulimit -u`)") && error.contains("pids.max"), "{error}");
+    print_line("END");
+}
+
 /// The processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -269,6 +294,22 @@ fn a_capture_beyond_the_limit_on_files_is_refused() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "small capture", address);
     process.after("END").unwrap();
+    process.finish().unwrap();
+}
+
+#[test]
+fn a_capture_that_reaches_the_limit_on_files_ends_no_process() {
+    let (host, address) = (Host::new(), common::address());
+    let mut process = start(&host, "full capture", address);
+    process.after("END").unwrap();
+    process.finish().unwrap();
+}
+
+#[test]
+fn a_limit_on_threads_is_named() {
+    let (host, address) = (Host::new(), common::address());
+    let mut process = start(&host, "no threads", address);
+    println!("{}", process.after("END").unwrap());
     process.finish().unwrap();
 }
 
