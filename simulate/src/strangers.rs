@@ -151,6 +151,8 @@ impl Strangers {
             retry_count: 7,
             rnr_retry: 7,
             ack_timeout: 15,
+            flow_control: false,
+            traffic_class: 0,
             srq: true,
             private: &hello(&forged, claimed, cookie),
         };

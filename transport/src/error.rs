@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::device::OpenError;
 use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::VerbsError;
-use trunkline_verbs::headroom::NoRoom;
+use trunkline_verbs::headroom::{self, NoRoom};
 
 /// Why the software device cannot be opened or configured. Its text names the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,7 @@ pub enum StartError {
     #[error("the upper half of a poller cannot be made: {0}")]
     Upper(UpperFailure),
     /// The operating system refused something.
-    #[error("cannot {doing}: {cause}")]
+    #[error("cannot {doing}: {cause}{}", headroom::remedy(cause.raw_os_error()))]
     Os {
         /// The attempted operation.
         doing: &'static str,

@@ -1,9 +1,45 @@
 //! Namespaces for single tests: of the network, where the host's routes, sockets and packets do not interfere, and
 //! of file systems, where there is one without room.
 
+use crate::{Folder, same_test};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
+
+/// The variable that is set for the process in the namespace.
+const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
+
+/// Returns true in a network namespace of a test's own. Elsewhere it makes one, runs `setup` there, a shell command, and then
+/// the test again, or skips it visibly.
+///
+/// # Panics
+/// When the test fails in the namespace, and when there can be no temporary directory.
+#[must_use]
+pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let runtime = Folder::new().expect("a temporary directory can be made");
+    let again = same_test(module, test);
+    let made = in_network_namespace("sh")
+        .args(["-c", &format!("{setup} && exec \"$0\" \"$@\"")])
+        .arg(again.get_program())
+        .args(again.get_args())
+        .env(INSIDE, "1")
+        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
+        .env_remove("TRUNKLINE_ADDRESS")
+        .output();
+    let outcome = made.map(|output| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    });
+    match outcome {
+        Ok((true, out, _)) if out.contains("1 passed") => {}
+        Ok((_, out, err)) if out.contains("running 1 test") => panic!("{out}{err}"),
+        other => eprintln!("skipped: cannot make a network namespace here: {other:?}"),
+    }
+    false
+}
 
 /// A command that runs a program as root of a new user namespace, in a network namespace where only
 /// loopback is up. It fails before the program starts where the host allows no such namespaces; the caller

@@ -103,6 +103,8 @@ pub struct ConnectParameters {
     /// In calls: the QP of an endpoint without an attached QP, which the program moves to RTS itself
     /// ([`CmId::qp_changes`]). In events: the peer's QP.
     pub qp_number: Option<QpNumber>,
+    /// End-to-end flow control, which the peer's program is told of and nothing else heeds.
+    pub flow_control: bool,
     /// The QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
     /// In [`PortSpace::Udp`] only: the Q_Key of the passive side's QP.
@@ -122,6 +124,7 @@ impl Default for ConnectParameters {
             rnr_retry_count: 7,
             ack_timeout: 19,
             qp_number: None,
+            flow_control: false,
             srq: false,
             q_key: UDP_Q_KEY,
         }

@@ -1,5 +1,6 @@
 //! Errors of verbs.
 
+use crate::headroom;
 use std::io;
 use std::net::IpAddr;
 
@@ -44,7 +45,7 @@ pub enum VerbsError {
     #[error("the device was removed or the object destroyed")]
     Gone,
     /// Another operating system error.
-    #[error("operating system error {0}: {what}", what = io::Error::from_raw_os_error(*.0))]
+    #[error("operating system error {0}: {what}{remedy}", what = io::Error::from_raw_os_error(*.0), remedy = headroom::remedy(Some(*.0)))]
     Os(i32),
 }
 

@@ -10,7 +10,9 @@
 //! not known here; the kernel ends a process that exceeds it.
 
 use crate::heap_ffi;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::errno::Errno;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::str;
@@ -85,7 +87,7 @@ impl Limit {
             Self::Data => Resource::RLIMIT_DATA,
         };
         let (soft, _hard) = getrlimit(resource).ok()?;
-        (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft)
+        (soft != RLIM_INFINITY).then_some(soft)
     }
 
     fn check(self, bytes: usize) -> Result<(), NoRoom> {
@@ -148,7 +150,48 @@ pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Returns true if the process has such a limit.
+/// What to do about an error of the system that means that a limit is reached, for the end of the error's text: the limit,
+/// its value and how to raise it. Empty for other errors.
+#[must_use]
+pub const fn remedy(errno: Option<i32>) -> Remedy {
+    Remedy(errno)
+}
+
+/// See [`remedy`].
+#[derive(Debug, Clone, Copy)]
+pub struct Remedy(Option<i32>);
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = |resource| getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _hard)| soft);
+        match self.0.map(Errno::from_raw) {
+            Some(Errno::EMFILE) => {
+                let files = limit(Resource::RLIMIT_NOFILE);
+                write!(out, "; open files are limited to {files} (`ulimit -n`): raise the limit")
+            }
+            Some(Errno::ENFILE) => {
+                out.write_str("; the host's limit on open files is reached: raise it (`sysctl fs.file-max`)")
+            }
+            Some(Errno::EFBIG) => {
+                let bytes = limit(Resource::RLIMIT_FSIZE);
+                write!(out, "; files are limited to {bytes} bytes (`ulimit -f`): raise the limit")
+            }
+            Some(Errno::EAGAIN) => match limit(Resource::RLIMIT_NPROC) {
+                RLIM_INFINITY => out.write_str(
+                    "; a limit on threads is reached, such as pids.max of the service or container: raise it",
+                ),
+                threads => write!(
+                    out,
+                    "; threads of this user are limited to {threads} (`ulimit -u`), and those of a service or \
+                     container by its pids.max: raise the limit"
+                ),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether the process has such a limit.
 #[must_use]
 pub fn is_limited() -> bool {
     Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()
@@ -209,6 +252,16 @@ mod tests {
         );
         let data = Limit::Data.judge(0, u64::MAX, 1).unwrap_err().to_string();
         assert!(data.contains("private memory") && data.contains("ulimit -d"), "{data}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri knows no limits")]
+    fn errors_that_mean_a_limit_name_it_and_its_value() {
+        let text = |errno: Errno| remedy(Some(errno as i32)).to_string();
+        let (files, _hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert!(text(Errno::EMFILE).contains(&format!("limited to {files} (`ulimit -n`)")));
+        assert!(text(Errno::EAGAIN).contains("pids.max") && text(Errno::EFBIG).contains("ulimit -f"));
+        assert_eq!((text(Errno::EIO), remedy(None).to_string()), (String::new(), String::new()));
     }
 
     #[test]

@@ -63,6 +63,7 @@ codes! { codes;
     IBV_WC_FETCH_ADD: c_uint = 4;
     IBV_WC_RECV: c_uint = 1 << 7;
     IBV_WC_RECV_RDMA_WITH_IMM: c_uint = 129;
+    IBV_WC_GRH: c_uint = 1;
     IBV_WC_WITH_IMM: c_uint = 2;
     IBV_WC_EX_WITH_BYTE_LEN: u64 = 1;
     IBV_WC_EX_WITH_IMM: u64 = 2;

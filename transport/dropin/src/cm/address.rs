@@ -37,10 +37,12 @@ impl Id<'_> {
     /// Shows a path record for the path to the peer.
     pub(super) fn show_route(self) {
         let gids = self.get(GIDS);
+        let traffic_class = lock(&self.facts).traffic_class;
         let path = ibv_sa_path_rec {
             dgid: gids.dgid,
             sgid: gids.sgid,
             hop_limit: 64,
+            traffic_class,
             reversible: 1,
             numb_path: 1,
             pkey: PKEY_DEFAULT.to_be(),

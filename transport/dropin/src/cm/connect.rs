@@ -164,6 +164,7 @@ fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters
         retry_count: param.retry_count.min(7),
         rnr_retry_count: param.rnr_retry_count.min(7),
         qp_number: Some(QpNumber::new(number)),
+        flow_control: param.flow_control != 0,
         srq: if own.is_some() { has_srq } else { param.srq != 0 },
         ..ConnectParameters::default()
     })

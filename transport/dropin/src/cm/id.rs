@@ -55,7 +55,9 @@ pub(super) struct Facts {
     pub(super) is_disconnected: bool,
     /// The vendor number and the options of `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),
-    /// Target of `route.path_rec`.
+    /// The type of service: the program's, or for a request its peer's.
+    pub(super) traffic_class: u8,
+    /// What `route.path_rec` points to.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 

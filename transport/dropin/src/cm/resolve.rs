@@ -5,6 +5,7 @@ use super::sockaddr;
 use super::synchronous::begin;
 use crate::abi::*;
 use crate::border::{Errno, Handle, In, value};
+use crate::verbs::events::lock;
 use libc::sockaddr as c_sockaddr;
 use std::ffi::{c_int, c_void};
 use trunkline_verbs::CmOption;
@@ -108,6 +109,9 @@ pub unsafe extern "C" fn rdma_set_option(
             _ => return Err(Errno(libc::ENOSYS)),
         };
         id.endpoint.set_option(option)?;
+        if let CmOption::TypeOfService(class) = option {
+            lock(&id.facts).traffic_class = class;
+        }
         Ok(0)
     })
 }

@@ -25,9 +25,13 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// A completion as C has it; immediate data is in network order.
+/// A completion as C has it; immediate data is in network order. A receive has the flag of a GRH, which all packets of RoCE
+/// have, as with the kernel's software device (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only UD QPs put the GRH
+/// into the buffer.
 pub(super) fn completion(from: &Completion) -> ibv_wc {
-    let mut flags = 0;
+    let is_receive =
+        matches!(from.opcode, CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate);
+    let mut flags = if is_receive && from.status.is_success() { IBV_WC_GRH } else { 0 };
     if from.flags.contains(CompletionFlags::WITH_IMMEDIATE) {
         flags |= IBV_WC_WITH_IMM;
     }
@@ -75,6 +79,7 @@ pub(crate) fn state_code(state: QpState) -> c_uint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_verbs::CompletionStatus;
 
     #[test]
     fn states_have_the_codes_of_the_header() {
@@ -104,6 +109,18 @@ mod tests {
         };
         let wc = completion(&from);
         assert_eq!(wc.imm_data.to_ne_bytes(), [1, 2, 3, 4]);
-        assert_eq!(wc.wc_flags, IBV_WC_WITH_IMM);
+        assert_ne!(wc.wc_flags & IBV_WC_WITH_IMM, 0);
+    }
+
+    #[test]
+    fn receives_that_succeed_have_the_flag_of_a_grh() {
+        let flags = |opcode, status| {
+            completion(&Completion { opcode, status, ..Completion::default() }).wc_flags & IBV_WC_GRH
+        };
+        let success = CompletionStatus::Success;
+        assert_eq!(flags(CompletionOpcode::Receive, success), IBV_WC_GRH);
+        assert_eq!(flags(CompletionOpcode::ReceiveRdmaWithImmediate, success), IBV_WC_GRH);
+        assert_eq!(flags(CompletionOpcode::Send, success), 0);
+        assert_eq!(flags(CompletionOpcode::Receive, CompletionStatus::WorkRequestFlushed), 0);
     }
 }

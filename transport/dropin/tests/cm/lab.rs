@@ -41,6 +41,7 @@ pub(crate) struct EventCopy {
     pub(crate) private_data: Vec<u8>,
     pub(crate) qp_num: u32,
     pub(crate) srq: u8,
+    pub(crate) flow_control: u8,
 }
 
 pub(crate) fn copy(event: *mut rdma_cm_event) -> EventCopy {
@@ -60,6 +61,7 @@ pub(crate) fn copy(event: *mut rdma_cm_event) -> EventCopy {
             },
             qp_num: conn.qp_num,
             srq: conn.srq,
+            flow_control: conn.flow_control,
         }
     }
 }

@@ -6,36 +6,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ptr::null_mut;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
-use trunkline_testkit::{Folder, in_network_namespace, same_test};
-
-/// The variable that is set for the process in the namespace.
-const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
-
-/// Runs a test of this module again, in a network namespace; skips it visibly if there can be none.
-fn in_namespace(test: &str) {
-    let runtime = Folder::new().unwrap();
-    let again = same_test(module_path!(), test);
-    let made = in_network_namespace(again.get_program())
-        .args(again.get_args())
-        .env(INSIDE, "1")
-        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
-        .env_remove("TRUNKLINE_ADDRESS")
-        .output();
-    let outcome = made.map(|output| {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), text(&output.stdout), text(&output.stderr))
-    });
-    match outcome {
-        Ok((true, out, _)) if out.contains("1 passed") => {}
-        Ok((_, out, err)) if out.contains("running 1 test") => panic!("{out}{err}"),
-        other => eprintln!("skipped: cannot make a network namespace here: {other:?}"),
-    }
-}
+use trunkline_testkit::is_in_network_namespace;
 
 #[test]
 fn a_peer_without_a_route_is_refused_at_once() {
-    if std::env::var_os(INSIDE).is_none() {
-        in_namespace("a_peer_without_a_route_is_refused_at_once");
+    if !is_in_network_namespace(module_path!(), "a_peer_without_a_route_is_refused_at_once", "true") {
         return;
     }
     let channel = Channel::new();

@@ -35,6 +35,30 @@ fn an_address_of_another_family_is_invalid() {
 
 /// As `cma_check_port` of Linux decides.
 #[test]
+fn every_address_of_ipv6_has_the_port_of_ipv4_only_if_it_is_restricted_to_its_family() {
+    let channel = Channel::new();
+    let [first, second] = [(); 2].map(|()| channel.id(RDMA_PS_TCP));
+    let mut v4 = c_address(Ipv4Addr::UNSPECIFIED, 0);
+    // SAFETY: numbers, for which zeros are valid.
+    let mut v6: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    v6.sin6_family = libc::sa_family_t::try_from(libc::AF_INET6).unwrap();
+    let mut only: c_int = 1;
+    // SAFETY: the ids are not destroyed yet, and the addresses and the flag are local.
+    unsafe {
+        call(|| rdma_bind_addr(first, (&raw mut v4).cast())).unwrap();
+        v6.sin6_port = rdma_get_src_port(first);
+        assert_eq!(call(|| rdma_bind_addr(second, (&raw mut v6).cast())), Err(libc::EADDRNOTAVAIL));
+        let (level, name) = (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY);
+        call(|| rdma_set_option(second, level, name, (&raw mut only).cast(), size_of::<c_int>())).unwrap();
+        call(|| rdma_bind_addr(second, (&raw mut v6).cast())).unwrap();
+        call(|| rdma_listen(first, 1)).unwrap();
+        call(|| rdma_listen(second, 1)).unwrap();
+    }
+    destroy_all(&[first, second]);
+}
+
+/// As `cma_check_port` of Linux decides.
+#[test]
 fn a_taken_port_is_not_available_if_one_of_both_ids_is_at_every_address() {
     let channel = Channel::new();
     let ip = address();
@@ -84,6 +108,36 @@ fn a_route_names_a_path_as_the_kernel_does() {
     assert_eq!((path.mtu_selector, path.rate_selector, path.packet_life_time_selector), (2, 2, 2));
     assert_eq!((path.hop_limit, path.reversible, path.numb_path), (64, 1, 1));
     destroy(id);
+}
+
+/// As `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` of Linux.
+#[test]
+fn flow_control_and_type_of_service_reach_the_peer() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.id(RDMA_PS_TCP);
+    let named = |number| rdma_conn_param { qp_num: number, flow_control: 1, ..with(b"") };
+    let class_of = |id: *mut rdma_cm_id| {
+        // SAFETY: the id is not destroyed yet, and its fields are read only.
+        unsafe { (*(*id).route.path_rec).traffic_class }
+    };
+    let (mut class, mut destination) = (0x68_u8, c_address(*at.ip(), at.port()));
+    // SAFETY: the id is not destroyed yet, and the option and the address are local.
+    unsafe {
+        let (level, name) = (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS);
+        call(|| rdma_set_option(near, level, name, (&raw mut class).cast(), 1)).unwrap();
+        call(|| rdma_resolve_addr(near, null_mut(), (&raw mut destination).cast(), 2000)).unwrap();
+        near_channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+        call(|| rdma_resolve_route(near, 2000)).unwrap();
+    }
+    near_channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    assert_eq!(class_of(near), class);
+    connect(near, &mut named(0x1234)).unwrap();
+    let request = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert_eq!((request.flow_control, class_of(request.id)), (1, class));
+    accept(request.id, &mut named(0x5678)).unwrap();
+    assert_eq!(near_channel.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).flow_control, 1);
+    destroy_all(&[near, request.id, listener]);
 }
 
 #[test]

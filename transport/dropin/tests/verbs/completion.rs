@@ -56,7 +56,7 @@ fn an_extended_cq_is_read_field_by_field() {
                 if opcode == IBV_WC_RECV {
                     assert_eq!((*ex).read_byte_len.unwrap()(ex), 10);
                     assert_eq!((*ex).read_imm_data.unwrap()(ex), 5_u32.to_be());
-                    assert_eq!((*ex).read_wc_flags.unwrap()(ex), IBV_WC_WITH_IMM);
+                    assert_eq!((*ex).read_wc_flags.unwrap()(ex), IBV_WC_WITH_IMM | IBV_WC_GRH);
                 }
                 if (*ex).next_poll.unwrap()(ex) != 0 {
                     break;

@@ -103,7 +103,10 @@ fn every_operation_works() {
     );
     let received = all.iter().find(|wc| wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM).unwrap();
     assert_eq!((received.wr_id, received.byte_len), (9, 8));
-    assert_eq!((received.imm_data, received.wc_flags), (0x0102_0304_u32.to_be(), IBV_WC_WITH_IMM));
+    assert_eq!(
+        (received.imm_data, received.wc_flags),
+        (0x0102_0304_u32.to_be(), IBV_WC_WITH_IMM | IBV_WC_GRH)
+    );
     let word = |at: usize| u64::from_ne_bytes(block.bytes[at..at + 8].try_into().unwrap());
     assert_eq!([word(64), word(72), word(1024), word(2048)], [7, 7, 12, 7]);
     finish(lab, cq, [from, to], block);

@@ -87,6 +87,7 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
         retry_count: conn.retry_count & 7,
         rnr_retry_count: conn.rnr_retry_count & 7,
         qp_number: Some(QpNumber::new(conn.qp_num)),
+        flow_control: conn.flow_control != 0,
         srq: conn.srq != 0,
         ..ConnectParameters::default()
     }

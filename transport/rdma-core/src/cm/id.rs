@@ -315,7 +315,7 @@ fn parameters_for_c(parameters: &ConnectParameters, entry: &Entry) -> Result<rdm
         private_data_len: length,
         responder_resources: parameters.responder_resources,
         initiator_depth: parameters.initiator_depth,
-        flow_control: 0,
+        flow_control: u8::from(parameters.flow_control),
         retry_count: parameters.retry_count,
         rnr_retry_count: parameters.rnr_retry_count,
         srq: u8::from(srq),

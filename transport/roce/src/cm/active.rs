@@ -142,6 +142,7 @@ impl CmMachine {
             responder_resources: asked.responder_resources.min(rep.initiator_depth),
             initiator_depth: asked.initiator_depth.min(rep.responder_resources),
             rnr_retry: rep.rnr_retry,
+            flow_control: rep.flow_control,
             ack_timeout: ack_timeout(rep.ack_delay, asked.ack_timeout),
             ca_guid: rep.ca_guid,
             ..asked
@@ -185,6 +186,8 @@ const fn asked(connect: &Connect<'_>) -> Peer {
         retry_count: connect.retry_count,
         rnr_retry: connect.rnr_retry,
         ack_timeout: connect.ack_timeout,
+        flow_control: connect.flow_control,
+        traffic_class: connect.traffic_class,
         ca_guid: 0,
     }
 }

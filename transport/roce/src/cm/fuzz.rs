@@ -155,6 +155,8 @@ impl World {
             retry_count: 7,
             rnr_retry: 7,
             ack_timeout: input.byte(),
+            flow_control: false,
+            traffic_class: 0,
             srq: false,
             private: &[],
         };
@@ -173,6 +175,7 @@ impl World {
             responder_resources: 1,
             initiator_depth: 1,
             rnr_retry: 7,
+            flow_control: false,
             srq: false,
             private: &[],
         };

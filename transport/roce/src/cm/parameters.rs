@@ -59,6 +59,10 @@ pub struct Connect<'a> {
     pub rnr_retry: u8,
     /// Local ACK timeout of the peer's QP, and ours unless the peer is slower; 4.096 us * 2^n.
     pub ack_timeout: u8,
+    /// The program's word on end-to-end flow control of the QP; no effect here.
+    pub flow_control: bool,
+    /// Traffic class of the path, for the peer's QP.
+    pub traffic_class: u8,
     /// The QP has an SRQ; not sent for XRC.
     pub srq: bool,
     /// Up to 56 bytes.
@@ -79,6 +83,8 @@ pub struct Accept<'a> {
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
+    /// The program's word on end-to-end flow control of the QP; no effect here.
+    pub flow_control: bool,
     /// The QP has an SRQ; always sent as true for XRC.
     pub srq: bool,
     /// Up to 196 bytes.
@@ -128,6 +134,10 @@ pub struct Peer {
     pub rnr_retry: u8,
     /// `timeout`, 4.096 us * 2^n; never 0, which would mean no timeout.
     pub ack_timeout: u8,
+    /// The peer's word on end-to-end flow control.
+    pub flow_control: bool,
+    /// The traffic class of the path, from the REQ.
+    pub traffic_class: u8,
     /// The GUID of the peer's adapter.
     pub ca_guid: u64,
 }

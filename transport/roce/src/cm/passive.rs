@@ -282,6 +282,8 @@ fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
         retry_count: req.retry_count,
         rnr_retry: req.rnr_retry,
         ack_timeout: sane_ack_timeout(req.primary.ack_timeout),
+        flow_control: req.flow_control,
+        traffic_class: req.primary.traffic_class,
         ca_guid: req.ca_guid,
     }
 }

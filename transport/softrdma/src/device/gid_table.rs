@@ -8,15 +8,19 @@
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
-/// Most entries: named loopback addresses are added as they are bound, and that must end.
+/// Most entries, as address handles have one byte for an index. Named loopback addresses are added as they are bound.
 const MAX_ENTRIES: usize = 256;
+/// Most addresses of the host.
+const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
 
-/// The table. Entries are added, never moved or removed: an index stays what it is.
+/// The table. Entries are added, never moved or removed: an index stays what it is, until the table is full and the host
+/// has the address no more.
 #[derive(Debug, Clone)]
 pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
@@ -24,31 +28,69 @@ pub(super) struct GidTable {
     named: Option<usize>,
     /// Those that the host does not have any more. Their indices stay, so that they are the same when they come back.
     gone: Vec<IpAddr>,
+    /// Addresses of the host that the table has no room for. Each was warned of.
+    left_out: BTreeSet<IpAddr>,
+    left_out_count: u64,
 }
 
 impl GidTable {
     /// A table of exactly these.
     pub(super) fn named(addresses: Vec<IpAddr>) -> Self {
-        Self { named: Some(addresses.len()), addresses, gone: Vec::new() }
+        Self {
+            named: Some(addresses.len()),
+            addresses,
+            gone: Vec::new(),
+            left_out: BTreeSet::new(),
+            left_out_count: 0,
+        }
     }
 
     /// The table of an unconfigured device.
     pub(super) fn of_host() -> io::Result<Self> {
-        let mut table = Self { addresses: Vec::new(), named: None, gone: Vec::new() };
+        let mut table = Self { named: None, ..Self::named(Vec::new()) };
         table.refresh()?;
         Ok(table)
     }
 
     /// Adds the addresses that the host has gained, and notes which of the others it has lost.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
-        let found = host_addresses()?;
-        self.note_gone(&found);
-        for address in found {
-            if !self.addresses.contains(&address) && self.addresses.len() < MAX_ENTRIES / 2 {
+        self.follow(&host_addresses()?);
+        Ok(())
+    }
+
+    /// Takes note of all addresses that the host has.
+    fn follow(&mut self, found: &[IpAddr]) {
+        self.note_gone(found);
+        for address in found.iter().copied() {
+            if self.addresses.contains(&address) {
+                continue;
+            }
+            if self.has_room() {
                 self.addresses.push(address);
+            } else if let Some(old) = self.gone.pop() {
+                let slot = self.addresses.iter_mut().find(|known| **known == old);
+                slot.into_iter().for_each(|slot| *slot = address);
+            } else if self.left_out.insert(address) {
+                self.left_out_count += 1;
+                tracing::warn!(
+                    %address,
+                    "the device goes without this address, since it has {MAX_OF_HOST} others; name those that it is to \
+                     have in TRUNKLINE_ADDRESS"
+                );
             }
         }
-        Ok(())
+        let Self { left_out, addresses, .. } = self;
+        left_out.retain(|address| found.contains(address) && !addresses.contains(address));
+    }
+
+    fn has_room(&self) -> bool {
+        let of_host = self.addresses.iter().filter(|address| rank(**address).is_some()).count();
+        of_host < MAX_OF_HOST && self.addresses.len() < MAX_ENTRIES
+    }
+
+    /// How often the table had no room for an address of the host.
+    pub(super) fn left_out_count(&self) -> u64 {
+        self.left_out_count
     }
 
     /// A loopback address that joined is in no list of the host.
@@ -183,13 +225,41 @@ mod tests {
     #[test]
     fn address_that_comes_back_has_its_index_again() {
         let [old, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
-        let mut table = GidTable { addresses: vec![old, other], named: None, gone: Vec::new() };
+        let mut table = GidTable { named: None, ..GidTable::named(vec![old, other]) };
         assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(2));
         table.note_gone(&[other]);
         assert_eq!(table.entries().iter().map(|entry| entry.index).collect::<Vec<_>>(), [1, 2]);
         assert!(!table.has(old) && table.has(other) && !table.present().contains(&old));
         table.note_gone(&[other, old]);
         assert_eq!((table.has(old), table.index_of(old)), (true, Some(0)));
+    }
+
+    #[test]
+    fn addresses_beyond_the_limit_are_counted_until_others_make_room() {
+        let of = |range: std::ops::Range<u16>| -> Vec<IpAddr> {
+            let address =
+                |number: u16| IpAddr::from([10, 1, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
+            range.map(address).collect()
+        };
+        let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };
+        table.follow(&of(0..130));
+        table.follow(&of(0..130));
+        assert_eq!((table.present().len(), table.left_out_count()), (128, 2));
+        // Each floating address takes the place of one that has gone.
+        for start in 1..1000 {
+            table.follow(&of(start..start + 100));
+            assert_eq!(
+                (table.present(), table.addresses().len()),
+                (sorted_as(&table, of(start..start + 100)), 128)
+            );
+        }
+        assert_eq!((table.left_out_count(), table.left_out.len()), (2, 0));
+    }
+
+    /// The addresses in the order of the table.
+    fn sorted_as(table: &GidTable, mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+        addresses.sort_by_key(|address| table.addresses().iter().position(|known| known == address));
+        addresses
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
-use trunkline_verbs::VerbsError;
+use trunkline_verbs::{VerbsError, headroom};
 
 /// On which link a device's packets travel.
 #[derive(Debug, Clone, Default)]
@@ -180,7 +180,7 @@ pub enum OpenError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The capture file cannot be written.
-    #[error("cannot write the capture {path:?}: {source}")]
+    #[error("cannot write the capture {path:?}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Capture {
         /// Which.
         path: PathBuf,
@@ -194,7 +194,7 @@ pub enum OpenError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// The operating system refused something.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Os {
         /// The attempted operation.
         doing: &'static str,

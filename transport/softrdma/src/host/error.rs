@@ -3,8 +3,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use trunkline_verbs::VerbsError;
-use trunkline_verbs::headroom::{FileTooLarge, NoRoom};
+use trunkline_verbs::headroom::{self, FileTooLarge, NoRoom};
+use trunkline_verbs::{VerbsError, WILDCARD_TAKEN};
 
 /// Why the registry, or something in it, is not available.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum HostError {
         fault: &'static str,
     },
     /// The operating system refused something.
-    #[error("cannot {doing} {path:?}: {source}; {}", remedy(source))]
+    #[error("cannot {doing} {path:?}: {source}{}", remedy(source))]
     Os {
         /// The operation that failed, as a verb.
         doing: &'static str,
@@ -59,18 +59,24 @@ pub enum HostError {
     /// Another member has claimed it.
     #[error("something listens there already; take another port, or port 0 for a free one")]
     InUse,
+    /// Another member has claimed it, and one of both claims is for every address.
+    #[error("{WILDCARD_TAKEN}")]
+    WildcardInUse,
 }
 
-fn remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+fn remedy(error: &io::Error) -> String {
+    let text = match error.raw_os_error() {
+        errno @ Some(libc::EMFILE | libc::ENFILE | libc::EFBIG) => {
+            return headroom::remedy(errno).to_string();
+        }
         Some(libc::ENOMEM) => "raise the limit on memory (ulimit -v), or end what uses it up",
         Some(libc::ENOSPC | libc::EDQUOT) => {
             "make room on that file system, or name a directory on another one in TRUNKLINE_RUNTIME_DIR"
         }
         Some(libc::EISDIR) => "remove it, or name another directory in TRUNKLINE_RUNTIME_DIR",
         _ => "TRUNKLINE_RUNTIME_DIR names another place",
-    }
+    };
+    format!("; {text}")
 }
 
 impl From<HostError> for VerbsError {
@@ -85,6 +91,7 @@ impl From<HostError> for VerbsError {
             HostError::InUse => Self::AddressInUse(
                 "something listens there already; take another port, or port 0 for a free one",
             ),
+            HostError::WildcardInUse => Self::AddressInUse(WILDCARD_TAKEN),
         }
     }
 }

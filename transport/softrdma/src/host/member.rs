@@ -11,9 +11,9 @@ use super::numbering::Numbering;
 use super::private_file::{open_private, open_to_check};
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
-use nix::fcntl::{AT_FDCWD, Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, fcntl};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_int};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,6 +28,8 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// The prefix of the names of the slots' lock files.
 const SLOT: &str = "slot-";
+/// The name of the registry.
+const REGISTRY: &str = "registry";
 
 /// Identifies a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +73,7 @@ enum Place {
         /// Held for life, and left to the kernel after a fork: unlocking it would unlock it for the
         /// parent too (contract A15).
         alive: Option<Flock<File>>,
+        marks: Marks,
     },
     Memory {
         memory: Arc<HostMemory>,
@@ -104,10 +107,11 @@ impl Host {
         // The modification time shows `tidy` that this folder is in use.
         #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
         let _refused = locked.file().map(|file| file.set_modified(SystemTime::now()));
-        let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH, LENGTH)?;
+        let registry = Segment::open(&path.join(REGISTRY), MAGIC, LENGTH, LENGTH)?;
         choose_first_domain(&registry, random);
+        let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
-        sweep(&registry, |member| holds_lock(lock.directory(), member.slot));
+        sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
         // A member that checks whether another lives holds that slot's lock for a moment: then the
         // next slot serves.
         let take =
@@ -115,12 +119,20 @@ impl Host {
                 let name = format!("{SLOT}{slot}");
                 let file = open_private(lock.directory(), Path::new(&name))
                     .map_err(|source| HostError::Os { doing: "open", path: path.join(&name), source })?;
-                Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
+                let taken = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok();
+                if taken.is_some() {
+                    marks.set(slot).map_err(|source| HostError::Os {
+                        doing: "lock",
+                        path: path.join(REGISTRY),
+                        source,
+                    })?;
+                }
+                Ok(taken)
             };
         let (alive, me) = take_slot(&registry, take, random)?;
         drop(locked);
         tidy::remove_unused(path, random());
-        let place = Place::Folder { lock, process: std::process::id(), alive: Some(alive) };
+        let place = Place::Folder { lock, process: std::process::id(), alive: Some(alive), marks };
         Ok(Self { place, registry, numbering, me })
     }
 
@@ -232,7 +244,7 @@ impl Host {
     /// Returns true if the slot lock of a member is held.
     fn is_held(&self, member: MemberId) -> bool {
         match &self.place {
-            Place::Folder { lock, .. } => holds_lock(lock.directory(), member.slot),
+            Place::Folder { lock, marks, .. } => holds_lock(lock.directory(), member.slot, Some(marks)),
             Place::Memory { memory, .. } => memory.lives(member),
         }
     }
@@ -247,7 +259,7 @@ impl Drop for Host {
         }
         match &mut self.place {
             Place::Folder { alive, .. } if !is_own => std::mem::forget(alive.take()),
-            Place::Folder { .. } => {}
+            Place::Folder { marks, .. } => marks.clear(self.me.slot),
             Place::Memory { memory, .. } => memory.leave(self.me),
         }
     }
@@ -265,11 +277,11 @@ pub(super) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };
     let Ok(directory) = above_stdio(|| File::open(folder)) else { return true };
-    if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot)) {
+    if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
         return true;
     }
     // A cleaner of old files may have removed the lock file of a member that lives.
-    let Ok(words) = read_slots(&folder.join("registry")) else { return false };
+    let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
     slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
 }
 
@@ -297,15 +309,62 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Returns true if the lock of a slot is held. When that cannot be found out, as when a cleaner of
-/// old files has removed the file, no member is declared dead. Packets lead here, so it allocates nothing.
-fn holds_lock(folder: BorrowedFd<'_>, slot: u16) -> bool {
+/// Whether the lock of a slot is held; where its file is gone or not to be opened, whether its mark is. When that cannot
+/// be found out either, no member is declared dead. Packets lead here, so it allocates nothing.
+fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
     let mut name = [0; 16];
     let mut rest = &mut name[..];
     let written = write!(rest, "{SLOT}{slot}").map(|()| rest.len());
     let Ok(left) = written else { return true };
     let name = Path::new(OsStr::from_bytes(&name[..name.len() - left]));
-    open_to_check(folder, name).map_or(true, |file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+    match open_to_check(folder, name) {
+        Ok(file) => Flock::lock(file, FlockArg::LockSharedNonblock).is_err(),
+        Err(_) => marks.is_none_or(|marks| marks.is_set(slot)),
+    }
+}
+
+/// A lock on one byte of the registry for each member that lives, besides the lock of its slot. It is found by the open
+/// file, so also by a process that has changed its user or its root directory, or has no descriptor left. All that share
+/// a registry share its file, whatever has become of its path. A child after a fork shares the open file, and with it its
+/// parent's lock.
+#[derive(Debug)]
+struct Marks(File);
+
+impl Marks {
+    fn open(folder: &Path) -> Result<Self, HostError> {
+        let path = folder.join(REGISTRY);
+        // For reading only: what the program writes to a wrong descriptor must not end up in it.
+        let opened = open_to_check(AT_FDCWD, &path);
+        opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
+    }
+
+    fn set(&self, slot: u16) -> io::Result<()> {
+        fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_RDLCK)))?;
+        Ok(())
+    }
+
+    fn clear(&self, slot: u16) {
+        // Nobody else may have it.
+        let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
+    }
+
+    /// Whether another member has set it. True if that cannot be found out.
+    fn is_set(&self, slot: u16) -> bool {
+        let mut found = byte(slot, libc::F_WRLCK);
+        let asked = fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found));
+        asked.is_err() || c_int::from(found.l_type) != libc::F_UNLCK
+    }
+}
+
+/// A lock on the byte of a slot.
+fn byte(slot: u16, kind: c_int) -> libc::flock {
+    libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: slot.into(),
+        l_len: 1,
+        l_pid: 0,
+    }
 }
 
 /// Returns true if a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
@@ -427,7 +486,9 @@ mod tests {
         let folder = Folder::new("full");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
+        let marks = Marks::open(one.directory().unwrap()).unwrap();
         for slot in 0..1024 {
+            marks.set(slot).unwrap();
             let word = one.registry.word64(layout::slot(slot));
             let _own = word.compare_exchange(0, 99, Ordering::AcqRel, Ordering::Relaxed);
         }

@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 /// The format of the files in such a folder. It changes with the format of any of them, and is in the folder's name, so
 /// that programs of two versions never read each other's tables: at a shared address one of them finds port 4791
 /// in use.
-pub(super) const FORMAT: u32 = 7;
+pub(super) const FORMAT: u32 = 8;
+
+/// Permissions of the directories.
+const PRIVATE: u32 = 0o700;
 
 /// The name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,15 +81,23 @@ fn from_environment() -> PathBuf {
 /// Creates the directory, or checks that only its user, who is ours, can write to it.
 pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
     let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
-    match DirBuilder::new().mode(0o700).create(path) {
-        // The umask may have removed its user's permissions.
-        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(0o700))
-            .map_err(failed("set the permissions of"))?,
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed("create the runtime directory")(error)),
+    match DirBuilder::new().mode(PRIVATE).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(failed("create the runtime directory")(error));
+        }
+        _ => {}
     }
     let found = std::fs::symlink_metadata(path).map_err(failed("examine"))?;
-    fault(&found).map_or(Ok(()), |fault| Err(HostError::Unsafe { path: path.to_owned(), fault }))
+    if let Some(fault) = fault(&found) {
+        return Err(HostError::Unsafe { path: path.to_owned(), fault });
+    }
+    // The umask of the process that made it may have removed its user's permissions. Whoever finds it so returns them:
+    // its maker may not have come to it yet, or have died.
+    if found.mode() & PRIVATE != PRIVATE {
+        std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
+            .map_err(failed("set the permissions of"))?;
+    }
+    Ok(())
 }
 
 fn fault(found: &Metadata) -> Option<&'static str> {
@@ -98,8 +109,6 @@ fn fault(found: &Metadata) -> Option<&'static str> {
         Some("belongs to another user")
     } else if found.mode() & 0o077 != 0 {
         Some("is open to other users")
-    } else if found.mode() & 0o700 != 0o700 {
-        Some("is closed to its own user")
     } else {
         None
     }
@@ -121,6 +130,23 @@ mod tests {
         let first = namespace_folder(Some(&root)).unwrap();
         assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
+    }
+
+    /// What another process that starts at the same moment finds.
+    #[test]
+    fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
+        let folder = Folder::new("umask");
+        let root = folder.path().join("run");
+        let inside = namespace_folder(Some(&root)).unwrap();
+        for mode in [0o500, 0o400, 0o000] {
+            for path in [&inside, &root] {
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            }
+            assert_eq!(namespace_folder(Some(&root)).unwrap(), inside);
+            for path in [&inside, &root] {
+                assert_eq!(std::fs::metadata(path).unwrap().mode() & 0o777, 0o700);
+            }
+        }
     }
 
     #[test]

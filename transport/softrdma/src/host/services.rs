@@ -10,6 +10,10 @@ use super::{Host, HostError, MemberId};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+/// Bit of a record's service: the listener is at every address of a device that has only some of the host's, and this is
+/// one of them. No service has it.
+const IS_PART: u64 = 1 << 63;
+
 /// A service that this member serves; dropping it releases the service.
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
@@ -74,20 +78,40 @@ impl Host {
     /// IPv6 those of IPv4 too unless `is_family_only`. Claims of this member do not conflict.
     ///
     /// # Errors
-    /// [`HostError::InUse`] when another member that lives has it.
+    /// [`HostError::InUse`] when another member that lives has it, [`HostError::WildcardInUse`] when one of both is at
+    /// every address, as `cma_check_port` of Linux tells them apart (drivers/infiniband/core/cma.c).
     pub(crate) fn claim_service(
         self: &Arc<Self>,
         service: u64,
         address: IpAddr,
         is_family_only: bool,
     ) -> Result<ServiceClaim, HostError> {
-        let place = Place::new(address, is_family_only);
+        self.claim_place(service, Place::new(address, is_family_only))
+    }
+
+    /// Claims a service at one of the addresses of a listener that is at every address of its device.
+    ///
+    /// # Errors
+    /// [`HostError::WildcardInUse`] when another member that lives has it.
+    pub(crate) fn claim_part(
+        self: &Arc<Self>,
+        service: u64,
+        address: IpAddr,
+    ) -> Result<ServiceClaim, HostError> {
+        self.claim_place(service | IS_PART, Place::new(address, false))
+    }
+
+    fn claim_place(self: &Arc<Self>, service: u64, place: Place) -> Result<ServiceClaim, HostError> {
         let locked = self.lock()?;
         let mut others = self.records(&SERVICES).filter(|record| {
-            record.words[0] == service && record.owner != self.me() && place_of(record).meets(place)
+            service_of(record) == service & !IS_PART
+                && record.owner != self.me()
+                && place_of(record).meets(place)
         });
-        if others.any(|record| self.is_alive(record.owner)) {
-            return Err(HostError::InUse);
+        if let Some(other) = others.find(|record| self.is_alive(record.owner)) {
+            let is_part = (service | other.words[0]) & IS_PART != 0;
+            let is_wildcard = is_part || place.is_wildcard() || place_of(&other).is_wildcard();
+            return Err(if is_wildcard { HostError::WildcardInUse } else { HostError::InUse });
         }
         let [high, low] = place.words();
         self.claim(&locked, &SERVICES, [service, high, low]).map(ServiceClaim)
@@ -98,7 +122,7 @@ impl Host {
     pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
         let place = Place::new(address, false);
         let mut everywhere = None;
-        for record in self.records(&SERVICES).filter(|record| record.words[0] == service) {
+        for record in self.records(&SERVICES).filter(|record| service_of(record) == service) {
             let listens = place_of(&record);
             if listens == place {
                 return Some(record.owner);
@@ -109,6 +133,10 @@ impl Host {
         }
         everywhere
     }
+}
+
+fn service_of(record: &Record) -> u64 {
+    record.words[0] & !IS_PART
 }
 
 fn place_of(record: &Record) -> Place {
@@ -165,6 +193,7 @@ mod tests {
             let meets = refused || (first == "::" && !is_family_only);
             let result = two.claim_service(SERVICE, ip(second), false);
             assert_eq!(result.is_err(), meets, "{first} {is_family_only} {second}");
+            assert!(matches!(result, Ok(_) | Err(HostError::WildcardInUse)), "{result:?}");
         }
         let _v6 = one.claim_service(SERVICE, ip("::"), true).unwrap();
         let _v4 = two.claim_service(SERVICE, ip("0.0.0.0"), false).unwrap();
@@ -173,6 +202,24 @@ mod tests {
         assert_eq!(one.service_owner(SERVICE, ip("::ffff:10.1.1.1")), Some(two.me()));
         let _exact = one.claim_service(SERVICE + 1, ip("10.1.1.1"), false).unwrap();
         assert_eq!(two.service_owner(SERVICE + 1, ip("10.1.1.1")), Some(one.me()));
+    }
+
+    #[test]
+    fn an_address_of_a_wildcard_counts_as_the_wildcard() {
+        let folder = Folder::new("part");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let here = ip("127.0.0.1");
+        let part = one.claim_part(SERVICE, here).unwrap();
+        assert_eq!(two.service_owner(SERVICE, here), Some(one.me()));
+        assert!(matches!(two.claim_service(SERVICE, here, false), Err(HostError::WildcardInUse)));
+        assert!(matches!(two.claim_part(SERVICE, here), Err(HostError::WildcardInUse)));
+        let elsewhere = two.claim_service(SERVICE, ip("127.0.0.2"), false).unwrap();
+        drop((part, elsewhere));
+        let _exact = two.claim_service(SERVICE, here, false).unwrap();
+        assert!(matches!(one.claim_part(SERVICE, here), Err(HostError::WildcardInUse)));
+        assert!(matches!(one.claim_service(SERVICE, here, false), Err(HostError::InUse)));
     }
 
     #[test]

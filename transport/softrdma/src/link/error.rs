@@ -4,7 +4,7 @@
 use crate::host::HostError;
 use std::io;
 use std::net::IpAddr;
-use trunkline_verbs::VerbsError;
+use trunkline_verbs::{VerbsError, headroom};
 
 /// Why a link refused an address.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum LinkError {
         source: HostError,
     },
     /// The operating system refused for another reason.
-    #[error("cannot {doing} for {address}: {source}")]
+    #[error("cannot {doing} for {address}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Os {
         /// The operation that failed, as a verb.
         doing: &'static str,

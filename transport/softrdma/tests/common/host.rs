@@ -1,9 +1,12 @@
 //! Processes that share the test's own runtime directory, like the processes of one host.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trunkline_softrdma::device::SoftOptions;
+use std::sync::Arc;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, Process};
+use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
 
 /// The variable that names the part of a process started by a test.
 const PART: &str = "TRUNKLINE_TEST_PART";
@@ -56,4 +59,24 @@ pub(crate) fn part() -> Option<String> {
 pub(crate) fn count_files(folder: &Path, start: &str) -> usize {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(start)).count()
+}
+
+/// Opens a device, and the address at it: its port is bound, or the holder of the port watched.
+pub(crate) fn open(
+    options: SoftOptions,
+    address: IpAddr,
+) -> Result<(Arc<SoftDevice>, Arc<dyn CmId>), String> {
+    let options = SoftOptions { addresses: vec![address], ..options };
+    let device = SoftDevice::open(options).map_err(|error| error.to_string())?;
+    let id = listen(&device, SocketAddr::new(address, 0)).map_err(|error| error.to_string())?;
+    Ok((device, id))
+}
+
+/// An id that listens.
+pub(crate) fn listen(device: &Arc<SoftDevice>, at: SocketAddr) -> Result<Arc<dyn CmId>, VerbsError> {
+    let manager = device.connection_manager();
+    let channel = manager.create_channel()?;
+    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
+    id.bind(at)?;
+    id.listen(1).map(|()| id)
 }

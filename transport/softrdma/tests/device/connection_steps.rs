@@ -190,6 +190,19 @@ fn a_peer_of_an_unreachable_family_is_reported_as_an_event() {
 }
 
 #[test]
+fn a_program_listens_at_every_address_of_ipv6_and_of_ipv4_where_only_one_of_both_exists() {
+    let side = Side::new();
+    assert!(side.at(1).is_ipv4());
+    let [v4, v6] = [(); 2].map(|()| side.id(QpType::XrcTgt));
+    v6.set_option(CmOption::AddressFamilyOnly(true)).unwrap();
+    for (id, address) in [(&v4, "0.0.0.0:0"), (&v6, "[::]:0")] {
+        id.bind(address.parse().unwrap()).unwrap();
+        id.listen(1).unwrap();
+        assert_ne!(id.local_address().port(), 0);
+    }
+}
+
+#[test]
 fn a_port_is_bound_once_unless_both_ids_share_it() {
     let side = Side::new();
     let (first, second) = (side.id(QpType::XrcTgt), side.id(QpType::XrcTgt));

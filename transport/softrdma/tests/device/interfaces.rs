@@ -7,43 +7,19 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
-use trunkline_testkit::{Folder, in_network_namespace, same_test};
+use trunkline_testkit::is_in_network_namespace;
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
     Mtu, PortSpace, QpType, SendOperation,
 };
 
-/// The variable that is set for the process in the namespace.
-const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 1, 1));
 
 /// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere it runs the test
 /// again in one, or skips it visibly.
 fn is_inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let runtime = Folder::new().unwrap();
-    let again = same_test(module_path!(), test);
-    let made = in_network_namespace("sh")
-        .args(["-c", "ip link add near type veth peer name far && exec \"$0\" \"$@\""])
-        .arg(again.get_program())
-        .args(again.get_args())
-        .env(INSIDE, "1")
-        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
-        .env_remove("TRUNKLINE_ADDRESS")
-        .output();
-    let outcome = made.map(|output| {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), text(&output.stdout), text(&output.stderr))
-    });
-    match outcome {
-        Ok((true, out, _)) if out.contains("1 passed") => {}
-        Ok((_, out, err)) if out.contains("running 1 test") => panic!("{out}{err}"),
-        other => eprintln!("skipped: cannot make a network namespace here: {other:?}"),
-    }
-    false
+    is_in_network_namespace(module_path!(), test, "ip link add near type veth peer name far")
 }
 
 /// Runs `ip` with words separated by spaces.

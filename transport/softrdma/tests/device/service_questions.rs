@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::node::{Node, next_event};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
@@ -128,6 +128,25 @@ fn requests_and_replies_reach_the_right_member_of_an_address() {
     let outside = Side::new();
     ask_and_answer(&outside, &other);
     ask_and_answer(&other, &outside);
+}
+
+/// As for endpoints of one device.
+#[test]
+fn a_taken_service_is_not_available_if_one_of_both_members_is_at_every_address() {
+    let address = common::address();
+    let (one, two) = (Side::at(address), Side::at(address));
+    let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    for (first, second, errno) in [
+        (everywhere, everywhere, libc::EADDRNOTAVAIL),
+        (everywhere, address, libc::EADDRNOTAVAIL),
+        (address, everywhere, libc::EADDRNOTAVAIL),
+        (address, address, libc::EADDRINUSE),
+    ] {
+        let bound = one.id();
+        bound.bind(SocketAddr::new(first, 0)).unwrap();
+        let error = two.id().bind(SocketAddr::new(second, bound.local_address().port())).unwrap_err();
+        assert_eq!(error.errno(), errno, "{first} and {second}: {error}");
+    }
 }
 
 #[test]

@@ -227,10 +227,9 @@ fn a_directory_writable_by_others_is_refused() {
     };
     let open = host.path("open");
     std::fs::create_dir(&open).unwrap();
-    for mode in [0o755, 0o770, 0o707, 0o500] {
+    for mode in [0o755, 0o770, 0o707] {
         std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
-        let fault = if mode == 0o500 { "closed to its own user" } else { "open to other users" };
-        assert!(refusal(&open).contains(fault));
+        assert!(refusal(&open).contains("open to other users"));
     }
     std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();
     let link = host.path("link");

@@ -3,9 +3,10 @@
 //! The tests start this binary again (`play`), since a limit holds for a whole process.
 
 use crate::common;
-use crate::common::host::{Host, part};
+use crate::common::host::{Host, open, part};
 use crate::common::node::BOUND;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, geteuid, setuid};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,9 +14,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
 use trunkline_testkit::{Input, Process, on_small_file_system, print_line, same_test, wait_until};
-use trunkline_verbs::{CmId, Device, PortSpace, QpInit, QpType, VerbsError, XrcDomain, XrcdFlags};
+use trunkline_verbs::{Device, QpInit, QpType, XrcDomain, XrcdFlags};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 
@@ -28,6 +30,7 @@ fn play() {
         Some("room for one") => share_without_room(),
         Some("small files") => open_with_small_files(),
         Some("small capture") => capture_into_a_small_file(),
+        Some("no threads") => open_without_threads(),
         _ => {}
     }
 }
@@ -38,22 +41,6 @@ fn start(host: &Host, part: &str, address: IpAddr) -> Process {
 
 fn address() -> IpAddr {
     std::env::var(ADDRESS).unwrap().parse().unwrap()
-}
-
-/// Opens a device, and the address at it: its port is bound, or the holder of the port watched.
-fn open(options: SoftOptions, address: IpAddr) -> Result<(Arc<SoftDevice>, Arc<dyn CmId>), String> {
-    let options = SoftOptions { addresses: vec![address], ..options };
-    let device = SoftDevice::open(options).map_err(|error| error.to_string())?;
-    let bound = listen(&device, address).map_err(|error| error.to_string())?;
-    Ok((device, bound))
-}
-
-fn listen(device: &Arc<SoftDevice>, address: IpAddr) -> Result<Arc<dyn CmId>, VerbsError> {
-    let manager = device.connection_manager();
-    let channel = manager.create_channel()?;
-    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
-    id.bind(SocketAddr::new(address, 0))?;
-    id.listen(1).map(|()| id)
 }
 
 fn limit(descriptors: u64) {
@@ -90,6 +77,8 @@ fn open_within_each_limit() {
             Ok(_both) => served += 1,
             Err(error) => {
                 assert_eq!(served, 0, "more than another time did not suffice: {error}");
+                let limit = format!("limited to {descriptors} (`ulimit -n`)");
+                assert!(error.contains(&limit), "{error}");
                 print_line(&format!("REFUSED {descriptors}: {error}"));
             }
         }
@@ -187,6 +176,21 @@ fn capture_into_a_small_file() {
     print_line("END");
 }
 
+/// Opens a device, on a network in the process, as a user who may start no thread.
+fn open_without_threads() {
+    // Root is exempt from the limit.
+    if geteuid().is_root() && setuid(Uid::from_raw(65534)).is_err() {
+        print_line("END skipped: this process may not change its user");
+        return;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
+    setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
+    let options = SoftOptions { link: LinkChoice::InProcess(Hub::new()), ..SoftOptions::default() };
+    let error = open(options, address()).expect_err("there is no thread");
+    assert!(error.contains("limited to 0 (`ulimit -u`)") && error.contains("pids.max"), "{error}");
+    print_line("END");
+}
+
 /// The processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -272,7 +276,15 @@ fn a_capture_beyond_the_limit_on_files_is_refused() {
     process.finish().unwrap();
 }
 
-/// Runs a part with a runtime directory on a file system of the given KiB; where that is not possible, a line
+#[test]
+fn a_limit_on_threads_is_named() {
+    let (host, address) = (Host::new(), common::address());
+    let mut process = start(&host, "no threads", address);
+    println!("{}", process.after("END").unwrap());
+    process.finish().unwrap();
+}
+
+/// Runs a part with a runtime directory on a file system of so many KiB; where that is not possible, a line
 /// says so.
 fn run_on_small_file_system(part: &str, kib: u32) {
     let (host, address) = (Host::new(), common::address().to_string());

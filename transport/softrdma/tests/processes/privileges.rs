@@ -3,7 +3,7 @@
 //! All of these are a whole process's, so the tests start this binary again (`play`).
 
 use crate::common;
-use crate::common::host::{Host, part};
+use crate::common::host::{Host, listen, open, part};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Uid, chroot, setuid};
 use std::fs::{self, File};
@@ -11,10 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::{print_line, same_test};
-use trunkline_verbs::{CmId, Device, PortSpace, QpInit, QpType, VerbsError, XrcdFlags};
+use trunkline_testkit::{Input, Process, print_line, same_test};
+use trunkline_verbs::{Device, QpInit, QpType, XrcdFlags};
 
 const ADDRESSES: [&str; 2] = ["TRUNKLINE_TEST_ADDRESS", "TRUNKLINE_TEST_OTHER_ADDRESS"];
 
@@ -29,9 +28,15 @@ fn play() {
         }
         Some("umask") => {
             umask(Mode::from_bits_truncate(0o277));
-            let [one, other] = addresses().map(|address| open(address).unwrap());
+            let [one, other] = addresses().map(|address| open(SoftOptions::default(), address).unwrap());
             drop((one, other));
             print_line("END");
+        }
+        Some("watch") => watch_after_the_user_has_changed(),
+        Some("hold") => {
+            let (_device, id) = open(SoftOptions::default(), addresses()[0]).unwrap();
+            print_line(&format!("PORT {}", id.local_address().port()));
+            while Input::open().wait().is_some() {}
         }
         _ => {}
     }
@@ -41,31 +46,16 @@ fn addresses() -> [IpAddr; 2] {
     ADDRESSES.map(|name| std::env::var(name).unwrap().parse().unwrap())
 }
 
-fn open(address: IpAddr) -> Result<(Arc<SoftDevice>, Arc<dyn CmId>), String> {
-    let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
-    let device = SoftDevice::open(options).map_err(|error| error.to_string())?;
-    let id = listen(&device, address).map_err(|error| error.to_string())?;
-    Ok((device, id))
-}
-
-fn listen(device: &Arc<SoftDevice>, address: IpAddr) -> Result<Arc<dyn CmId>, VerbsError> {
-    let manager = device.connection_manager();
-    let channel = manager.create_channel()?;
-    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
-    id.bind(SocketAddr::new(address, 0))?;
-    id.listen(1).map(|()| id)
-}
-
 /// Opens a device, gives up what the process may do, and makes what a new session needs.
 fn go_on_after<T>(doing: &str, give_up: impl FnOnce() -> nix::Result<T>) {
     let [address, _] = addresses();
-    let (device, first) = open(address).unwrap();
+    let (device, first) = open(SoftOptions::default(), address).unwrap();
     let file = File::open("/proc/self/exe").unwrap();
     if let Err(errno) = give_up() {
         print_line(&format!("END skipped: this process may not {doing}: {errno}"));
         return;
     }
-    let second = listen(&device, address).unwrap();
+    let second = listen(&device, SocketAddr::new(address, 0)).unwrap();
     let domain = device.open_xrcd(Some(file.as_fd()), XrcdFlags::CREATE).unwrap();
     let target = QpInit { xrcd: Some(domain), ..QpInit::new(QpType::XrcTgt) };
     drop(device.create_qp(target).unwrap());
@@ -73,10 +63,34 @@ fn go_on_after<T>(doing: &str, give_up: impl FnOnce() -> nix::Result<T>) {
     print_line("END");
 }
 
+/// Tells whether a port is free, as a user who may not open the files of the other members.
+fn watch_after_the_user_has_changed() {
+    let [address, _] = addresses();
+    let (device, _first) = open(SoftOptions::default(), address).unwrap();
+    let input = Input::open();
+    print_line("READY");
+    while let Some(line) = input.wait() {
+        match line.trim().split_once(' ') {
+            None => match setuid(Uid::from_raw(65534)) {
+                Ok(()) => print_line("CHANGE done"),
+                Err(errno) => print_line(&format!("CHANGE skipped: {errno}")),
+            },
+            Some((_try, port)) => {
+                let bound = listen(&device, SocketAddr::new(address, port.parse().unwrap()));
+                print_line(if bound.is_ok() { "TRY free" } else { "TRY taken" });
+            }
+        }
+    }
+}
+
+fn start(host: &Host, part: &str, addresses: [IpAddr; 2]) -> Process {
+    let addresses = addresses.map(|address| address.to_string());
+    let variables = [0, 1].map(|index| (ADDRESSES[index], addresses[index].as_str()));
+    host.start(part, &mut same_test(module_path!(), "play"), &variables)
+}
+
 fn run(host: &Host, part: &str) {
-    let addresses = ADDRESSES.map(|name| (name, common::address().to_string()));
-    let variables = [0, 1].map(|index| (addresses[index].0, addresses[index].1.as_str()));
-    let mut process = host.start(part, &mut same_test(module_path!(), "play"), &variables);
+    let mut process = start(host, part, [(); 2].map(|()| common::address()));
     println!("{part}: {}", process.after("END").unwrap());
     process.finish().unwrap();
 }
@@ -84,6 +98,38 @@ fn run(host: &Host, part: &str) {
 #[test]
 fn sessions_are_made_after_the_user_has_changed() {
     run(&Host::new(), "setuid");
+}
+
+#[test]
+fn a_member_that_dies_after_the_user_has_changed_is_found_dead() {
+    let (host, address) = (Host::new(), common::address());
+    let mut watcher = start(&host, "watch", [address; 2]);
+    watcher.after("READY").unwrap();
+    let mut holder = start(&host, "hold", [address; 2]);
+    let port = holder.after("PORT ").unwrap();
+    let changed = watcher.ask("change").unwrap();
+    if changed.contains("skipped") {
+        println!("{changed}");
+        return;
+    }
+    let mut is_free = || watcher.ask(&format!("try {port}")).unwrap().contains("free");
+    assert!(!is_free(), "its member lives");
+    holder.kill().unwrap();
+    assert!(is_free());
+}
+
+#[test]
+fn processes_that_start_at_once_share_a_directory_under_any_umask() {
+    for _ in 0..4 {
+        let host = Host::new();
+        let mut all = [(); 4].map(|()| start(&host, "umask", [(); 2].map(|()| common::address())));
+        for process in &mut all {
+            process.after("END").unwrap();
+        }
+        for process in all {
+            process.finish().unwrap();
+        }
+    }
 }
 
 #[test]

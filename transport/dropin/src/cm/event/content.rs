@@ -48,7 +48,7 @@ impl EventContent<'_> {
             private_data_len: length,
             responder_resources: from.map_or(0, |from| from.responder_resources),
             initiator_depth: from.map_or(0, |from| from.initiator_depth),
-            flow_control: 0,
+            flow_control: from.map_or(0, |from| u8::from(from.flow_control)),
             retry_count: from.map_or(0, |from| from.retry_count),
             rnr_retry_count: from.map_or(0, |from| from.rnr_retry_count),
             srq: from.map_or(0, |from| u8::from(from.srq)),

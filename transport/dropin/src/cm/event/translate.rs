@@ -13,7 +13,9 @@ use crate::border::Errno;
 use crate::verbs::events::lock;
 use std::ffi::c_int;
 use std::sync::Arc;
-use trunkline_verbs::{CmEvent, CmEventKind, CmId, ConnectParameters, Device, RejectReason, SidrStatus};
+use trunkline_verbs::{
+    CmEvent, CmEventKind, CmId, ConnectParameters, Device, QpState, RejectReason, SidrStatus,
+};
 
 /// Makes the program's event of an endpoint's, or `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
@@ -105,7 +107,9 @@ fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
     let own = table.iter().find(|entry| entry.gid.0 == sgid.raw);
     let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok()).unwrap_or(0);
-    let grh = ibv_global_route { dgid, sgid_index, hop_limit: 64, ..ibv_global_route::default() };
+    let traffic_class = lock(&id.facts).traffic_class;
+    let grh =
+        ibv_global_route { dgid, sgid_index, hop_limit: 64, traffic_class, ..ibv_global_route::default() };
     ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
@@ -124,6 +128,9 @@ fn request(
         let mut facts = lock(&id.facts);
         facts.offered = (parameters.responder_resources, parameters.initiator_depth);
         (facts.was_asked, facts.awaits_accept) = (true, true);
+        let path =
+            id.endpoint.qp_changes(QpState::ReadyToReceive).ok().and_then(|change| change.address_vector);
+        facts.traffic_class = path.map_or(0, |path| path.traffic_class);
     }
     let mut ready = id.show_addresses();
     id.show_route();

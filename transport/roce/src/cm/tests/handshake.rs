@@ -40,6 +40,8 @@ fn rc_connects_with_everything_turned_round() {
             retry_count: 6,
             rnr_retry: 4,
             ack_timeout: 14,
+            flow_control: true,
+            traffic_class: 0x68,
             ca_guid: 0xabc0,
         }
     );
@@ -56,6 +58,8 @@ fn rc_connects_with_everything_turned_round() {
             retry_count: 6,
             rnr_retry: 2,
             ack_timeout: 14,
+            flow_control: false,
+            traffic_class: 0x68,
             ca_guid: 0xabc1,
         }
     );

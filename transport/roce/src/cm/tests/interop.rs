@@ -121,6 +121,8 @@ fn the_active_side_speaks_like_a_kernel() {
             retry_count: 7,
             rnr_retry: 7,
             ack_timeout: 19,
+            flow_control: false,
+            traffic_class: 0,
             srq: false,
             private: &[],
         };
@@ -177,6 +179,7 @@ fn the_passive_side_speaks_like_a_kernel() {
             responder_resources: case.responder_resources,
             initiator_depth: case.initiator_depth,
             rnr_retry: case.rnr_retry_of_rep,
+            flow_control: false,
             srq: false,
             private: case.private_of_rep,
         };

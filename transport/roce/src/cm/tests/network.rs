@@ -62,6 +62,8 @@ pub(super) fn connect_to(node: usize, transport: Transport, qpn: u32) -> Connect
         retry_count: 6,
         rnr_retry: 4,
         ack_timeout: 14,
+        flow_control: true,
+        traffic_class: 0x68,
         srq: false,
         private: b"hello",
     }
@@ -74,6 +76,7 @@ pub(super) const fn accept_with(qpn: u32) -> Accept<'static> {
         responder_resources: 7,
         initiator_depth: 9,
         rnr_retry: 2,
+        flow_control: false,
         srq: false,
         private: b"welcome",
     }

@@ -42,6 +42,7 @@ impl Control {
             responder_resources: resources,
             initiator_depth: depth,
             rnr_retry: parameters.rnr_retry_count.min(7),
+            flow_control: parameters.flow_control,
             srq: parameters.srq,
             private: &parameters.private_data,
         };

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
-use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError, WILDCARD_TAKEN};
+use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
 
 /// Loopback addresses tried for a client whose natural one is served by another process.
 const OTHER_LOOPBACKS: usize = 16;
@@ -93,22 +93,18 @@ impl Addresses {
     ) -> Result<Vec<ServiceClaim>, VerbsError> {
         let Some(host) = &self.host else { return Ok(Vec::new()) };
         let service = ServiceId::new(port_space, at.port());
-        let addresses = if at.ip().is_unspecified() && self.gids.is_named() {
-            self.covered(at.ip(), is_family_only)
+        let claims: Result<_, _> = if at.ip().is_unspecified() && self.gids.is_named() {
+            let parts = self.covered(at.ip(), is_family_only).into_iter();
+            parts.map(|address| host.claim_part(service.0, address)).collect()
         } else {
-            vec![at.ip()]
+            host.claim_service(service.0, at.ip(), is_family_only).map(|claim| vec![claim])
         };
-        let claims =
-            addresses.into_iter().map(|address| host.claim_service(service.0, address, is_family_only));
-        claims.collect::<Result<_, _>>().map_err(|error| match error.into() {
-            VerbsError::AddressInUse(_) if at.ip().is_unspecified() => {
-                VerbsError::AddressInUse(WILDCARD_TAKEN)
-            }
-            other => other,
-        })
+        Ok(claims?)
     }
 
-    /// Opens the address, or all of a wildcard's that are free.
+    /// Opens the address, or all of a wildcard's that are free. A wildcard may mean none: as in Linux, whose
+    /// `cma_listen_on_all` fails for no lack of addresses (drivers/infiniband/core/cma.c), the listener then gets nothing
+    /// until an address comes.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -121,10 +117,6 @@ impl Addresses {
         let opened = self.open_covered(shards, address, is_family_only);
         match opened.first_error {
             Some(error) if !opened.is_any => Err(error),
-            // An address may come later.
-            None if !opened.is_any && !self.follows_host() => {
-                Err(VerbsError::AddressNotAvailable("the device has no address of this family"))
-            }
             _ => Ok(()),
         }
     }

@@ -180,7 +180,9 @@ impl Connections {
         let traffic_class = listener.traffic_class;
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
         endpoint.role = Role::Passive;
-        endpoint.traffic_class = traffic_class;
+        // As in Linux, the peer chooses for both directions, unless the listener has.
+        let of_peer = request.offered.as_ref().map_or(0, |peer| peer.traffic_class);
+        endpoint.traffic_class = if traffic_class == 0 { of_peer } else { traffic_class };
         endpoint.local = request.local;
         endpoint.peer = Some(request.remote);
         endpoint.connection = Some(connection);
@@ -211,6 +213,7 @@ fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
         rnr_retry_count: peer.rnr_retry,
         ack_timeout: peer.ack_timeout,
         qp_number: Some(peer.qpn),
+        flow_control: peer.flow_control,
         srq: peer.transport == Transport::Xrc,
         q_key: 0,
     }

@@ -37,6 +37,7 @@ impl Control {
         let qpn = endpoint.qp.or(parameters.qp_number).ok_or(none)?;
         endpoint.named_qp = parameters.qp_number.filter(|_| endpoint.qp.is_none());
         let starting_psn = endpoint.announced;
+        let traffic_class = endpoint.traffic_class;
         let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
         let mtu = shards.first().link().mtu_of(local.ip());
@@ -53,6 +54,8 @@ impl Control {
             retry_count: parameters.retry_count.min(7),
             rnr_retry: parameters.rnr_retry_count.min(7),
             ack_timeout: ack_timeout.clamp(1, 31),
+            flow_control: parameters.flow_control,
+            traffic_class,
             srq: parameters.srq,
             private: &parameters.private_data,
         };

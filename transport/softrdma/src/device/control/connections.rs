@@ -292,33 +292,33 @@ impl Connections {
         &mut self,
         port_space: PortSpace,
         address: IpAddr,
+        is_family_only: bool,
     ) -> Result<u16, VerbsError> {
         for _ in 0..PORTS_TRIED {
             let port = u16::try_from(0x8000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0x8000);
-            if self.check_port(port_space, SocketAddr::new(address, port), false).is_ok() {
+            if self.check_port(port_space, SocketAddr::new(address, port), is_family_only, false).is_ok() {
                 return Ok(port);
             }
         }
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Checks that an endpoint that shares its address if `reuse` is set can be bound.
+    /// Checks that an endpoint can be bound; `shares` is whether its address may be that of others that share it, too. As
+    /// `cma_check_port` of Linux, except that a single IPv6 address may have the port of `0.0.0.0`: no request matches both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,
         at: SocketAddr,
-        reuse: bool,
+        is_family_only: bool,
+        shares: bool,
     ) -> Result<(), VerbsError> {
         let taken = |other: &&Endpoint| {
-            let meets =
-                other.local.ip() == at.ip() || other.local.ip().is_unspecified() || at.ip().is_unspecified();
-            let shares = reuse && other.reuses_address && other.listener.is_none();
+            let both = shares && other.reuses_address && other.listener.is_none();
             other.is_bound
                 && other.port_space == port_space
                 && other.local.port() == at.port()
-                && meets
-                && other.local.is_ipv4() == at.is_ipv4()
-                && !shares
+                && meets((other.local.ip(), other.is_family_only), (at.ip(), is_family_only))
+                && !both
         };
         let Some(other) = self.endpoints.values().find(taken) else { return Ok(()) };
         Err(VerbsError::AddressInUse(if at.ip().is_unspecified() || other.local.ip().is_unspecified() {
@@ -327,4 +327,14 @@ impl Connections {
             "another endpoint is bound to this address and port"
         }))
     }
+}
+
+/// Whether a request can match the addresses of both endpoints; `::` is every address unless the flag restricts it to
+/// its family.
+fn meets(one: (IpAddr, bool), other: (IpAddr, bool)) -> bool {
+    let covers = |(wide, is_family_only): (IpAddr, bool), address: IpAddr| {
+        let has_family = wide.is_ipv4() == address.is_ipv4() || wide.is_ipv6() && !is_family_only;
+        wide == address || wide.is_unspecified() && has_family
+    };
+    covers(one, other.0) || covers(other, one.0)
 }

@@ -182,6 +182,7 @@ impl Control {
         let (counted, qps, link) = shards.counters();
         let mut list = counters::list(&counted, &qps, self.qps.counters(), self.events.lost());
         self.connections.counters(counted.bad_mads, &mut list);
+        list.push(Counter { name: "addresses_left_out", value: self.qps.gids().left_out_count() });
         list.extend(link);
         list
     }

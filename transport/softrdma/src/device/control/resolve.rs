@@ -85,15 +85,16 @@ impl Control {
         if endpoint.is_bound || endpoint.role != Role::Undecided {
             return Err(VerbsError::Invalid("the endpoint is bound or resolved already"));
         }
-        let (port_space, reuse) = (endpoint.port_space, endpoint.reuses_address);
+        let (port_space, reuse, only) =
+            (endpoint.port_space, endpoint.reuses_address, endpoint.is_family_only);
         if !local.ip().is_unspecified() {
             self.qps.addresses().check(local.ip())?;
         }
         let port = match local.port() {
-            0 => self.connections.some_free_port(port_space, local.ip())?,
+            0 => self.connections.some_free_port(port_space, local.ip(), only)?,
             // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE; this device needs no privileges.
             port => {
-                self.connections.check_port(port_space, local, reuse)?;
+                self.connections.check_port(port_space, local, only, reuse)?;
                 port
             }
         };

@@ -74,6 +74,7 @@ pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u
         rnr_retry_count: 0,
         ack_timeout: 0,
         qp_number,
+        flow_control: false,
         srq: false,
         q_key,
     }

@@ -58,6 +58,8 @@ impl Dialer {
                 retry_count: 7,
                 rnr_retry: 7,
                 ack_timeout: 15,
+                flow_control: false,
+                traffic_class: 0,
                 srq: true,
                 private: &self.hello(long(random)),
             },
