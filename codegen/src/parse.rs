@@ -36,6 +36,8 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     );
     errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
     let is_possible = errors.len() == before;
+    // Its methods may name a lifetime or a type of a generic trait: that is one mistake, not two.
+    let mut in_generic = (!item.generics.params.is_empty()).then(Errors::default);
     let name = match &options.name {
         Some(name) if name.value().is_empty() => {
             errors.add(name, "the name of a service cannot be empty");
@@ -61,7 +63,8 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
             errors.add(&ident, format!("another method is named `{ident}`"));
             continue;
         }
-        let Some(method) = method(function, &krate, errors) else { continue };
+        let in_method = in_generic.as_mut().unwrap_or(&mut *errors);
+        let Some(method) = method(function, &krate, in_method) else { continue };
         if !names.insert(method.name.clone()) {
             let text =
                 format!("another method is named `{}` on the wire; give `{ident}` another name", method.name);

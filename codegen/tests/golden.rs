@@ -88,6 +88,15 @@ mod tests {
     }
 
     #[test]
+    fn a_generic_trait_gets_one_error() {
+        let source =
+            "#[trunkline::service]\ntrait Bad<'a> { async fn one(&self, a: Cow<'a, str>) -> &'a str; }";
+        let errors: Vec<_> =
+            generate(source).unwrap_err().into_iter().map(|error| error.to_string()).collect();
+        assert_eq!(errors, ["a service cannot be generic: its types must be known on both sides"]);
+    }
+
+    #[test]
     fn hashes_are_stable() {
         // The hash is part of the protocol: another value would break every deployed peer.
         let hash = |raw, payload| trunkline_codegen::method_hash("golden.Kv", "get", raw, payload);

@@ -150,7 +150,7 @@ tuples! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Unlimited;
+    use super::super::Unlimited;
     use super::super::{Bincode, Coding, Decoder};
     use super::*;
 

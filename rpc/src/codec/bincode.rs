@@ -3,8 +3,8 @@
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
 use super::guarded::Guarded;
-use super::limits::{Allowance, DecodeError, Limits};
-use super::shapes::{Lists, REMEDY, Shapes};
+use super::limits::{DecodeError, Limits, Unlimited};
+use super::shapes::{Lists, Part, REMEDY, Shape, Shapes};
 use ::bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use ::bincode::error::DecodeError as Error;
 use ::bincode::serde::DecodeError as Unsupported;
@@ -46,7 +46,7 @@ impl Bincode {
 
     #[inline]
     fn encode_noting<T: Serialize>(value: &T, shapes: &Shapes, into: &mut Vec<u8>) -> Result<(), String> {
-        let guarded = Guarded::new(value, Some(shapes));
+        let guarded = Guarded::new(value, shapes);
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 
@@ -58,53 +58,49 @@ impl Bincode {
         (check as *const ()).addr()
     }
 
-    /// Compares a value with what comes of its bytes. Returns false if the type's own code refuses them, so that
-    /// nothing is known.
+    /// Compares a value with what comes of its bytes. Returns false if the type's own code refuses them before they are
+    /// read, so that nothing is known of the rest.
     ///
     /// # Errors
     /// Returns why the type cannot be sent by this codec.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<bool, String> {
         let whole = type_name::<T>();
-        let (sent, again, lists) = (Shapes::recorded(), Shapes::recorded(), Lists::default());
+        let recorded = || Shapes::of_type(0).recorded();
+        let (sent, again, lists) = (recorded(), recorded(), Lists::default());
         Self::encode_noting(value, &sent, &mut Vec::new())?;
+        let other_kind = || {
+            let encode = |shapes: &Shapes| Self::encode_noting(value, shapes, &mut Vec::new());
+            sent.other_kind(whole, &lists, encode)
+        };
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
         let decode = AssertUnwindSafe(|| Self::decode_or_error::<T>(bytes, &limits));
         // A type that is only sent may panic here. It will not do better with another value.
         let Ok(decoded) = catch_unwind(decode) else { return Ok(true) };
         match decoded {
             Ok(value) => {
-                let mut returned = Vec::new();
-                Self::encode_noting(&value, &again, &mut returned)?;
-                let is_whole = returned.len() == bytes.len() || Self::is_stable::<T>(&returned);
-                sent.difference(Some(&again), &lists, is_whole).map_or(Ok(true), Err)
+                Self::encode_noting(&value, &again, &mut Vec::new())?;
+                let difference = sent.difference(Some(&again), &lists, sent.are_read(&lists));
+                difference.or_else(other_kind).map_or(Ok(true), Err)
             }
             Err(error) => {
+                let is_unsupported = matches!(error, Undecoded::Decoder(Error::Serde(_)));
                 if let Some(difference) = sent.difference(None, &lists, false) {
+                    return Err(difference);
+                }
+                if let Some(difference) = other_kind().filter(|_| !is_unsupported) {
                     return Err(difference);
                 }
                 let is_of_type =
                     matches!(error, Undecoded::Decoder(Error::OtherString(_) | Error::LimitExceeded));
-                let is_unsupported = matches!(error, Undecoded::Decoder(Error::Serde(_)));
                 let text = malformed(error, &limits, whole).to_string();
                 match (is_of_type, is_unsupported) {
-                    (true, _) => Ok(false),
+                    (true, _) => Ok(sent.are_read(&lists)),
                     (_, true) => Err(text),
                     _ => Err(format!("`{whole}` is not decoded as it is encoded, {text}: {REMEDY}")),
                 }
             }
         }
-    }
-
-    /// Returns true if a value decoded from these bytes is encoded in as many. A type's own code may have changed the
-    /// value that they came from, as by removing spaces. A field that is decoded but not encoded takes bytes each time.
-    fn is_stable<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> bool {
-        let limits = Limits::of_message(bytes.len(), &Unlimited);
-        let mut returned = Vec::new();
-        let decode = AssertUnwindSafe(|| Self::decode_or_error::<T>(bytes, &limits).ok());
-        let value = catch_unwind(decode).ok().flatten();
-        let is_encoded = value.is_some_and(|value| Self::encode_value(&value, &mut returned).is_ok());
-        is_encoded && returned.len() == bytes.len()
     }
 
     #[inline]
@@ -132,17 +128,6 @@ enum Undecoded {
     Decoder(Error),
     /// Number of bytes left over.
     Rest(usize),
-}
-
-/// Grants everything: to decode a value that this side has.
-struct Unlimited;
-
-impl Allowance for Unlimited {
-    fn more(&self, _: usize) -> Result<(), DecodeError> {
-        Ok(())
-    }
-
-    fn less(&self, _: usize) {}
 }
 
 /// Describes why a value cannot be encoded.
@@ -184,9 +169,11 @@ impl<T: Serialize + DeserializeOwned> CodecFor<T> for Bincode {
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         let mut shapes = Shapes::of_type(Self::type_id::<T>());
         let start = into.len();
+        shapes.note(Part::of::<T>(), Shape::Whole);
         Self::encode_noting(value, &shapes, into)?;
-        if !shapes.are_checked() && Self::check(value, &into[start..])? {
-            shapes.set_checked();
+        if !shapes.are_checked() {
+            let is_known = Self::check(value, &into[start..])?;
+            if is_known { shapes.set_checked() } else { shapes.set_refused() }
         }
         Ok(())
     }

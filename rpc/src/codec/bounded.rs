@@ -7,6 +7,7 @@ use super::any::Any;
 use super::growth::Growth;
 use super::heap::{Slot, block};
 use super::limits::Limits;
+use super::shapes::Kind;
 use super::stack::Level;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
@@ -63,10 +64,11 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
 
 /// Values that contain no others.
 macro_rules! pass_on {
-    ($($name:ident)*) => {
+    ($($name:ident $($kind:ident)?;)*) => {
         $(
             #[inline]
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+                $(self.limits.list(|lists| lists.add(Kind::$kind));)?
                 self.slot.fill::<V::Value, _>(true, self.limits)?;
                 self.inner.$name(visitor)
             }
@@ -81,6 +83,7 @@ macro_rules! borrow {
         $(
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
                 let Self { inner, limits, slot } = self;
+                limits.list(|lists| lists.add(Kind::Bytes));
                 slot.fill::<V::Value, _>(false, limits)?;
                 inner.$borrowed(Bytes { visitor, limits, is_owned: $is_owned })
             }
@@ -91,7 +94,7 @@ macro_rules! borrow {
 /// Values that contain others.
 macro_rules! go_deeper {
     ($($name:ident($($argument:ident: $type:ty),*) $length:ident $level:ident($parts:expr)
-        $($list:ident($($listed:ident),*))?;)*) => {
+        $($list:ident($($listed:expr),*))?;)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
                 let Self { inner, limits, slot } = self;
@@ -108,9 +111,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     type Error = D::Error;
 
     pass_on! {
-        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
-        deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
-        deserialize_f32 deserialize_f64 deserialize_char deserialize_unit deserialize_identifier
+        deserialize_bool Bool; deserialize_i8 I8; deserialize_i16 I16; deserialize_i32 I32; deserialize_i64 I64;
+        deserialize_i128 I128; deserialize_u8 U8; deserialize_u16 U16; deserialize_u32 U32; deserialize_u64 U64;
+        deserialize_u128 U128; deserialize_f32 F32; deserialize_f64 F64; deserialize_char Char; deserialize_unit;
+        deserialize_identifier;
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
@@ -132,12 +136,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     }
 
     go_deeper! {
-        deserialize_option() OfType of_fields(1);
+        deserialize_option() OfType of_fields(1) add(Kind::Option);
         deserialize_newtype_struct(name: &'static str) OfType of_fields(1);
-        deserialize_seq() Claimed of_fields(0);
+        deserialize_seq() Claimed of_fields(0) add(Kind::List);
         deserialize_tuple(len: usize) OfType of_fields(len.min(LONGEST_TUPLE));
         deserialize_tuple_struct(name: &'static str, len: usize) OfType of_fields(len) add_tuple(name, len);
-        deserialize_map() Claimed of_fields(0);
+        deserialize_map() Claimed of_fields(0) add(Kind::Map);
         deserialize_struct(name: &'static str, fields: &'static [&'static str]) OfType of_fields(fields.len()) add_struct(name, fields);
         deserialize_enum(name: &'static str, variants: &'static [&'static str]) OfType of_variants(variants.len()) add_enum(name, variants);
     }

@@ -6,7 +6,7 @@
 //! no others costs nothing.
 
 use super::limits::DEPTH;
-use super::shapes::{FieldsOf, REMEDY, Shape, Shapes, described};
+use super::shapes::{FieldsOf, Kind, Part, REMEDY, Shape, Shapes, described};
 use super::stack::{Encoded, admits};
 use serde::ser::{
     Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
@@ -22,8 +22,10 @@ pub(super) struct Place<'s> {
     depth: usize,
     stack: Encoded,
     type_name: &'static str,
-    /// The shapes under a positional codec; `None` under one that sends names.
-    shapes: Option<&'s Shapes>,
+    part: Part,
+    shapes: &'s Shapes,
+    /// True directly within a `Some`, under a codec that has one mark for all that is empty.
+    is_in_some: bool,
 }
 
 impl<'s> Place<'s> {
@@ -42,33 +44,65 @@ impl<'s> Place<'s> {
     /// Notes a struct or a variant that is encoded here.
     #[inline]
     fn note(self, shape: Shape) {
-        if let Some(shapes) = self.shapes {
-            shapes.note(self.type_name, shape);
-        }
+        self.shapes.note(self.part, shape);
     }
 
     /// Returns the place of a value of type `T` within this one.
     #[inline]
     fn of<T: ?Sized>(self, value: &T) -> Self {
-        Self { stack: Encoded::of(value), type_name: type_name::<T>(), ..self }
+        Self {
+            stack: Encoded::of(value),
+            type_name: type_name::<T>(),
+            part: Part::of::<T>(),
+            is_in_some: false,
+            ..self
+        }
     }
 
-    /// Refuses a collection of unknown length, where the codec needs one.
+    /// Returns the place of the value in a `Some` or a newtype struct here.
     #[inline]
-    fn sized<E: Error>(self, length: Option<usize>) -> Result<(), E> {
-        if length.is_none() && self.shapes.is_some() { Err(unsized_error(self.type_name)) } else { Ok(()) }
+    fn within<T: ?Sized>(self, value: &T, is_in_some: bool) -> Self {
+        Self { is_in_some: is_in_some && !self.shapes.are_positional(), ..self.of(value) }
+    }
+
+    /// Refuses an empty value in a `Some`, where the decoder would take both for `None`.
+    #[inline]
+    fn empty<E: Error>(self) -> Result<(), E> {
+        if self.is_in_some { Err(empty_error(self.type_name)) } else { Ok(()) }
+    }
+
+    /// Notes a collection. Refuses one of unknown length, where the codec needs one.
+    #[inline]
+    fn elements<E: Error>(self, length: Option<usize>, kind: Kind) -> Result<(), E> {
+        if length != Some(0) {
+            self.note(Shape::Elements);
+        }
+        self.shapes.add(kind);
+        if length.is_none() && self.shapes.are_positional() {
+            Err(unsized_error(self.type_name))
+        } else {
+            Ok(())
+        }
     }
 
     /// Refuses a field that is left out, where the decoder would not know.
     fn skip<E: Error>(self, owner: impl Display, field: &str) -> Result<(), E> {
-        match self.shapes {
-            None => Ok(()),
-            Some(_) => Err(E::custom(format_args!(
-                "field `{field}` of {owner} is left out (serde's `skip_serializing_if`), which the decoder cannot \
-                 see: {REMEDY}"
-            ))),
+        if !self.shapes.are_positional() {
+            return Ok(());
         }
+        Err(E::custom(format_args!(
+            "field `{field}` of {owner} is left out (serde's `skip_serializing_if`), which the decoder cannot see: \
+             {REMEDY}"
+        )))
     }
+}
+
+#[cold]
+fn empty_error<E: Error>(type_name: &str) -> E {
+    E::custom(format_args!(
+        "`Some` of an empty `{type_name}` arrives as `None` by this codec: use the codec Bincode for this service, or \
+         put the value into a struct or a `Vec`"
+    ))
 }
 
 #[cold]
@@ -86,10 +120,17 @@ pub(super) struct Guarded<'v, 's, T: ?Sized> {
 }
 
 impl<'v, 's, T: ?Sized> Guarded<'v, 's, T> {
-    /// Wraps a whole value. `shapes` are those of a positional codec.
+    /// Wraps a whole value.
     #[inline]
-    pub(super) fn new(value: &'v T, shapes: Option<&'s Shapes>) -> Self {
-        let place = Place { depth: DEPTH, stack: Encoded::of(value), type_name: type_name::<T>(), shapes };
+    pub(super) fn new(value: &'v T, shapes: &'s Shapes) -> Self {
+        let place = Place {
+            depth: DEPTH,
+            stack: Encoded::of(value),
+            type_name: type_name::<T>(),
+            part: Part::of::<T>(),
+            shapes,
+            is_in_some: false,
+        };
         Self { value, place }
     }
 }
@@ -108,10 +149,11 @@ struct Guard<'s, S> {
 }
 
 macro_rules! pass_on {
-    ($($name:ident: $ty:ty;)*) => {
+    ($($name:ident: $ty:ty, $kind:ident;)*) => {
         $(
             #[inline]
             fn $name(self, value: $ty) -> Result<S::Ok, S::Error> {
+                self.place.shapes.add(Kind::$kind);
                 self.inner.$name(value)
             }
         )*
@@ -130,25 +172,35 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     type SerializeStructVariant = Fields<'s, S::SerializeStructVariant>;
 
     pass_on! {
-        serialize_bool: bool; serialize_i8: i8; serialize_i16: i16; serialize_i32: i32; serialize_i64: i64;
-        serialize_i128: i128; serialize_u8: u8; serialize_u16: u16; serialize_u32: u32; serialize_u64: u64;
-        serialize_u128: u128; serialize_f32: f32; serialize_f64: f64; serialize_char: char; serialize_str: &str;
-        serialize_bytes: &[u8]; serialize_unit_struct: &'static str;
+        serialize_bool: bool, Bool; serialize_i8: i8, I8; serialize_i16: i16, I16; serialize_i32: i32, I32;
+        serialize_i64: i64, I64; serialize_i128: i128, I128; serialize_u8: u8, U8; serialize_u16: u16, U16;
+        serialize_u32: u32, U32; serialize_u64: u64, U64; serialize_u128: u128, U128; serialize_f32: f32, F32;
+        serialize_f64: f64, F64; serialize_char: char, Char; serialize_str: &str, Bytes; serialize_bytes: &[u8], Bytes;
+    }
+
+    #[inline]
+    fn serialize_unit_struct(self, name: &'static str) -> Result<S::Ok, S::Error> {
+        self.inner.serialize_unit_struct(name)
     }
 
     #[inline]
     fn serialize_unit(self) -> Result<S::Ok, S::Error> {
+        self.place.empty()?;
         self.inner.serialize_unit()
     }
 
     #[inline]
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
+        self.place.empty()?;
+        self.place.shapes.add(Kind::Option);
         self.inner.serialize_none()
     }
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        let place = self.place.below()?.of(value);
+        self.place.note(Shape::Some);
+        self.place.shapes.add(Kind::Option);
+        let place = self.place.below()?.within(value, true);
         self.inner.serialize_some(&Guarded { value, place })
     }
 
@@ -160,6 +212,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         variant: &'static str,
     ) -> Result<S::Ok, S::Error> {
         self.place.note(Shape::Variant { name, index, variant, length: Some(0) });
+        self.place.shapes.add(Kind::Enum);
         self.inner.serialize_unit_variant(name, index, variant)
     }
 
@@ -169,7 +222,8 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let place = self.place.below()?.of(value);
+        self.place.note(Shape::Newtype(name));
+        let place = self.place.below()?.within(value, self.place.is_in_some);
         self.inner.serialize_newtype_struct(name, &Guarded { value, place })
     }
 
@@ -182,21 +236,22 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         value: &T,
     ) -> Result<S::Ok, S::Error> {
         self.place.note(Shape::Variant { name, index, variant, length: Some(1) });
+        self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?.of(value);
         self.inner.serialize_newtype_variant(name, index, variant, &Guarded { value, place })
     }
 
     #[inline]
     fn serialize_seq(self, length: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        self.place.sized(length)?;
+        self.place.elements(length, Kind::List)?;
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_seq(length)?, place })
+        Ok(Parts { inner: self.inner.serialize_seq(length)?, place, position: 0 })
     }
 
     #[inline]
     fn serialize_tuple(self, length: usize) -> Result<Self::SerializeTuple, S::Error> {
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_tuple(length)?, place })
+        Ok(Parts { inner: self.inner.serialize_tuple(length)?, place, position: 0 })
     }
 
     #[inline]
@@ -207,7 +262,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
         self.place.note(Shape::Tuple(name, length));
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_tuple_struct(name, length)?, place })
+        Ok(Parts { inner: self.inner.serialize_tuple_struct(name, length)?, place, position: 0 })
     }
 
     #[inline]
@@ -219,15 +274,20 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         length: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
         self.place.note(Shape::Variant { name, index, variant, length: Some(length) });
+        self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_tuple_variant(name, index, variant, length)?, place })
+        Ok(Parts {
+            inner: self.inner.serialize_tuple_variant(name, index, variant, length)?,
+            place,
+            position: 0,
+        })
     }
 
     #[inline]
     fn serialize_map(self, length: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        self.place.sized(length)?;
+        self.place.elements(length, Kind::Map)?;
         let place = self.place.below()?;
-        Ok(Parts { inner: self.inner.serialize_map(length)?, place })
+        Ok(Parts { inner: self.inner.serialize_map(length)?, place, position: 0 })
     }
 
     #[inline]
@@ -247,6 +307,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
         length: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
         self.place.note(Shape::Variant { name, index, variant, length: None });
+        self.place.shapes.add(Kind::Enum);
         let place = self.place.below()?;
         let inner = self.inner.serialize_struct_variant(name, index, variant, length)?;
         Ok(Fields::open(inner, place, (name, Some(variant)), length))
@@ -254,6 +315,7 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
 
     #[inline]
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
+        self.place.shapes.add(Kind::Bytes);
         self.inner.collect_str(value)
     }
 
@@ -266,10 +328,28 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
 struct Parts<'s, S> {
     inner: S,
     place: Place<'s>,
+    /// Number of fields so far, if the parts are fields.
+    position: usize,
+}
+
+impl<'s, S> Parts<'s, S> {
+    /// Returns the place of an element.
+    #[inline]
+    fn element<T: ?Sized>(&mut self, value: &T) -> Place<'s> {
+        self.place.of(value)
+    }
+
+    /// Returns the place of the next field.
+    #[inline]
+    fn field<T: ?Sized>(&mut self, value: &T) -> Place<'s> {
+        let place = self.place.of(value);
+        self.position += 1;
+        Place { part: place.part.at(self.position), ..place }
+    }
 }
 
 macro_rules! parts {
-    ($($compound:ident $part:ident;)*) => {
+    ($($compound:ident $part:ident $place:ident;)*) => {
         $(
             impl<S: $compound> $compound for Parts<'_, S> {
                 type Ok = S::Ok;
@@ -277,7 +357,8 @@ macro_rules! parts {
 
                 #[inline]
                 fn $part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-                    self.inner.$part(&Guarded { value, place: self.place.of(value) })
+                    let place = self.$place(value);
+                    self.inner.$part(&Guarded { value, place })
                 }
 
                 #[inline]
@@ -290,10 +371,10 @@ macro_rules! parts {
 }
 
 parts! {
-    SerializeSeq serialize_element;
-    SerializeTuple serialize_element;
-    SerializeTupleStruct serialize_field;
-    SerializeTupleVariant serialize_field;
+    SerializeSeq serialize_element element;
+    SerializeTuple serialize_element element;
+    SerializeTupleStruct serialize_field field;
+    SerializeTupleVariant serialize_field field;
 }
 
 impl<S: SerializeMap> SerializeMap for Parts<'_, S> {
@@ -330,25 +411,24 @@ struct Fields<'s, S> {
 impl<'s, S> Fields<'s, S> {
     #[inline]
     fn open(inner: S, place: Place<'s>, owner: FieldsOf, announced: usize) -> Self {
-        if let Some(shapes) = place.shapes {
-            shapes.open(owner);
-        }
+        place.shapes.open(owner);
         Self { inner, place, owner, announced, written: 0 }
     }
 
     #[inline]
     fn note_field(&mut self, field: &'static str) {
-        if let Some(shapes) = self.place.shapes {
-            shapes.field(field);
-        }
+        self.place.shapes.field(field);
         self.written += 1;
     }
 
     #[inline]
     fn close<E: Error>(&self) -> Result<(), E> {
-        let Some(shapes) = self.place.shapes else { return Ok(()) };
-        shapes.close();
-        if self.written == self.announced { Ok(()) } else { self.miscounted() }
+        self.place.shapes.close();
+        if self.written == self.announced || !self.place.shapes.are_positional() {
+            Ok(())
+        } else {
+            self.miscounted()
+        }
     }
 
     #[cold]
@@ -372,7 +452,9 @@ macro_rules! fields {
                     value: &T,
                 ) -> Result<(), S::Error> {
                     self.note_field(field);
-                    self.inner.serialize_field(field, &Guarded { value, place: self.place.of(value) })
+                    let place = self.place.of(value);
+                    let place = Place { part: place.part.named(field), ..place };
+                    self.inner.serialize_field(field, &Guarded { value, place })
                 }
 
                 #[cold]
@@ -443,9 +525,8 @@ mod tests {
 
     fn judge_all<C>()
     where
-        C: CodecFor<Newtype> + CodecFor<Node> + CodecFor<Keyed> + CodecFor<Tree>,
+        C: CodecFor<Node> + CodecFor<Keyed> + CodecFor<Tree>,
     {
-        judge::<C, Newtype>(|_, below| Newtype(Some(Box::new(below))));
         judge::<C, Node>(|_, below| Node { below: vec![below] });
         judge::<C, Keyed>(|_, below| Keyed { below: BTreeMap::from([(1, below)]) });
         judge::<C, Tree>(|level, below| match level % 3 {
@@ -457,6 +538,7 @@ mod tests {
 
     #[test]
     fn deep_values_are_refused_by_every_codec() {
+        judge::<Bincode, Newtype>(|_, below| Newtype(Some(Box::new(below))));
         judge_all::<Bincode>();
         #[cfg(feature = "message-pack")]
         judge_all::<super::super::MessagePack>();

@@ -72,6 +72,17 @@ pub(crate) trait Allowance {
     fn less(&self, bytes: usize);
 }
 
+/// Grants everything: to decode a value that this side has.
+pub(crate) struct Unlimited;
+
+impl Allowance for Unlimited {
+    fn more(&self, _: usize) -> Result<(), DecodeError> {
+        Ok(())
+    }
+
+    fn less(&self, _: usize) {}
+}
+
 /// The memory and nesting depth left to a message during decoding. A codec asks before it allocates, and before it
 /// decodes a nested value. All arguments of a call share one.
 pub struct Limits<'m> {

@@ -3,11 +3,13 @@
 use super::absent::absent;
 use super::codec_for::{Codec, CodecFor};
 use super::guarded::Guarded;
-use super::limits::{DEPTH, DecodeError, Limits};
+use super::limits::{DEPTH, DecodeError, Limits, Unlimited};
+use super::shapes::{Lists, Shapes};
 use rmp_serde::decode::Error;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// MessagePack, for all types with serde's derives.
 ///
@@ -15,7 +17,9 @@ use std::io::ErrorKind;
 /// reordered while old and new programs call each other; `docs/evolution.md` has the rules. It takes more bytes and
 /// more time than [`Bincode`](super::Bincode).
 ///
-/// MessagePack has one `nil`: `Some(None)` and `Some(())` arrive as `None`.
+/// MessagePack has one `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused when they are encoded.
+/// So are structs and variants whose unnamed fields one side leaves out. To find those, the first value of each is
+/// decoded where it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct MessagePack;
 
@@ -25,6 +29,26 @@ impl Codec for MessagePack {
 }
 
 impl MessagePack {
+    #[inline]
+    fn encode_noting<T: Serialize>(value: &T, shapes: &Shapes, into: &mut Vec<u8>) -> Result<(), String> {
+        let mut serializer = rmp_serde::Serializer::new(into).with_struct_map();
+        Guarded::new(value, shapes).serialize(&mut serializer).map_err(|error| error.to_string())
+    }
+
+    /// Compares the numbers of fields without names of a value with those that its decoder reads.
+    ///
+    /// # Errors
+    /// Returns which type cannot be sent by this codec.
+    #[cold]
+    fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<(), String> {
+        let (sent, lists) = (Shapes::of_named(0).recorded(), Lists::default());
+        Self::encode_noting(value, &sent, &mut Vec::new())?;
+        let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
+        // What the type's own code refuses, the receiver refuses; the lists are filled up to there.
+        let _ = catch_unwind(AssertUnwindSafe(|| Self::decode_value::<T>(bytes, &limits).map(drop)));
+        sent.other_length(&lists).map_or(Ok(()), Err)
+    }
+
     /// Decodes a value.
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
@@ -44,8 +68,15 @@ impl MessagePack {
 
 impl<T: Serialize + DeserializeOwned> CodecFor<T> for MessagePack {
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
-        let mut serializer = rmp_serde::Serializer::new(into).with_struct_map();
-        Guarded::new(value, None).serialize(&mut serializer).map_err(|error| error.to_string())
+        let check: fn(&T, &[u8]) -> Result<(), String> = Self::check::<T>;
+        let mut shapes = Shapes::of_named((check as *const ()).addr());
+        let start = into.len();
+        Self::encode_noting(value, &shapes, into)?;
+        if !shapes.are_checked() {
+            check(value, &into[start..])?;
+            shapes.set_checked();
+        }
+        Ok(())
     }
 
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {
@@ -59,7 +90,7 @@ impl<T: Serialize + DeserializeOwned> CodecFor<T> for MessagePack {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Unlimited, decode_by};
+    use super::super::decode_by;
     use super::*;
     use serde::Deserialize;
     use std::collections::BTreeMap;

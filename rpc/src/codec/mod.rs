@@ -24,6 +24,8 @@ mod heap;
 mod limits;
 #[cfg(feature = "message-pack")]
 mod message_pack;
+#[cfg(test)]
+mod one_sided;
 mod shapes;
 mod stack;
 mod values;
@@ -33,12 +35,12 @@ pub(crate) use arguments::decode_arguments;
 pub use arguments::{ArgumentList, DecodeArguments, EncodeArguments};
 pub use codec_for::{Codec, CodecFor};
 pub use coding::{Coding, NoCoding};
+#[cfg(test)]
+pub(crate) use limits::Unlimited;
 pub(crate) use limits::{Allowance, FREE};
 pub use limits::{DecodeError, Limits};
 #[cfg(feature = "message-pack")]
 pub use message_pack::MessagePack;
-#[cfg(test)]
-pub(crate) use tests::Unlimited;
 pub use values::{Coded, DecodeValue, Decoder, EncodeValue, NoValue};
 
 /// Decodes a value from all of `bytes`. Beyond [`FREE`] bytes it takes no more of the heap than `allowance` grants.
@@ -69,17 +71,6 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
     use std::marker::PhantomData;
-
-    /// Grants everything.
-    pub(crate) struct Unlimited;
-
-    impl Allowance for Unlimited {
-        fn more(&self, _: usize) -> Result<(), DecodeError> {
-            Ok(())
-        }
-
-        fn less(&self, _: usize) {}
-    }
 
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         decode_by(Bincode::decode_value, bytes, &Unlimited).map_err(|error| error.to_string())

@@ -1,11 +1,14 @@
 //! serde's derive makes two halves of a type that may differ: attributes can leave out a field or a variant in one of
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
-//! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again, and what
-//! comes of them is compared. Later it costs one look-up in a table.
+//! So the first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
+//! all values are compared, and the names of what comes of them. Later it costs one look-up in a table. Of a codec with
+//! names, only structs and variants with unnamed fields are compared.
 
+use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Remedy for a type that a positional codec cannot hold.
@@ -19,6 +22,9 @@ const TRIES: usize = 8;
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes of the checked shapes; 0 for an unused entry. Every entry stands alone.
+///
+/// It is global because the types are: a static within generic code would be one for all types, and a codec has no
+/// values that could hold it.
 static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// Entries where a hash may be.
@@ -40,10 +46,52 @@ fn set_checked(hash: u64) {
     let _ = entries(hash).any(is_set);
 }
 
-/// A struct, or a variant of an enum.
+/// Makes the hash of a shape that the type's own code has refused once.
+const REFUSED: u64 = 0x5555_5555_5555_5554;
+
+/// How a value without parts is encoded, or the first bytes of one with parts. Structs and tuples have no bytes of
+/// their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    I128,
+    U8,
+    U16,
+    U32,
+    U64,
+    U128,
+    F32,
+    F64,
+    Char,
+    /// A text, or bytes: a codec without names does not tell them apart.
+    Bytes,
+    Option,
+    List,
+    Map,
+    Enum,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format!("{self:?}").to_lowercase())
+    }
+}
+
+/// A struct, a variant of an enum, or what a value may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
+    /// The value itself, which its own code may encode as any other type.
+    Whole,
     Struct(&'static str),
+    Newtype(&'static str),
+    /// The value of an `Option`.
+    Some,
+    /// The elements of a list or a map.
+    Elements,
     /// A struct without names of fields, and their number.
     Tuple(&'static str, usize),
     /// `length` is the number of fields; `None` if they have names.
@@ -56,25 +104,55 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Hash of the shape within a part, which the address of its name identifies, of the type with this number.
+    /// Hash of the shape within a part of the type with this number.
     #[inline]
-    fn hash(self, whole: usize, part: &'static str) -> u64 {
+    fn hash(self, whole: usize, part: Part) -> u64 {
         let number = match self {
             Self::Struct(_) => 0,
+            Self::Whole => 1 << 61,
+            Self::Newtype(_) => 1 << 62,
+            Self::Some => 2 << 62,
+            Self::Elements => 3 << 62,
             Self::Tuple(_, length) => (length as u64 + 1) << 32,
             Self::Variant { index, length, .. } => {
                 (length.map_or(0, |length| length as u64 + 1) << 33) | (u64::from(index) + 1)
             }
         };
-        let part = part.as_ptr().addr() as u64;
-        let mixed = ((whole as u64).wrapping_mul(ODD) ^ part).wrapping_mul(ODD).rotate_left(32) ^ number;
+        let mixed = ((whole as u64).wrapping_mul(ODD) ^ part.0).wrapping_mul(ODD).rotate_left(32) ^ number;
         mixed.wrapping_mul(ODD) | 1
+    }
+}
+
+/// A part of a value: its type, and its field where it has one. A field's own `serialize_with` has the same type name
+/// as that of another field.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part(u64);
+
+impl Part {
+    /// Returns the part of this type.
+    #[inline]
+    pub(super) fn of<T: ?Sized>() -> Self {
+        Self(type_name::<T>().as_ptr().addr() as u64)
+    }
+
+    /// Returns the part as this field.
+    #[inline]
+    pub(super) fn named(self, field: &'static str) -> Self {
+        Self(self.0.wrapping_mul(ODD) ^ field.as_ptr().addr() as u64)
+    }
+
+    /// Returns the part as the field at this position.
+    #[inline]
+    pub(super) fn at(self, position: usize) -> Self {
+        Self(self.0.wrapping_mul(ODD) ^ position as u64)
     }
 }
 
 /// The shapes of a value that is being encoded.
 #[derive(Debug)]
 pub(super) struct Shapes {
+    /// True if the codec sends no names.
+    is_positional: bool,
     /// Number of the whole type.
     whole: usize,
     /// Hashes of those that have not been checked.
@@ -105,6 +183,11 @@ struct Record {
     variants: Vec<(&'static str, &'static str, Option<usize>)>,
     /// Structs and variants that are being encoded, the innermost last.
     open: Vec<Written>,
+    /// All that has been encoded, in order.
+    kinds: Vec<Kind>,
+    /// Position in `kinds` whose place is wanted, and that place.
+    wanted: Option<usize>,
+    place: Option<String>,
 }
 
 impl Record {
@@ -113,6 +196,16 @@ impl Record {
         if let Shape::Variant { name, variant, length, .. } = shape {
             self.variants.push((name, variant, length));
         }
+    }
+
+    fn add(&mut self, kind: Kind) {
+        if self.wanted == Some(self.kinds.len()) {
+            self.place = self.open.last().and_then(|(owner, fields)| {
+                let field = fields.last()?;
+                Some(format!("field `{field}` of {}", described(*owner)))
+            });
+        }
+        self.kinds.push(kind);
     }
 
     fn has_struct(&self, name: &str) -> bool {
@@ -127,20 +220,43 @@ impl Record {
 }
 
 impl Shapes {
-    /// Creates the shapes of a value of the type with this number.
+    /// Creates the shapes of a value of the type with this number, for a codec without names.
     #[inline]
     pub(super) fn of_type(whole: usize) -> Self {
-        Self { whole, unchecked: RefCell::new(Vec::new()), record: None }
+        Self { is_positional: true, whole, unchecked: RefCell::new(Vec::new()), record: None }
     }
 
-    /// Creates the shapes of a value of which all are recorded.
-    pub(super) fn recorded() -> Self {
-        Self { record: Some(RefCell::default()), ..Self::of_type(0) }
+    /// Creates the same for a codec that sends names, where only fields without names can be mistaken.
+    #[cfg(feature = "message-pack")]
+    #[inline]
+    pub(super) fn of_named(whole: usize) -> Self {
+        Self { is_positional: false, ..Self::of_type(whole) }
+    }
+
+    /// Records all shapes.
+    pub(super) fn recorded(self) -> Self {
+        Self { record: Some(RefCell::default()), ..self }
+    }
+
+    /// Records all shapes, and the place of what is encoded at this position.
+    fn recorded_at(position: usize) -> Self {
+        let record = Record { wanted: Some(position), ..Record::default() };
+        Self { record: Some(RefCell::new(record)), ..Self::of_type(0) }
+    }
+
+    /// Returns true if the codec sends no names.
+    #[inline]
+    pub(super) fn are_positional(&self) -> bool {
+        self.is_positional
     }
 
     /// Notes a shape that is encoded in a value of the type `part`.
     #[inline]
-    pub(super) fn note(&self, part: &'static str, shape: Shape) {
+    pub(super) fn note(&self, part: Part, shape: Shape) {
+        if !self.is_positional && !matches!(shape, Shape::Tuple(..) | Shape::Variant { length: Some(_), .. })
+        {
+            return;
+        }
         let hash = shape.hash(self.whole, part);
         if !is_checked(hash) || self.record.is_some() {
             self.note_unchecked(hash, shape);
@@ -154,6 +270,14 @@ impl Shapes {
             Some(record) => record.borrow_mut().note(shape),
             None if unchecked.last() == Some(&hash) => {}
             None => unchecked.push(hash),
+        }
+    }
+
+    /// Records that a value of this kind is encoded.
+    #[inline]
+    pub(super) fn add(&self, kind: Kind) {
+        if let Some(record) = &self.record {
+            record.borrow_mut().add(kind);
         }
     }
 
@@ -196,6 +320,48 @@ impl Shapes {
         self.unchecked.into_inner().into_iter().for_each(set_checked);
     }
 
+    /// Remembers that the type's own code has refused the value. The second time, it counts as a check: the type may
+    /// only be sent.
+    pub(super) fn set_refused(self) {
+        for hash in self.unchecked.into_inner() {
+            set_checked(if is_checked(hash ^ REFUSED) { hash } else { hash ^ REFUSED });
+        }
+    }
+
+    /// Returns true if the decoder, which has these `lists`, has read all that was encoded, and as the same kinds.
+    pub(super) fn are_read(&self, lists: &Lists) -> bool {
+        self.record.as_ref().is_some_and(|record| record.borrow().kinds == *lists.kinds.borrow())
+    }
+
+    /// Describes the first value that is decoded as another kind than it was encoded. `encode` encodes it again.
+    pub(super) fn other_kind(
+        &self,
+        whole: &str,
+        lists: &Lists,
+        encode: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Option<String> {
+        let record = self.record.as_ref()?.borrow();
+        let read = lists.kinds.borrow();
+        let position = record.kinds.iter().zip(read.iter()).position(|(written, read)| written != read)?;
+        let again = Self::recorded_at(position);
+        encode(&again).ok()?;
+        let place = again.record.and_then(|record| record.into_inner().place);
+        let place =
+            place.map_or_else(|| format!("a part of `{whole}`"), |place| format!("{place}, in `{whole}`,"));
+        let (written, read) = (record.kinds[position], read[position]);
+        Some(format!(
+            "{place} is encoded as {written} and decoded as {read} (serde's `serialize_with`, `deserialize_with`, \
+             `from` or `into` for one side, or a field that one side leaves out): {REMEDY}"
+        ))
+    }
+
+    /// Describes a struct or a variant without names of fields of which one side leaves out some.
+    #[cfg(feature = "message-pack")]
+    pub(super) fn other_length(&self, lists: &Lists) -> Option<String> {
+        let remedy = "give its fields names, or use another type";
+        lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
+    }
+
     /// Returns why the decoder, which knows these `lists`, takes a value for another one. The encoder has recorded
     /// `self` from the value, and `again` from what came of it; `None` if it was not decoded. `is_whole` tells that
     /// the value has come back in as many bytes.
@@ -207,7 +373,7 @@ impl Shapes {
             if has_come_back { None } else { lists.moved(shape, &record) }
         });
         moved
-            .or_else(|| lists.of_other_length(&record))
+            .or_else(|| lists.of_other_length(&record, true, REMEDY))
             .or_else(|| record.fields.iter().find_map(|written| lists.unread(written, &record)))
             .or_else(|| {
                 let unwritten = |written| if is_whole { None } else { lists.unwritten(written, &record) };
@@ -225,6 +391,8 @@ pub(super) struct Lists {
     tuples: RefCell<Vec<(&'static str, usize)>>,
     /// Variants in the order in which they are decoded: enum and fields.
     variants: RefCell<Vec<(&'static str, FieldsRead)>>,
+    /// All that has been decoded, in order.
+    kinds: RefCell<Vec<Kind>>,
 }
 
 /// The fields of a variant, as the decoder reads them.
@@ -237,6 +405,12 @@ enum FieldsRead {
 }
 
 impl Lists {
+    /// Adds a value of this kind.
+    #[cold]
+    pub(super) fn add(&self, kind: Kind) {
+        self.kinds.borrow_mut().push(kind);
+    }
+
     /// Adds the fields of a struct.
     pub(super) fn add_struct(&self, name: &'static str, fields: &'static [&'static str]) {
         add(&self.structs, (name, fields));
@@ -244,6 +418,7 @@ impl Lists {
 
     /// Adds the variants of an enum.
     pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
+        self.add(Kind::Enum);
         add(&self.enums, (name, variants));
         self.variants.borrow_mut().push((name, FieldsRead::Unknown));
     }
@@ -270,13 +445,21 @@ impl Lists {
     }
 
     /// Returns the variants of each enum as they were encoded and decoded: enum, variant and fields of both sides.
-    fn both_sides(&self, record: &Record) -> Vec<(&'static str, &'static str, Option<usize>, FieldsRead)> {
+    fn both_sides(
+        &self,
+        record: &Record,
+        is_positional: bool,
+    ) -> Vec<(&'static str, &'static str, Option<usize>, FieldsRead)> {
         let decoded = self.variants.borrow();
         let names: BTreeSet<_> = decoded.iter().map(|(name, _)| *name).collect();
         let mut both = Vec::new();
         for name in names {
             let read = decoded.iter().filter(|(listed, _)| *listed == name);
             let written = record.variants.iter().filter(|(written, ..)| *written == name);
+            // With names, some values may have been decoded unseen, as those of an untagged enum are.
+            if !is_positional && read.clone().count() != written.clone().count() {
+                continue;
+            }
             both.extend(
                 written
                     .zip(read)
@@ -287,13 +470,13 @@ impl Lists {
     }
 
     /// Describes a struct or a variant without names of fields of which one side leaves out some.
-    fn of_other_length(&self, record: &Record) -> Option<String> {
+    fn of_other_length(&self, record: &Record, is_positional: bool, remedy: &str) -> Option<String> {
         let tuples = self.tuples.borrow();
         let describe = |owner: FieldsOf, written: usize, read: usize| {
             let owner = described(owner);
             format!(
                 "{owner} is encoded with {written} fields and decoded with {read} (serde's `skip_serializing`, \
-                 `skip_serializing_if` or `skip_deserializing`): {REMEDY}"
+                 `skip_serializing_if` or `skip_deserializing`): {remedy}"
             )
         };
         let of_tuple = |shape: &Shape| {
@@ -309,7 +492,7 @@ impl Lists {
             }
             _ => None,
         };
-        let variant = || self.both_sides(record).into_iter().find_map(of_variant);
+        let variant = || self.both_sides(record, is_positional).into_iter().find_map(of_variant);
         record.counts.keys().find_map(of_tuple).or_else(variant)
     }
 
@@ -365,7 +548,7 @@ impl Lists {
         record: &Record,
     ) -> Vec<&'static [&'static str]> {
         if let Some(variant) = variant {
-            let both = self.both_sides(record).into_iter();
+            let both = self.both_sides(record, true).into_iter();
             let lists = both.filter_map(|(listed, written, _, fields)| match fields {
                 FieldsRead::Named(list) if (listed, written) == (name, variant) => Some(list),
                 _ => None,

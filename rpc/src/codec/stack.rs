@@ -119,7 +119,7 @@ impl Stack {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Unlimited;
+    use super::super::Unlimited;
     use super::super::{Bincode, DecodeError, decode_by};
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Serialize};
