@@ -614,6 +614,8 @@ impl Shared {
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
+            DeviceCounter { name: "one_way_requests_not_served", value: self.lifecycle.not_served() },
+            DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
             DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
         ]);
         report
