@@ -161,8 +161,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 1 s,
+    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 100 ms,
     /// the minimum 1 ms. The counter `pollers_held` in the report counts such stalls.
+    ///
+    /// Time for which the poller's thread waits for a CPU, or is stopped, does not count.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.hold_limit = limit;
         self

@@ -156,6 +156,7 @@ impl Dispatch {
             }
         }
         inbox.occupant().set_methods(names);
+        inbox.occupant().runs_here();
         Ok(dispatch)
     }
 
