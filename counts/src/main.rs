@@ -28,9 +28,9 @@ mod toolchain;
 use clap::Parser;
 use cli::{Cli, Command};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{PerCall, RUNS, measure};
+use measure::{PerCall, RUNS, SHAPED_CALLS, SHAPES, measure};
 use record::{LinkCounts, Links, Record, SideCounts, Verdict};
-use side::Side;
+use side::{Linked, Shape, Side};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -112,13 +112,16 @@ fn judge(record: &Record, before: &Record) -> Result<u8, String> {
 fn count(toolchain: Toolchain) -> Result<Record, String> {
     let style =
         ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").map_err(|error| error.to_string())?;
-    let bar = ProgressBar::new(2 * RUNS.len() as u64).with_style(style);
+    let bar = ProgressBar::new(2 * (RUNS.len() + SHAPES.len()) as u64).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(500));
     let mut counted = Vec::new();
-    for (linked, outstanding) in RUNS {
+    let plain = RUNS.map(|(linked, outstanding)| (Shape::Plain, linked, outstanding));
+    let shaped = SHAPES.map(|shape| (shape, Linked::InProcess, SHAPED_CALLS));
+    for (shape, linked, outstanding) in plain.into_iter().chain(shaped) {
         for side in [Side::Client, Side::Server] {
-            bar.set_message(format!("{}, {outstanding} outstanding, {}", linked.name(), side.name()));
-            counted.push(measure(Steps { linked, outstanding, calls: CALLS }, side)?);
+            let (linked_by, side_name) = (linked.name(), side.name());
+            bar.set_message(format!("{linked_by}, {outstanding} outstanding, {}, {side_name}", shape.name()));
+            counted.push(measure(Steps { linked, outstanding, calls: CALLS, shape }, side)?);
             bar.inc(1);
         }
     }
@@ -137,6 +140,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         reply_header_bytes: reply.header_bytes,
         outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },
         one_outstanding: Links { in_process: link(0), udp: link(2), shm: link(4) },
+        shapes: (RUNS.len()..).zip(SHAPES).map(|(at, shape)| (shape.name().to_owned(), link(at))).collect(),
     })
 }
 

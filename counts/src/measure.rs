@@ -2,7 +2,7 @@
 
 use crate::callgrind::Profile;
 use crate::layers::{self, ByLayer, Layer};
-use crate::side::{Linked, Side};
+use crate::side::{Linked, Shape, Side};
 use crate::steps::{SideTotals, Steps, Totals};
 use crate::system_calls;
 use std::path::Path;
@@ -105,6 +105,7 @@ fn run(steps: Steps, side: Side, profile: &Path, log: &Path) -> Result<Totals, S
         steps.linked.name(),
         &steps.outstanding.to_string(),
         &steps.calls.to_string(),
+        steps.shape.name(),
     ]);
     let output = command.output().map_err(|error| format!("cannot run valgrind: {error}"))?;
     if !output.status.success() {
@@ -130,3 +131,8 @@ pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::Shm, 1),
     (Linked::Shm, 32),
 ];
+
+/// Other programs that are measured, in process and with [`SHAPED_CALLS`] under way.
+pub(crate) const SHAPES: [Shape; 3] = [Shape::Yielding, Shape::Channel, Shape::TwoPollers];
+/// Calls under way of these.
+pub(crate) const SHAPED_CALLS: u32 = 32;

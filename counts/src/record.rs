@@ -1,10 +1,11 @@
 //! Counts, as JSON, and their growth.
 
 use crate::layers::Layer;
-use crate::measure::PerCall;
+use crate::measure::{PerCall, SHAPED_CALLS};
 use crate::side::Linked;
 use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Growth of a side's instructions that the check allows, as a factor.
 const MOST_GROWTH: f64 = 1.03;
@@ -93,20 +94,27 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// With one.
     pub(crate) one_outstanding: Links,
+    /// Of other programs, by their names, in process and with 32.
+    #[serde(default)]
+    pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
 
 impl Record {
     /// In each way that was measured: its name, and the counts of its sides.
-    pub(crate) fn rows(&self) -> Vec<(Linked, u32, &'static str, &SideCounts)> {
+    pub(crate) fn rows(&self) -> Vec<(String, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
         for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
             for (outstanding, links) in [(1, &self.one_outstanding), (32, &self.outstanding_32)] {
                 let LinkCounts { client, server } = links.over(linked);
                 rows.extend([
-                    (linked, outstanding, "client", client),
-                    (linked, outstanding, "server", server),
+                    (linked.name().to_owned(), outstanding, "client", client),
+                    (linked.name().to_owned(), outstanding, "server", server),
                 ]);
             }
+        }
+        for (shape, LinkCounts { client, server }) in &self.shapes {
+            let name = || format!("{}, {shape}", Linked::InProcess.name());
+            rows.extend([(name(), SHAPED_CALLS, "client", client), (name(), SHAPED_CALLS, "server", server)]);
         }
         rows
     }
@@ -119,9 +127,12 @@ impl Record {
                 grown.push(format!("{what}: {now} per call, {then} on record"));
             }
         };
-        for ((linked, outstanding, side, now), (.., then)) in self.rows().into_iter().zip(before.rows()) {
-            let what =
-                |count: &str| format!("{count} of the {side}, {}, {outstanding} outstanding", linked.name());
+        let before = before.rows();
+        for (ways, outstanding, side, now) in self.rows() {
+            // A record may be older than a shape.
+            let same = before.iter().find(|(of, at, on, _)| (of, *at, *on) == (&ways, outstanding, side));
+            let Some((.., then)) = same else { continue };
+            let what = |count: &str| format!("{count} of the {side}, {ways}, {outstanding} outstanding");
             let (all, all_then) = (now.instructions(), then.instructions());
             compare(what("instructions"), all, all_then, all_then * MOST_GROWTH);
             compare(what("allocations"), now.allocations, then.allocations, then.allocations + SAME);
@@ -189,6 +200,7 @@ mod tests {
             reply_header_bytes: 24,
             outstanding_32: links(),
             one_outstanding: links(),
+            shapes: BTreeMap::from([("channel".to_owned(), LinkCounts { client: side(), server: side() })]),
         }
     }
 
@@ -226,6 +238,21 @@ mod tests {
         let more = grown(|now| now.outstanding_32.udp.client.system_calls += 0.1);
         assert!(more.starts_with("system calls of the client, udp, 32 outstanding"), "{more}");
         assert!(grown(|now| now.outstanding_32.udp.server.allocations += 0.1).contains("allocations"));
+    }
+
+    #[test]
+    fn shapes_are_compared_by_name_if_both_records_have_them() {
+        let slow = |record: &mut Record| {
+            record.shapes.get_mut("channel").unwrap().client.rpc += 5000.0;
+        };
+        assert!(
+            matches!(verdict(slow), Verdict::Grown(grown) if grown[0].contains("in-process, channel, 32"))
+        );
+        let mut older = record();
+        older.shapes.clear();
+        let mut now = record();
+        slow(&mut now);
+        assert_eq!(check(&now, &older), Verdict::Same);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The ways in which a call is measured: over which link, and on which side.
+//! The ways in which a call is measured: over which link, by what programs, and on which side.
 
 use clap::ValueEnum;
 
@@ -13,7 +13,21 @@ pub(crate) enum Linked {
     Shm,
 }
 
-/// A side of the connection.
+/// The programs that call and serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
+pub(crate) enum Shape {
+    /// Tasks of one poller call; handlers end in their first poll.
+    #[default]
+    Plain,
+    /// Handlers yield to their poller once.
+    Yielding,
+    /// Callers are outside of pollers, and share a `Channel`.
+    Channel,
+    /// Each node has two pollers, with callers on both of the client's.
+    TwoPollers,
+}
+
+/// Which of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
     /// The one that calls.
@@ -30,6 +44,23 @@ impl Linked {
             Self::Udp => "udp",
             Self::Shm => "shm",
         }
+    }
+}
+
+impl Shape {
+    /// Its name, in tables and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Yielding => "yielding",
+            Self::Channel => "channel",
+            Self::TwoPollers => "two-pollers",
+        }
+    }
+
+    /// Pollers of each node.
+    pub(crate) const fn pollers(self) -> u16 {
+        if matches!(self, Self::TwoPollers) { 2 } else { 1 }
     }
 }
 

@@ -19,9 +19,9 @@ pub(crate) fn table(record: &Record) -> String {
         record.request_header_bytes,
         record.reply_header_bytes,
     );
-    for (linked, outstanding, side, counts) in record.rows() {
+    for (ways, outstanding, side, counts) in record.rows() {
         let row = [
-            linked.name().to_owned(),
+            ways,
             outstanding.to_string(),
             side.to_owned(),
             format!("{:.0}", counts.codec),

@@ -80,6 +80,7 @@ mod server;
 mod start_error;
 mod status;
 pub mod stub;
+mod thread_time;
 mod timers;
 mod upper;
 mod wait;

@@ -6,10 +6,14 @@
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::fork::{FORKED, Process};
+
+/// Maximum number of services and methods that are logged as not served. Peers choose their hashes.
+const MOST_LOGGED: usize = 64;
 
 const SERVING: u8 = 0;
 /// Requests of peers are refused; all else goes on.
@@ -27,6 +31,11 @@ pub(crate) struct Lifecycle {
     refused: AtomicU64,
     /// Requests that were refused for an extension.
     unknown_extensions: AtomicU64,
+    /// One-way requests of methods that this node does not serve, and hashes of those that were logged.
+    not_served: AtomicU64,
+    logged: Mutex<BTreeSet<u64>>,
+    /// One-way calls of this node that their server did not serve.
+    not_served_by_peers: AtomicU64,
     /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
@@ -49,6 +58,9 @@ impl Lifecycle {
             phase: AtomicU8::new(SERVING),
             refused: AtomicU64::new(0),
             unknown_extensions: AtomicU64::new(0),
+            not_served: AtomicU64::new(0),
+            logged: Mutex::default(),
+            not_served_by_peers: AtomicU64::new(0),
             jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
@@ -100,6 +112,29 @@ impl Lifecycle {
     /// Requests with such an extension.
     pub(crate) fn unknown_extensions(&self) -> u64 {
         self.unknown_extensions.load(Ordering::Relaxed)
+    }
+
+    /// Counts a one-way request of a service or method that this node does not serve. Returns true if it is the first with
+    /// this hash.
+    pub(crate) fn count_not_served(&self, hash: u64) -> bool {
+        self.not_served.fetch_add(1, Ordering::Relaxed);
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.len() < MOST_LOGGED && logged.insert(hash)
+    }
+
+    /// One-way requests of methods that this node does not serve.
+    pub(crate) fn not_served(&self) -> u64 {
+        self.not_served.load(Ordering::Relaxed)
+    }
+
+    /// Counts a one-way call that its server did not serve.
+    pub(crate) fn count_not_served_by_peer(&self) {
+        self.not_served_by_peers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One-way calls of this node that their server did not serve.
+    pub(crate) fn not_served_by_peers(&self) -> u64 {
+        self.not_served_by_peers.load(Ordering::Relaxed)
     }
 
     /// A poller's handlers have ended; no other will start there. Each poller reports once.
@@ -182,6 +217,14 @@ mod tests {
         lifecycle.begin_end();
         lifecycle.begin_drain();
         assert!(lifecycle.is_ending(), "nothing moves it back");
+    }
+
+    #[test]
+    fn what_is_not_served_is_logged_once_and_only_so_often() {
+        let lifecycle = Lifecycle::new(1);
+        assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
+        let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();
+        assert_eq!((logged, lifecycle.not_served()), (MOST_LOGGED - 1, 1002));
     }
 
     #[test]

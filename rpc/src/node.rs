@@ -161,8 +161,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 1 s,
+    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 100 ms,
     /// the minimum 1 ms. The counter `pollers_held` in the report counts such stalls.
+    ///
+    /// Time for which the poller's thread waits for a CPU, or is stopped, does not count.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.hold_limit = limit;
         self
@@ -614,6 +616,8 @@ impl Shared {
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
+            DeviceCounter { name: "one_way_requests_not_served", value: self.lifecycle.not_served() },
+            DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
             DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
         ]);
         report

@@ -6,6 +6,7 @@
 
 use crate::name::MethodName;
 use crate::on_poller;
+use crate::thread_time::{ThreadStat, ThreadTime};
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +23,8 @@ pub(crate) struct Occupant {
     /// Counts the poller's turns.
     turns: AtomicU32,
     methods: OnceLock<Vec<&'static MethodName>>,
+    /// The poller's thread; `None` without `/proc`.
+    thread: OnceLock<Option<ThreadStat>>,
 }
 
 /// The code that occupies a poller's thread.
@@ -39,6 +42,16 @@ impl Occupant {
     /// Names the methods that numbers stand for. Called once, before any of them runs.
     pub(crate) fn set_methods(&self, methods: Vec<&'static MethodName>) {
         let _first = self.methods.set(methods);
+    }
+
+    /// Records that the poller runs on the calling thread.
+    pub(crate) fn runs_here(&self) {
+        let _first = self.thread.set(ThreadStat::current());
+    }
+
+    /// Returns what the poller's thread is doing, if that is known.
+    pub(crate) fn thread_time(&self) -> Option<ThreadTime> {
+        self.thread.get()?.as_ref()?.read()
     }
 
     /// The poller begins a turn.

@@ -6,15 +6,16 @@
 
 use crate::budgets::Budgets;
 use crate::call::Submission;
-use crate::client::Table;
+use crate::client::{Table, is_one_way};
 use crate::context::{Entered, PollerContext};
 use crate::executor::{Ready, TaskId, Tasks, Turn};
 use crate::foreign::Foreign;
-use crate::frame::{FrameError, Header, NOBODY, Unread};
+use crate::frame::{By, FrameError, Header, NOBODY, Unread};
 use crate::inbox::{Inbox, Work};
 use crate::not_made::NotMade;
 use crate::on_poller::OnPoller;
 use crate::pool::{Pool, SharedPool};
+use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Dispatch, MethodNumbers, Service};
@@ -295,6 +296,13 @@ impl Upper for RpcPoller {
         match header {
             Header::Request(request) => {
                 self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+            }
+            // The refusal of a call that has no reply, and that may have ended.
+            Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
+                self.inbox.lifecycle().count_not_served_by_peer();
+                if reason == Some(Reason::NoMethod) {
+                    self.table.forget_numbers(from.peer);
+                }
             }
             Header::Reply { call, code, by, number } => {
                 number.into_iter().for_each(|number| self.table.learn(from, number));

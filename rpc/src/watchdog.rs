@@ -1,11 +1,13 @@
 //! Warns of handlers and tasks that keep their poller from going on.
 //!
 //! The node's control plane calls it a few times within the limit. It compares the numbers of the pollers' turns: one that is the same
-//! for longer than the limit, while code of the program occupies the poller, is reported, once per turn. Pollers
-//! pay for it by counting their turns.
+//! for longer than the limit, while code of the program occupies the poller, is reported, once per turn. Time for which
+//! the poller's thread waits for a CPU does not count, see [`thread_time`](crate::thread_time). Pollers pay for the
+//! watchdog by counting their turns.
 
 use crate::inboxes::Inboxes;
 use crate::occupant::Occupation;
+use crate::thread_time::ThreadTime;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +15,9 @@ use std::time::Duration;
 use trunkline_transport::{LogLimit, Watch};
 use trunkline_verbs::Time;
 
-/// Time for which code may keep a poller, by default.
-pub(crate) const HOLD_LIMIT: Duration = Duration::from_secs(1);
-/// Checks within the limit, and least and most time between two checks.
+/// How long code may keep a poller, if the program does not choose.
+pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
+/// How often it looks within the limit while pollers run, and most and least time between two looks.
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
@@ -24,8 +26,25 @@ const LEAST: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     turn: u32,
-    since: Time,
+    /// Time of the latest look, and what the poller's thread did then, if that was asked.
+    looked: Time,
+    thread: Option<ThreadTime>,
+    /// How long the turn has held the poller.
+    held: Duration,
     is_reported: bool,
+}
+
+impl Seen {
+    fn new(turn: u32, looked: Time) -> Self {
+        Self { turn, looked, thread: None, held: Duration::ZERO, is_reported: false }
+    }
+
+    /// Adds the time since the latest look to that of the same turn.
+    fn goes_on(&mut self, now: Time, thread: Option<ThreadTime>) {
+        let passed = now.saturating_duration_since(self.looked);
+        self.held += thread.map_or(passed, |thread| thread.held_of(passed, self.thread));
+        (self.looked, self.thread) = (now, thread);
+    }
 }
 
 /// The watch over the pollers of a node.
@@ -40,7 +59,7 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Over these pollers, with this limit.
     pub(crate) fn new(inboxes: Arc<Inboxes>, limit: Duration) -> Arc<Self> {
-        let seen = vec![Seen { turn: 0, since: Time(0), is_reported: true }; inboxes.len()];
+        let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
         Arc::new(Self {
             inboxes,
             limit,
@@ -70,21 +89,26 @@ impl Watch for Watchdog {
     fn look(&self, now: Time) -> Time {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (seen, log) = &mut *state;
+        let mut any_runs = false;
         for (poller, (inbox, seen)) in self.inboxes.iter().zip(seen).enumerate() {
             let (turn, occupation) = (inbox.occupant().turn(), inbox.occupant().occupation());
+            any_runs |= turn != seen.turn || occupation != Occupation::Nothing;
             if turn != seen.turn || occupation == Occupation::Nothing {
-                *seen = Seen { turn, since: now, is_reported: false };
+                *seen = Seen::new(turn, now);
+            } else if !seen.is_reported {
+                seen.goes_on(now, inbox.occupant().thread_time());
             }
-            let held = now.saturating_duration_since(seen.since);
-            if held >= self.limit && !seen.is_reported {
+            if seen.held >= self.limit && !seen.is_reported {
                 seen.is_reported = true;
                 self.held.fetch_add(1, Ordering::Relaxed);
                 if let Some(left_out) = log.line(now) {
-                    self.report(poller, occupation, held, left_out);
+                    self.report(poller, occupation, seen.held, left_out);
                 }
             }
         }
-        now + (self.limit / LOOKS).clamp(LEAST, MOST)
+        // A node whose pollers sleep is not woken as often.
+        let next = if any_runs { self.limit / LOOKS } else { self.limit };
+        now + next.clamp(LEAST, MOST)
     }
 }
 
@@ -128,6 +152,7 @@ mod tests {
         assert_eq!((held(5050), held(5149), held(5150)), (1, 1, 2));
         busy.nobody();
         assert_eq!(held(9000), 2, "neither does one that is in its own code");
+        assert_eq!(watchdog.look(at(9000)), at(9100), "while pollers sleep it looks once within the limit");
         busy.handler(0);
         assert_eq!((held(9001), held(9050)), (2, 2), "the time before does not count");
     }

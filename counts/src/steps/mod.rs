@@ -14,7 +14,7 @@ mod meter;
 mod program;
 mod world;
 
-use crate::side::Linked;
+use crate::side::{Linked, Shape};
 use crate::system_calls::{mark, marks};
 pub(crate) use program::PAYLOAD_BYTES;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub(crate) struct Steps {
     pub(crate) outstanding: u32,
     /// Calls that are counted.
     pub(crate) calls: u64,
+    /// The programs that call and serve.
+    #[arg(value_enum, default_value_t)]
+    pub(crate) shape: Shape,
 }
 
 /// The program's own counts, for one side.
@@ -69,7 +72,7 @@ pub(crate) struct Totals {
 /// Why the nodes do not start, or calls fail.
 pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
-    let mut world = World::start(steps.linked, steps.outstanding, folder.path(), &HEAP)?;
+    let mut world = World::start(steps, folder.path(), &HEAP)?;
     world.exchange(WARM_UP)?;
     let before = world.tallies();
     let stalls = world.stalls;
@@ -121,7 +124,11 @@ mod tests {
     use super::*;
 
     fn totals(linked: Linked, outstanding: u32) -> Totals {
-        run(Steps { linked, outstanding, calls: 256 }).unwrap()
+        shaped(Shape::Plain, linked, outstanding)
+    }
+
+    fn shaped(shape: Shape, linked: Linked, outstanding: u32) -> Totals {
+        run(Steps { linked, outstanding, calls: 256, shape }).unwrap()
     }
 
     #[test]
@@ -134,6 +141,19 @@ mod tests {
                 // Other tests allocate meanwhile.
                 assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
             }
+        }
+    }
+
+    #[test]
+    fn every_shape_runs_and_repeats_itself() {
+        let plain = shaped(Shape::Plain, Linked::InProcess, 32);
+        for shape in [Shape::Yielding, Shape::Channel, Shape::TwoPollers] {
+            let (one, other) = [(); 2].map(|()| shaped(shape, Linked::InProcess, 32)).into();
+            assert!(one.calls >= 256 && one.stalls == 0, "{shape:?} {one:?}");
+            assert_eq!([one.client.turns, one.server.turns], [other.client.turns, other.server.turns]);
+            let turns = |of: Totals| (of.client.turns, of.server.turns);
+            // A handler that yields ends in the same turn.
+            assert_eq!(turns(one) == turns(plain), shape == Shape::Yielding, "{shape:?}");
         }
     }
 

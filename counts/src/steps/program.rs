@@ -1,9 +1,12 @@
 //! The measured program: the handler, and tasks that call it. Their cost is not counted for any layer.
 
-use super::echo::{Echo, EchoLocal};
+use super::echo::{Echo, EchoClient, EchoLocal};
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Wake, Waker};
 use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status};
 
 /// Bytes of an argument and of a reply.
@@ -13,10 +16,16 @@ pub(crate) const FILL: u8 = 0x5a;
 
 /// The handler.
 #[derive(Debug)]
-pub(crate) struct Mirror;
+pub(crate) struct Mirror {
+    /// True if it awaits once.
+    pub(crate) yields: bool,
+}
 
 impl Echo for Mirror {
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
+        if self.yields {
+            trunkline::yield_now().await;
+        }
         Ok(payload)
     }
 }
@@ -40,12 +49,76 @@ impl Calls {
     }
 }
 
-/// Starts the tasks on the node's poller. Each makes one call after another, without end.
-pub(crate) fn call_on(node: &Node, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
-    for _ in 0..tasks {
+/// Starts so many tasks on the node's pollers, in turn. Each makes one call after another, without end.
+pub(crate) fn call_on((node, pollers): (&Node, u16), server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
+    for (_, poller) in (0..tasks).zip((0..pollers).cycle()) {
         let calls = Arc::clone(calls);
         // The task goes on although nobody waits for it.
-        drop(node.run_on(PollerIndex(0), move |context| repeat(context, server, calls)));
+        drop(node.run_on(PollerIndex(poller), move |context| repeat(context, server, calls)));
+    }
+}
+
+/// Callers outside of pollers, with the flag that says that their poll is next.
+#[derive(Default)]
+pub(crate) struct Outside(Vec<(Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, Waker)>);
+
+#[derive(Debug)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Outside {
+    /// So many callers of one channel. Each makes one call after another, without end.
+    pub(crate) fn new(node: &Node, server: SocketAddr, callers: u32, calls: &Arc<Calls>) -> Self {
+        let client = EchoClient::new(node.channel(server));
+        let caller = || {
+            let woken = Arc::new(Woken(AtomicBool::new(true)));
+            let waker = Waker::from(Arc::clone(&woken));
+            let future: Pin<Box<dyn Future<Output = ()>>> =
+                Box::pin(repeat_outside(client.clone(), Arc::clone(calls)));
+            (future, woken, waker)
+        };
+        Self((0..callers).map(|_| caller()).collect())
+    }
+
+    /// Whether one is woken.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.0.iter().any(|(_, woken, _)| woken.0.load(Ordering::Relaxed))
+    }
+
+    /// Polls those that are woken. None of them ends, unless a call fails.
+    pub(crate) fn poll(&mut self) {
+        for (future, woken, waker) in &mut self.0 {
+            if woken.0.swap(false, Ordering::Relaxed) {
+                let _pending = future.as_mut().poll(&mut Context::from_waker(waker));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Outside").field(&self.0.len()).finish()
+    }
+}
+
+async fn repeat_outside(client: EchoClient, calls: Arc<Calls>) {
+    let payload = Bytes::from_static(&[FILL; PAYLOAD_BYTES]);
+    loop {
+        match client.echo(payload.clone()).await {
+            Ok(reply) if reply == payload => {
+                calls.done.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => return calls.failed.store(true, Ordering::Relaxed),
+        }
     }
 }
 
@@ -60,6 +133,23 @@ async fn repeat(context: PollerContext, server: SocketAddr, calls: Arc<Calls>) {
                 calls.done.fetch_add(1, Ordering::Relaxed);
             }
             _ => return calls.failed.store(true, Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    #[test]
+    fn a_handler_that_yields_is_polled_twice() {
+        for yields in [false, true] {
+            let mirror = Mirror { yields };
+            let mut echo = pin!(mirror.echo(Bytes::new()));
+            let mut poll = || echo.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(poll().is_pending(), yields);
+            assert!(!yields || poll().is_ready());
         }
     }
 }

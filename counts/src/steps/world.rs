@@ -9,10 +9,11 @@
 //! A poller therefore never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
 //! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
 
+use super::Steps;
 use super::echo::EchoServer;
 use super::meter::{Meter, Passed};
-use super::program::{Calls, Mirror, call_on};
-use crate::side::{Linked, Side};
+use super::program::{Calls, Mirror, Outside, call_on};
+use crate::side::{Linked, Shape, Side};
 use crate::system_calls::{mark, marks};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -59,8 +60,12 @@ struct Place {
     linked: Linked,
     address: SocketAddr,
     node: Option<Node>,
-    /// Its poller, once that was made.
-    poller: Option<Task>,
+    /// Its pollers, once they were made.
+    pollers: Vec<Task>,
+    /// The poller that had the last turn.
+    turn: usize,
+    /// Callers beside the pollers, whose polls count for its turns.
+    outside: Outside,
     tally: Tally,
 }
 
@@ -77,12 +82,22 @@ impl Place {
             linked,
             address: SocketAddr::new(IpAddr::V4(ip), PORT),
             node: None,
-            poller: None,
+            pollers: Vec::new(),
+            turn: 0,
+            outside: Outside::default(),
             tally: Tally::default(),
         }
     }
 
-    /// Returns the options of its node.
+    /// The poller whose turn it is: one that has something to do, or the one after the last. With several pollers nobody
+    /// knows for which of them something has arrived, so that one may find nothing.
+    fn next_poller(&self) -> Option<usize> {
+        let count = self.pollers.len();
+        let mut order = (1..=count).map(|after| (self.turn + after) % count);
+        order.clone().find(|at| self.pollers[*at].is_next()).or_else(|| order.next())
+    }
+
+    /// What its node is started with.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -130,8 +145,7 @@ impl World {
     /// # Errors
     /// Why a node does not start.
     pub(crate) fn start(
-        linked: Linked,
-        outstanding: u32,
+        Steps { linked, outstanding, shape, .. }: Steps,
         runtime_directory: &Path,
         heap: &'static CountingAllocator,
     ) -> Result<Self, String> {
@@ -146,10 +160,10 @@ impl World {
         let mut places = [Side::Client, Side::Server].map(|side| Place::new(linked, side));
         for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
             let options = place.options(&clock, link(), runtime_directory);
-            let node = Node::builder().transport(options).listen(place.address);
+            let node = Node::builder().transport(options).listen(place.address).pollers(shape.pollers());
             let node = match side {
                 Side::Client => node,
-                Side::Server => node.serve(EchoServer::new(Mirror)),
+                Side::Server => node.serve(EchoServer::new(Mirror { yields: shape == Shape::Yielding })),
             };
             place.node = Some(node.start().map_err(|error| error.to_string())?);
         }
@@ -169,7 +183,11 @@ impl World {
         }
         let server = world.places[1].address;
         if let Some(client) = &world.places[0].node {
-            call_on(client, server, outstanding, &world.calls);
+            if shape == Shape::Channel {
+                world.places[0].outside = Outside::new(client, server, outstanding, &world.calls);
+            } else {
+                call_on((client, shape.pollers()), server, outstanding, &world.calls);
+            }
         }
         for _ in 0..MOST_TURNS {
             if world.calls.done() > 0 && (linked != Linked::Shm || world.is_in_memory()) {
@@ -233,29 +251,29 @@ impl World {
         Ok(self.calls.done() - began)
     }
 
-    /// Returns true if a side's poller has something to do.
+    /// Whether a side's pollers have something to do.
     fn is_ready(&self, side: Side) -> bool {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
-        let Some(poller) = &own.poller else { return false };
-        let woken = poller.asleep.is_some() && poller.machine.is_woken();
         let has_arrived = match own.linked {
             Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
             // Nobody sees what is in memory: the two take turns, and each finds what the other's last one has left.
             Linked::Shm => self.last != Some(side),
         };
-        has_arrived || poller.machine.is_due() || woken
+        has_arrived || own.outside.is_woken() || own.pollers.iter().any(Task::is_next)
     }
 
     fn step(&mut self, side: Side) {
         let place = &mut self.places[side.at()];
-        let Some(poller) = &mut place.poller else { return };
+        let Some(at) = place.next_poller() else { return };
+        place.turn = at;
+        let (poller, outside) = (&mut place.pollers[at], &mut place.outside);
         mark(match side {
             Side::Client => marks::CLIENT,
             Side::Server => marks::SERVER,
         });
         let before = self.heap.allocations();
         let turn = match side {
-            Side::Client => client_turn(poller.machine.as_mut()),
+            Side::Client => client_turn(outside, poller.machine.as_mut()),
             Side::Server => server_turn(poller.machine.as_mut()),
         };
         place.tally.allocations += self.heap.allocations() - before;
@@ -272,7 +290,7 @@ impl World {
                 let machine = make().map_err(|error| format!("cannot make the machine {name}: {error}"))?;
                 let task = Task { machine, asleep: None };
                 if name.starts_with("trunkline-poll") {
-                    place.poller = Some(task);
+                    place.pollers.push(task);
                 } else {
                     self.others.push(task);
                 }
@@ -280,10 +298,13 @@ impl World {
         }
         let mut any = self.turn_others();
         for place in &mut self.places {
-            any |= place.poller.as_mut().is_some_and(|poller| poller.turn_if_awake(self.now));
+            place.outside.poll();
+            for poller in &mut place.pollers {
+                any |= poller.turn_if_awake(self.now);
+            }
         }
         let moved = self.now.plus_ns(STEP_NS);
-        let tasks = self.places.iter().filter_map(|place| place.poller.as_ref()).chain(&self.others);
+        let tasks = self.places.iter().flat_map(|place| &place.pollers).chain(&self.others);
         let next = tasks.filter_map(|task| task.asleep.flatten()).min();
         self.now = if any { moved } else { next.map_or(moved, |next| next.max(moved)) };
         self.clock.set(self.now);
@@ -302,6 +323,11 @@ impl World {
 }
 
 impl Task {
+    /// Whether it has something to do, except for what may have arrived for it.
+    fn is_next(&self) -> bool {
+        self.machine.is_due() || (self.asleep.is_some() && self.machine.is_woken())
+    }
+
     /// Gives it a turn if it is awake at this time; returns whether it was.
     fn turn_if_awake(&mut self, now: Time) -> bool {
         let is_awake = match self.asleep {
@@ -325,8 +351,9 @@ fn sleeps(turn: Turn) -> Option<Option<Time>> {
 /// A turn of the client's poller. Callgrind collects within this function or the next, by its name; the argument of
 /// `black_box` keeps the compiler from making one function of both.
 #[inline(never)]
-fn client_turn(poller: &mut dyn Machine) -> Turn {
+fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     black_box(Side::Client);
+    outside.poll();
     poller.turn()
 }
 

@@ -44,15 +44,24 @@ impl Flight {
     }
 }
 
-/// Returns the number of a call on the wire. A slot fits 32 bits because the budget of calls does.
+/// Mark of a one-way call in its number. It outlives the call, so that a refusal that comes later is known for one.
+const ONE_WAY: u32 = 1 << 31;
+
+/// Returns the number of a call on the wire. No memory has room for a slot that needs the bit of the mark.
 #[inline]
-pub(super) fn number(slot: usize, generation: u32) -> u64 {
-    u64::from(generation) << 32 | slot as u64
+pub(super) fn number(slot: usize, generation: u32, one_way: bool) -> u64 {
+    let mark = if one_way { u64::from(ONE_WAY) } else { 0 };
+    u64::from(generation) << 32 | mark | slot as u64
+}
+
+/// Returns true for the number of a one-way call.
+pub(crate) fn is_one_way(call: u64) -> bool {
+    call & u64::from(ONE_WAY) != 0
 }
 
 /// Splits a call's number into its slot and its generation.
 #[allow(clippy::cast_possible_truncation, reason = "the two halves of a word")]
 #[inline]
 pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
-    Some((usize::try_from(call as u32).ok()?, (call >> 32) as u32))
+    Some((usize::try_from(call as u32 & !ONE_WAY).ok()?, (call >> 32) as u32))
 }

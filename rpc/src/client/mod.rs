@@ -12,6 +12,7 @@ mod table;
 mod waiting;
 
 pub use channel::{Channel, SharedWait};
+pub(crate) use flight::is_one_way;
 pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
 pub(crate) use table::Table;

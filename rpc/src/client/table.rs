@@ -222,7 +222,7 @@ impl Table {
     ) -> Result<bool, SendError> {
         let Submission { method, one_way, deadline, connect, order, nested, entry, .. } = *pending;
         let flight = self.flights.vacant_entry();
-        let call = number(flight.key(), self.generation);
+        let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
         let time_left_us = microseconds(deadline, now);
         let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
@@ -403,7 +403,7 @@ impl Table {
     }
 
     /// Forgets the numbers of a peer's methods.
-    fn forget_numbers(&mut self, peer: PeerKey) {
+    pub(crate) fn forget_numbers(&mut self, peer: PeerKey) {
         if !mutant!(numbers_outlive_their_session) {
             self.numbers.forget(peer);
         }
@@ -539,7 +539,7 @@ impl Table {
 
     fn numbers(&self, which: impl Fn(&Flight) -> bool) -> Vec<u64> {
         let chosen = self.flights.iter().filter(|(_, flight)| which(flight));
-        chosen.map(|(slot, flight)| number(slot, flight.generation)).collect()
+        chosen.map(|(slot, flight)| number(slot, flight.generation, flight.one_way)).collect()
     }
 
     #[inline]

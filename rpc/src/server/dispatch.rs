@@ -156,6 +156,7 @@ impl Dispatch {
             }
         }
         inbox.occupant().set_methods(names);
+        inbox.occupant().runs_here();
         Ok(dispatch)
     }
 
@@ -213,6 +214,9 @@ impl Dispatch {
         }
         match self.check_phase().and(found) {
             Ok(table) => self.start(carrier, caller, table, arguments, ready),
+            Err(status) if caller.one_way && status.reason() != Some(Reason::Draining) => {
+                self.not_served(carrier, caller.key, asked, &status);
+            }
             Err(status) => self.reply(carrier, caller, Err(Failure::Node(status))),
         }
     }
@@ -575,6 +579,36 @@ impl Dispatch {
         }
         self.replies.end_round();
         true
+    }
+
+    /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
+    /// once, and has the caller's node count it too, unless that accepts too few frames.
+    #[cold]
+    fn not_served(&mut self, carrier: &mut dyn Carrier, key: Key, asked: Asked, status: &Status) {
+        let lifecycle = self.inbox.lifecycle();
+        let service = match asked {
+            Asked::Method(method) => self.services.get(&method.service),
+            Asked::Number(_) => None,
+        };
+        let hash = match (asked, service) {
+            (Asked::Method(method), None) => method.service,
+            (Asked::Method(method), Some(_)) => method.method,
+            (Asked::Number(number), _) => u64::from(number),
+        };
+        if lifecycle.count_not_served(hash) {
+            let service = service.map_or("of another name", |service| service.name);
+            tracing::warn!(
+                peer = %key.peer, service, hash = format_args!("{hash:016x}"), %status,
+                "one-way calls of what this node does not serve are dropped; one_way_requests_not_served counts them"
+            );
+        }
+        if carrier.has_reply_room(key.peer).is_err() {
+            return;
+        }
+        let by = By::Node { reason: status.reason(), ran: false };
+        let header = Header::Reply { call: key.call, code: status.code().number(), by, number: None };
+        // If it is lost, only the caller's counter misses one.
+        let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Logs the failure of a one-way call, which has no reply.

@@ -482,10 +482,13 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
         let header = RequestHeader { one_way: true, ..request(method, 1) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
-    // But of the numbers of the methods that there are, and that have no reply.
-    let one_way = METHODS.iter().filter(|method| method.one_way);
-    let numbers = one_way.map(|method| Header::Number { call: 1, number: number(method).unwrap() });
-    assert!(sent(&mut rig).into_iter().map(|(_, header)| header).eq(numbers));
+    // But of the numbers of the methods that there are, and of those that are not served as one-way.
+    let (code, by) = (Code::Unimplemented.number(), By::Node { reason: Some(Reason::NoMethod), ran: false });
+    let answers = METHODS.iter().map(|method| match number(method).filter(|_| method.one_way) {
+        Some(number) => Header::Number { call: 1, number },
+        None => Header::Reply { call: 1, code, by, number: None },
+    });
+    assert!(sent(&mut rig).into_iter().map(|(_, header)| header).eq(answers));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Calls that fail.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
+use crate::logged::Logged;
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -276,8 +277,25 @@ fn errors_name_the_service_or_method_that_the_server_lacks() {
         Reason::BadArguments,
         &["tests.Trouble.echo", "argument `number`", "left over"],
     );
-    // The failure of a one-way call is not reported, and has no other effect.
-    assert_eq!(block_on(nowhere.note()), Ok(()));
+    setting.assert_alive();
+}
+
+#[test]
+fn a_one_way_call_that_is_not_served_is_counted_at_both_ends_and_logged_once() {
+    let warnings = Logged::warnings();
+    let setting = Setting::new();
+    let counted = |node: &Node, name: &str| {
+        let counters = node.report().counters;
+        counters.iter().find(|counter| counter.name == name).unwrap().value
+    };
+    let nowhere = NowhereClient::connect(&setting.node, setting.server.local_address()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(block_on(nowhere.note()), Ok(()), "it is in the server's memory");
+    }
+    until("the caller's count", || (counted(&setting.node, "one_way_calls_not_served") == 3).then_some(()));
+    assert_eq!(counted(&setting.server, "one_way_requests_not_served"), 3);
+    assert_eq!(counted(&setting.server, "one_way_calls_not_served"), 0);
+    assert_eq!(warnings.count("one_way_requests_not_served"), 1);
     setting.assert_alive();
 }
 

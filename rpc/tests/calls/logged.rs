@@ -1,7 +1,7 @@
 //! Keeps the lines that a node logs.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -17,6 +17,21 @@ impl Logged {
     /// None yet.
     pub(crate) fn at(level: Level) -> Self {
         Self { level, lines: Arc::default() }
+    }
+
+    /// Warnings of all threads of this program, from the first use on.
+    pub(crate) fn warnings() -> &'static Self {
+        static ALL: OnceLock<Logged> = OnceLock::new();
+        ALL.get_or_init(|| {
+            let all = Self::at(Level::WARN);
+            tracing::subscriber::set_global_default(all.clone()).unwrap();
+            all
+        })
+    }
+
+    /// The number of lines that contain a text.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.lines().iter().filter(|line| line.contains(text)).count()
     }
 
     /// The lines so far.

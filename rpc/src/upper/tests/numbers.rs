@@ -5,7 +5,7 @@ use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::reason::Reason;
 use crate::status::Code;
-use trunkline_transport::{Origin, PeerDown, PeerEvent, SessionNumber, Turn};
+use trunkline_transport::{Origin, PeerDown, PeerEvent, SendOutcome, SessionNumber, Turn};
 
 fn up(rig: &mut Rig) {
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
@@ -153,6 +153,35 @@ fn refusals_carry_the_number_of_a_method_that_there_is() {
 }
 
 #[test]
+fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
+    let mut rig = Rig::new();
+    let one_way = |method| RequestHeader { one_way: true, ..request(method, 4) };
+    let unknown = RequestHeader { asked: Asked::Number(9), ..one_way(ECHO) };
+    // There is no such method, it has a reply, and there is no such number.
+    for header in [one_way(&METHODS[8]), one_way(ECHO), unknown] {
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+        let [(_, header)] = sent(&mut rig).try_into().unwrap();
+        let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
+        assert_eq!(header, Header::Reply { call: 4, code: Code::Unimplemented.number(), by, number: None });
+    }
+    assert_eq!(rig.inbox.lifecycle().not_served(), 3);
+    // The caller's end, whether the call is over or not.
+    let mut rig = taught();
+    let mut getter = rig.submit(PORT, HANG_UNHEARD, LONG, true);
+    rig.run();
+    let token = rig.carrier.given.last().expect("it was sent").token;
+    let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
+    let refusal = Header::Reply { call: token.0, code: Code::Unimplemented.number(), by, number: None };
+    rig.message(server(), frame(refusal, &[], &[]));
+    assert!(getter.try_take().is_none(), "the call ends with its delivery");
+    rig.sent(token, SendOutcome::Delivered);
+    assert!(getter.try_take().unwrap().unwrap().is_ok());
+    rig.message(server(), frame(refusal, &[], &[]));
+    assert_eq!(rig.inbox.lifecycle().not_served_by_peers(), 2);
+    assert_eq!(asked(&mut rig), by_hash(), "its numbers are not trusted any more");
+}
+
+#[test]
 fn unknown_critical_extensions_are_answered_by_their_number() {
     let mut rig = Rig::new();
     let with_extension = |one_way, flags| {
@@ -205,7 +234,6 @@ fn a_call_of_the_other_kind_starts_no_handler() {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
     assert_eq!(rig.poller.sizes().1, 1, "it would outlive its session");
-    assert!(sent(&mut rig).is_empty());
     for asked in [HANG_UNHEARD.into(), by_number(HANG_UNHEARD)] {
         let header = RequestHeader { asked, ..request(HANG_UNHEARD, 3) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
@@ -215,5 +243,5 @@ fn a_call_of_the_other_kind_starts_no_handler() {
         Header::Reply { call, by: By::Node { reason, ran: false }, .. } => (call, reason),
         other => panic!("{other:?} is no refusal"),
     });
-    assert_eq!(refused.collect::<Vec<_>>(), [(3, Some(Reason::NoMethod)); 2]);
+    assert_eq!(refused.collect::<Vec<_>>(), [2, 2, 3, 3].map(|call| (call, Some(Reason::NoMethod))));
 }
