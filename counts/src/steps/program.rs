@@ -58,9 +58,12 @@ pub(crate) fn call_on((node, pollers): (&Node, u16), server: SocketAddr, tasks: 
     }
 }
 
-/// Callers outside of pollers, with the flag that says that their poll is next.
+/// Callers outside of pollers.
 #[derive(Default)]
-pub(crate) struct Outside(Vec<(Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, Waker)>);
+pub(crate) struct Outside(Vec<OutsideCaller>);
+
+/// A caller, the flag that it is polled next, and the waker that sets the flag.
+type OutsideCaller = (Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, Waker);
 
 #[derive(Debug)]
 struct Woken(AtomicBool);

@@ -141,6 +141,45 @@ fn when_the_holder_of_port_4791_is_killed_the_others_continue() {
     assert_ne!(runs[0], runs[1]);
 }
 
+/// A process connects to another one at its address, perhaps disconnects, and exits; one of the two holds port 4791.
+/// Returns true if the other one learns of it.
+fn learns_of_exit(seed: u64) -> bool {
+    let mut world = World::new(seed);
+    world.use_loopback();
+    let near = world.host(NEAR);
+    let [first, second] = [(); 2].map(|()| world.process(&near));
+    let _listens_at_4791 = listen(&first.node);
+    let (exits, other) = if world.below(2) == 0 { (first, second) } else { (second, first) };
+    let listener = listen(&other.node);
+    let connected = connect(&mut world, &exits.node, &other.node, &listener);
+    for _ in 0..world.below(20) {
+        world.turn();
+    }
+    if world.below(2) == 0 {
+        connected._ids[0].disconnect().unwrap();
+    }
+    for _ in 0..world.below(4) {
+        world.turn();
+    }
+    exits.node.device.disconnect_all();
+    world.kill(&exits);
+    for _ in 0..20_000 {
+        let ended = |event: CmEvent| matches!(event.kind, CmEventKind::Disconnected { .. });
+        if listener.channel.next_event().is_some_and(ended) {
+            return true;
+        }
+        world.turn();
+    }
+    false
+}
+
+/// Nobody repeats its last message, so a program that waits for the event would wait forever.
+#[test]
+fn a_process_that_exits_disconnects_its_peers_at_its_address() {
+    let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
+    assert!(missed.is_empty(), "seeds {missed:?}");
+}
+
 /// A node whose domain belongs to a file.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
     let Node { device, address, pd, channel, .. } = process.node;

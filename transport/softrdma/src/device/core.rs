@@ -26,7 +26,7 @@ use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
 /// Time that a thread at work on the card when the process ends has to leave it.
-const PARTING: Duration = Duration::from_millis(200);
+const PARTING: Duration = Duration::from_secs(2);
 
 /// Exists until all of a device is released, its descriptors and threads included.
 #[derive(Debug)]
