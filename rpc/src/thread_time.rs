@@ -90,6 +90,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the time of a real thread is tested")]
     fn a_thread_is_seen_to_compute_and_to_wait() {
         let ((tell, told), (go_on, goes_on)) = (channel(), channel::<()>());
         let thread = std::thread::spawn(move || {
