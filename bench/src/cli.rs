@@ -187,7 +187,7 @@ pub(crate) struct SideBySide {
     pub(crate) quiet: bool,
 }
 
-/// What the server process of `scale` is started with.
+/// Arguments of the server process of `scale`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeFleet {
     #[arg(long, value_enum)]

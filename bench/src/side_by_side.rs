@@ -27,7 +27,7 @@ const SIZE: usize = 64;
 /// Calls under way for the rates.
 const OUTSTANDING: usize = 32;
 
-/// What the file has.
+/// Contents of the JSON file.
 #[derive(Debug, Serialize)]
 struct Table {
     command: &'static str,

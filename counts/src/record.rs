@@ -94,7 +94,7 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// With one.
     pub(crate) one_outstanding: Links,
-    /// Of other programs, by their names, in process and with 32.
+    /// Counts of other programs by name, in process and with 32 calls under way.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }

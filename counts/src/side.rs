@@ -27,7 +27,7 @@ pub(crate) enum Shape {
     TwoPollers,
 }
 
-/// Which of the nodes.
+/// One of the two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
     /// The one that calls.

@@ -36,7 +36,7 @@ pub enum DeviceCommand {
     Restore(Which),
 }
 
-/// How a list is printed.
+/// Output format of a list.
 #[derive(Debug, Args)]
 pub struct Format {
     /// Print one JSON object: `devices`, each with `address`, `state` and `in_use`, and `all_removed`
@@ -201,7 +201,7 @@ mod tests {
             self.run(&DeviceCommand::Restore(Which { address }), Duration::ZERO)
         }
 
-        /// Whether the list has this line, and the same in JSON.
+        /// Returns true if the list has this line. Asserts that the JSON agrees.
         fn lists(&self, address: IpAddr, state: &str, in_use: usize) -> bool {
             let list =
                 |json| self.run(&DeviceCommand::List(Format { json }), Duration::ZERO).expect("a list");

@@ -1,7 +1,7 @@
 //! `trunkctl nodes`: lists the running nodes of this user, with their peers.
 //!
-//! Each node answers at a socket of its own, by the thread that makes its connections: a node whose handlers are stuck
-//! answers too, and a process that is stopped takes no longer than [`PATIENCE`].
+//! Each node has a socket, where the thread that makes its connections answers. A node whose handlers are stuck answers
+//! too, and a process that is stopped takes no longer than [`PATIENCE`].
 
 use clap::Args;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
 
 /// The longest wait for the answers of 64 nodes.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What the list cannot have.
+/// Note on the nodes that the list cannot contain.
 const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
 
 /// List the running nodes of this user and network namespace: address, process, pollers, and the path and the message

@@ -27,7 +27,7 @@ impl ThreadStat {
     }
 }
 
-/// What a thread is doing, and the CPU time that it has used.
+/// State of a thread, and the CPU time that it has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ThreadTime {
     /// True if it waits in a system call, false if it is runnable or stopped.

@@ -15,9 +15,9 @@ use std::time::Duration;
 use trunkline_transport::{LogLimit, Watch};
 use trunkline_verbs::Time;
 
-/// How long code may keep a poller, if the program does not choose.
+/// Default limit on the time for which code may keep a poller.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
-/// How often it looks within the limit while pollers run, and most and least time between two looks.
+/// Looks within the limit while pollers run, and most and least time between two looks.
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ struct Seen {
     /// Time of the latest look, and what the poller's thread did then, if that was asked.
     looked: Time,
     thread: Option<ThreadTime>,
-    /// How long the turn has held the poller.
+    /// Time for which the turn has held the poller.
     held: Duration,
     is_reported: bool,
 }
@@ -39,7 +39,7 @@ impl Seen {
         Self { turn, looked, thread: None, held: Duration::ZERO, is_reported: false }
     }
 
-    /// Adds the time since the latest look to that of the same turn.
+    /// Adds the time since the latest look to the time for which this turn has held the poller.
     fn goes_on(&mut self, now: Time, thread: Option<ThreadTime>) {
         let passed = now.saturating_duration_since(self.looked);
         self.held += thread.map_or(passed, |thread| thread.held_of(passed, self.thread));

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// What changed beyond noise between the JSON files of two runs of one subcommand.
+/// Changes beyond noise between the JSON files of two runs of one subcommand.
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
 /// floor in the same repetition, because a machine that is slower today has slower floors too; p99 is divided by the

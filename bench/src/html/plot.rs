@@ -12,7 +12,7 @@ const WIDTH: u32 = 1240;
 const HEIGHT: u32 = 740;
 /// Left end of the legend.
 const LEGEND: u32 = 875;
-/// What the legend has below the title.
+/// Height available to the legend below the title.
 const LEGEND_HEIGHT: usize = 660;
 const TEXT: i32 = 30;
 /// Smallest text of a legend.
@@ -213,7 +213,7 @@ fn text(size: i32, colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&colour)
 }
 
-/// Lines of at most so many units in a font of this size, as far as words allow.
+/// Wraps a name into lines of at most `width` units in a font of this size. A longer word is not split.
 fn wrapped(name: &str, width: f64, size: i32) -> Vec<String> {
     let fits = |line: &str| super::axis::as_f64(line.chars().count()) * CHARACTER * f64::from(size) <= width;
     let mut lines = vec![String::new()];

@@ -49,7 +49,7 @@ impl Calls {
     }
 }
 
-/// Starts so many tasks on the node's pollers, in turn. Each makes one call after another, without end.
+/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, without end.
 pub(crate) fn call_on((node, pollers): (&Node, u16), server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for (_, poller) in (0..tasks).zip((0..pollers).cycle()) {
         let calls = Arc::clone(calls);
@@ -79,7 +79,7 @@ impl Wake for Woken {
 }
 
 impl Outside {
-    /// So many callers of one channel. Each makes one call after another, without end.
+    /// Creates callers of one channel. Each makes one call after another, without end.
     pub(crate) fn new(node: &Node, server: SocketAddr, callers: u32, calls: &Arc<Calls>) -> Self {
         let client = EchoClient::new(node.channel(server));
         let caller = || {
@@ -92,7 +92,7 @@ impl Outside {
         Self((0..callers).map(|_| caller()).collect())
     }
 
-    /// Whether one is woken.
+    /// Returns true if a caller is woken.
     pub(crate) fn is_woken(&self) -> bool {
         self.0.iter().any(|(_, woken, _)| woken.0.load(Ordering::Relaxed))
     }

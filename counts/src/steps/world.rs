@@ -97,7 +97,7 @@ impl Place {
         order.clone().find(|at| self.pollers[*at].is_next()).or_else(|| order.next())
     }
 
-    /// What its node is started with.
+    /// Returns the options of its node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -251,7 +251,7 @@ impl World {
         Ok(self.calls.done() - began)
     }
 
-    /// Whether a side's pollers have something to do.
+    /// Returns true if a side's pollers or callers have something to do.
     fn is_ready(&self, side: Side) -> bool {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
         let has_arrived = match own.linked {
@@ -323,7 +323,7 @@ impl World {
 }
 
 impl Task {
-    /// Whether it has something to do, except for what may have arrived for it.
+    /// Returns true if it has something to do, apart from arrivals.
     fn is_next(&self) -> bool {
         self.machine.is_due() || (self.asleep.is_some() && self.machine.is_woken())
     }

@@ -1,7 +1,7 @@
 //! serde's derive makes two halves of a type that may differ: attributes can leave out a field or a variant in one of
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
-//! So the first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
+//! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
 //! all values are compared, and the names of what comes of them. Later it costs one look-up in a table. Of a codec with
 //! names, only structs and variants with unnamed fields are compared.
 
@@ -49,8 +49,8 @@ fn set_checked(hash: u64) {
 /// Makes the hash of a shape that the type's own code has refused once.
 const REFUSED: u64 = 0x5555_5555_5555_5554;
 
-/// How a value without parts is encoded, or the first bytes of one with parts. Structs and tuples have no bytes of
-/// their own.
+/// Encoding of a value without parts, or of the first bytes of a value with parts. Structs and tuples add no bytes to
+/// those of their parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -123,8 +123,8 @@ impl Shape {
     }
 }
 
-/// A part of a value: its type, and its field where it has one. A field's own `serialize_with` has the same type name
-/// as that of another field.
+/// A part of a value: its type, and its field where it has one. The type name alone does not tell apart two fields that
+/// have a `serialize_with`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part(u64);
 

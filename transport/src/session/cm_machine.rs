@@ -38,7 +38,7 @@ const REPORTS_TAKE: Duration = Duration::from_millis(50);
 /// Peers that a node describes at most: more have no room in its answer.
 const MAX_PEERS: usize = 2048;
 
-/// What the next turn does.
+/// Action of the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Takes events and commands.
@@ -73,7 +73,7 @@ pub(crate) struct CmMachine {
     numbers: Numbers,
     /// Watch of the node, and its next time.
     watch: Option<(Arc<dyn Watch>, Time)>,
-    /// Where the node describes itself; `None` on hardware, in process and in a simulation.
+    /// Socket where the node describes itself. `None` on hardware, in process, in a simulation, and if it cannot be made.
     socket: Option<NodeSocket>,
     /// All sessions were closed.
     pub(super) closed: bool,

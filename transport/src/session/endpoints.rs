@@ -45,7 +45,7 @@ struct End {
     id: Arc<dyn CmId>,
     /// Gone from here once a poller has it.
     qp: Option<Arc<dyn QueuePair>>,
-    /// The same, whoever has it, for reports.
+    /// The same QP, for reports; it stays here when a poller takes the QP.
     reported: Weak<dyn QueuePair>,
 }
 

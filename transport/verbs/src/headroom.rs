@@ -150,8 +150,8 @@ pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// What to do about an error of the system that means that a limit is reached, for the end of the error's text: the limit,
-/// its value and how to raise it. Empty for other errors.
+/// Returns the end of the text of an error that means that a limit is reached: the limit, its value where the process can
+/// read it, and how to raise it. Empty for other errors.
 #[must_use]
 pub const fn remedy(errno: Option<i32>) -> Remedy {
     Remedy(errno)
@@ -191,7 +191,7 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// Whether the process has such a limit.
+/// Returns true if the process's address space or private memory is limited.
 #[must_use]
 pub fn is_limited() -> bool {
     Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()

@@ -57,7 +57,7 @@ pub(super) struct Facts {
     pub(super) ece: (u32, u32),
     /// The type of service: the program's, or for a request its peer's.
     pub(super) traffic_class: u8,
-    /// What `route.path_rec` points to.
+    /// Target of `route.path_rec`.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 

@@ -88,7 +88,7 @@ impl GidTable {
         of_host < MAX_OF_HOST && self.addresses.len() < MAX_ENTRIES
     }
 
-    /// How often the table had no room for an address of the host.
+    /// Returns how often the table had no room for an address of the host.
     pub(super) fn left_out_count(&self) -> u64 {
         self.left_out_count
     }

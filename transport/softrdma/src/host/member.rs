@@ -309,8 +309,8 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Whether the lock of a slot is held; where its file is gone or not to be opened, whether its mark is. When that cannot
-/// be found out either, no member is declared dead. Packets lead here, so it allocates nothing.
+/// Returns true if the lock of a slot is held. If its file is gone or cannot be opened, the slot's mark decides. If the
+/// mark cannot be read either, no member is declared dead. Packets lead here, so it allocates nothing.
 fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
     let mut name = [0; 16];
     let mut rest = &mut name[..];
@@ -348,7 +348,7 @@ impl Marks {
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 
-    /// Whether another member has set it. True if that cannot be found out.
+    /// Returns true if another member has set it, or if that cannot be found out.
     fn is_set(&self, slot: u16) -> bool {
         let mut found = byte(slot, libc::F_WRLCK);
         let asked = fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found));

@@ -23,7 +23,7 @@ use trunkline_verbs::fork::Process;
 
 /// The folder of the sockets.
 const FOLDER: &str = "nodes";
-/// How the names of listening sockets end, and those of sockets that do not listen yet.
+/// Suffixes of the names of listening sockets, and of sockets that do not listen yet.
 const LISTENING: &str = ".sock";
 const UNFINISHED: &str = ".new";
 /// Age at which an unfinished socket is left of a node that died.

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
     }
 
-    /// What another process that starts at the same moment finds.
+    /// Another process that starts at the same moment finds such a directory.
     #[test]
     fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
         let folder = Folder::new("umask");

@@ -303,8 +303,9 @@ impl Connections {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Checks that an endpoint can be bound; `shares` is whether its address may be that of others that share it, too. As
-    /// `cma_check_port` of Linux, except that a single IPv6 address may have the port of `0.0.0.0`: no request matches both.
+    /// Checks that an endpoint can be bound. If `shares` is true, its address may be taken by endpoints that share it too
+    /// and do not listen. Follows `cma_check_port` of Linux, except that a single IPv6 address may have the port of
+    /// `0.0.0.0`: no request matches both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,
@@ -329,8 +330,8 @@ impl Connections {
     }
 }
 
-/// Whether a request can match the addresses of both endpoints; `::` is every address unless the flag restricts it to
-/// its family.
+/// Returns true if a request can match the addresses of both endpoints. `::` is every address unless the flag restricts
+/// it to its family.
 fn meets(one: (IpAddr, bool), other: (IpAddr, bool)) -> bool {
     let covers = |(wide, is_family_only): (IpAddr, bool), address: IpAddr| {
         let has_family = wide.is_ipv4() == address.is_ipv4() || wide.is_ipv6() && !is_family_only;

@@ -91,7 +91,7 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Connects to the socket of a name, whoever listens there.
+    /// Connects to the socket of this name. Does not check who listens there.
     pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
         let socket = new_socket()?;
         socket.connect(&self.address(name)?)?;
@@ -139,7 +139,7 @@ fn new_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether a process of our user is at the other end.
+/// Returns true if a process of our user is at the other end.
 pub(in crate::host) fn is_ours(socket: &Socket) -> bool {
     getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
