@@ -2,6 +2,7 @@
 
 use crate::budgets::DECODED_BYTES;
 use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
+use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
@@ -15,6 +16,8 @@ use trunkline_transport::Message;
 pub struct Response {
     message: Message,
     encoded: Range<usize>,
+    /// Metadata before the encoded part, which has been checked.
+    metadata: MetadataBytes,
     /// Maximum size of the decoded value, in bytes.
     most_decoded: usize,
     /// True if it is an error of the handler.
@@ -24,7 +27,8 @@ pub struct Response {
 impl Response {
     #[inline]
     pub(crate) fn new(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
-        Self { message, encoded, most_decoded, is_error: false }
+        let metadata = MetadataBytes::default();
+        Self { message, encoded, metadata, most_decoded, is_error: false }
     }
 
     /// Creates a response with an error of the method's own type.
@@ -34,7 +38,18 @@ impl Response {
 
     /// Creates the response of a one-way call.
     pub(crate) fn empty() -> Self {
-        Self { message: Bytes::new().into(), encoded: 0..0, most_decoded: 0, is_error: false }
+        Self::new(Bytes::new().into(), 0..0, 0)
+    }
+
+    /// Adds metadata that precedes the encoded part.
+    pub(crate) fn with_metadata(self, metadata: MetadataBytes) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Returns a copy of its metadata.
+    pub(crate) fn metadata(&self) -> ReplyMetadata {
+        let parsed = ReplyMetadata::parse(self.metadata, self.message.as_slice(), self.encoded.start);
+        parsed.unwrap_or_default()
     }
 
     /// Decodes the value.

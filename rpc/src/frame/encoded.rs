@@ -1,4 +1,5 @@
-//! The encoded part of an outgoing frame, with room for the header in front.
+//! The encoded part of an outgoing frame, with room for the header in front. Metadata, if there is any, precedes it in the
+//! same buffer; the header has its size.
 
 use super::header::{Header, LONGEST};
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use bytes::Bytes;
 pub(crate) struct Encoded(Vec<u8>);
 
 impl Encoded {
-    /// Bytes of the part.
+    /// Bytes of the part, and of the metadata before it.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len().saturating_sub(LONGEST)
@@ -26,6 +27,11 @@ impl Encoded {
             self.0.resize(LONGEST, 0);
         }
         &mut self.0
+    }
+
+    /// Inserts bytes before the part.
+    pub(crate) fn prepend(&mut self, bytes: &[u8]) {
+        self.buffer().splice(LONGEST..LONGEST, bytes.iter().copied());
     }
 
     /// Bytes that the buffer has room for.

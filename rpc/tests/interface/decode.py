@@ -16,6 +16,7 @@ KINDS = {
     0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way",
 }
+METADATA, KEY_BYTES = 3, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED = 1, 2, 4, 8
 # RoCEv2: the services and operations of a packet that carry messages.
 RC, XRC = 0, 5
@@ -68,15 +69,39 @@ def messages(data):
 
 
 def extensions(frame, at, length):
-    """The types of the extensions; they fill their part of the frame exactly."""
-    types, end = [], at + length
+    """The types of the extensions, which fill their part of the frame exactly, and the size of the metadata."""
+    types, end, metadata = [], at + length, (0, 0)
     while at < end:
         kind, _flags, size = struct.unpack_from("<BBH", frame, at)
         types.append(kind)
+        if kind == METADATA:
+            metadata = struct.unpack("<II", frame[at + 4:at + 4 + size])
+            if not any(metadata):
+                raise ValueError("a METADATA of nothing")
         at += 4 + size
     if at != end or len(types) != len(set(types)):
         raise ValueError("extensions that do not fit")
-    return types
+    for size in metadata:
+        # Of an announced message some of it may not be in the frame.
+        if end + size <= len(frame):
+            entries(frame[end:end + size])
+        end += size
+    return types, metadata
+
+
+def entries(part):
+    """The entries of metadata, which fill their part exactly."""
+    found, at = [], 0
+    while at < len(part):
+        key_size, size = struct.unpack_from("<BH", part, at)
+        key, value = part[at + 3:at + 3 + key_size], part[at + 3 + key_size:at + 3 + key_size + size]
+        at += 3 + key_size + size
+        if not key or not set(key) <= KEY_BYTES or at > len(part):
+            raise ValueError("a key of metadata that is none")
+        if not key.endswith(b"-bin") and not all(0x20 <= byte <= 0x7e for byte in value):
+            raise ValueError("a value of metadata that is not text")
+        found.append((key, value))
+    return found
 
 
 def settings(frame):
@@ -126,15 +151,18 @@ def decode(frame):
         settings(frame)
     if name in ("request", "one-way"):
         _call, _time_left, encoded, extended = struct.unpack_from("<QIIH", frame, 8)
-        types = extensions(frame, header, extended)
+        types, metadata = extensions(frame, header, extended)
+        if metadata[1]:
+            raise ValueError("a request with metadata for the end")
+        extended += sum(metadata)
         if (word == 0xffff) != (1 in types):
             raise ValueError("a request without a method, or with two")
     elif name == "reply":
         _call, encoded, extended = struct.unpack_from("<QIH", frame, 8)
-        extensions(frame, header, extended)
+        extended += sum(extensions(frame, header, extended)[1])
     elif name == "number":
         encoded, extended = 0, word
-        if extensions(frame, header, extended) != [2] or rest != extended:
+        if extensions(frame, header, extended)[0] != [2] or rest != extended:
             raise ValueError("a number without a number")
     else:
         encoded, extended = 0, 0
