@@ -2,7 +2,7 @@
 
 use super::answer::Outcome;
 use super::response::Response;
-use crate::metadata::ResponseMetadata;
+use crate::metadata::{ReplyMetadata, ResponseMetadata};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::reason::Reason;
@@ -36,7 +36,9 @@ impl<W> Call<W> {
         metadata: Option<&ResponseMetadata>,
     ) -> Self {
         let made = made.map_err(|status| status.of_call(format_args!("{method} at {server}")));
-        Self { made: Some(made), metadata: metadata.cloned() }
+        // What an earlier call has left there must not pass for this one's.
+        let metadata = metadata.cloned().inspect(|place| place.store(ReplyMetadata::default()));
+        Self { made: Some(made), metadata }
     }
 
     /// Returns a future that resolves to the value that `decode` makes of the response.

@@ -78,8 +78,8 @@ impl ReplyMetadata {
 /// A place for the metadata of a call's response. Pass it to
 /// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
 ///
-/// It holds the metadata of the last call that ended with these options, whether that succeeded or failed. Clones
-/// share the place. Use one for each of several concurrent calls.
+/// It is emptied when a call is made with these options, and filled when that has ended, whether it succeeded or failed.
+/// Clones share the place. Use one for each of several concurrent calls.
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, ResponseMetadata, Status};

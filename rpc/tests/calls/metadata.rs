@@ -227,6 +227,15 @@ fn refused_calls_leave_no_metadata() {
     let options = CallOptions::new().metadata(one("token", "t")).response_metadata(&received);
     block_on(client.with(&options).echo("first".into())).unwrap();
     assert!(!received.initial().is_empty());
+    let status =
+        block_on(client.with(&options.clone().metadata(sized(9000))).echo("large".into())).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::ResourceExhausted, false));
+    assert!(received.initial().is_empty(), "it was never sent");
+    block_on(client.with(&options).echo("again".into())).unwrap();
+    assert!(!received.initial().is_empty());
+    drop(client.with(&options).echo("dropped".into()));
+    assert!(received.initial().is_empty(), "its outcome is lost");
+    block_on(client.with(&options).echo("again".into())).unwrap();
     drop(server);
     let status = block_on(client.with(&options).echo("second".into())).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
