@@ -12,7 +12,6 @@ use std::ops::Range;
 use trunkline_transport::Message;
 
 /// The message of a handler's reply. Stubs decode the value or the error from it.
-#[derive(Debug)]
 pub struct Response {
     message: Message,
     encoded: Range<usize>,
@@ -115,6 +114,17 @@ impl Response {
                 Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge)
             }
         })
+    }
+}
+
+/// Writes no bytes of the message: metadata may be secret.
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("encoded", &self.encoded)
+            .field("metadata", &self.metadata)
+            .field("is_error", &self.is_error)
+            .finish_non_exhaustive()
     }
 }
 

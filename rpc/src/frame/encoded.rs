@@ -3,10 +3,18 @@
 
 use super::header::{Header, LONGEST};
 use bytes::Bytes;
+use std::fmt;
 
 /// An encoded part, in a buffer that begins with room for the header: so they leave as one piece.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Encoded(Vec<u8>);
+
+/// Writes the length only: metadata may be secret.
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Encoded({} bytes)", self.len())
+    }
+}
 
 impl Encoded {
     /// Bytes of the part, and of the metadata before it.

@@ -89,6 +89,7 @@ fn metadata_of_a_reply_is_bounded_and_checked() {
                 (None, 0) => {
                     let response = getter.try_take().expect("an outcome").unwrap().unwrap();
                     assert_eq!(response.metadata().trailing.size(), block.len());
+                    assert!(!format!("{response:?}").contains("vvv"), "a value in the Debug output");
                 }
                 (None, _) => assert_eq!(status(&mut getter).metadata().size(), block.len()),
                 (Some((code, reason)), _) => {
