@@ -2,7 +2,9 @@
 //!
 //! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
 
+use crate::reason::Reason;
 use crate::start_error::StartError;
+use crate::status::{Code, Status};
 use std::sync::Arc;
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
@@ -11,6 +13,10 @@ use trunkline_transport::{BudgetReport, Limit, PollerIndex};
 
 /// The setting of the limit of decoded values, by which refusals name it.
 pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
+/// The setting of the limit of metadata, by which refusals name it.
+const METADATA_BYTES: &str = "metadata_bytes";
+/// Most that metadata may take.
+const MOST_METADATA: usize = 1 << 20;
 /// The name of the budget of decoded arguments.
 pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
 /// Least that decoded values may take.
@@ -27,6 +33,8 @@ pub(crate) struct Limits {
     pub(crate) decoded: Limit,
     /// Bytes: as many as may be queued.
     pub(crate) waiting_replies: Limit,
+    /// Bytes of one call's metadata, in each direction.
+    pub(crate) metadata: usize,
 }
 
 impl Default for Limits {
@@ -36,6 +44,7 @@ impl Default for Limits {
             calls: Limit { per_peer: 65_536, in_all: 262_144 },
             decoded: Limit { per_peer: 256 << 20, in_all: 1 << 30 },
             waiting_replies: Limit { per_peer: 128 << 20, in_all: 512 << 20 },
+            metadata: 8 << 10,
         }
     }
 }
@@ -54,6 +63,9 @@ impl Limits {
         ] {
             limit.check(option, range, remedy).map_err(StartError::from_transport)?;
         }
+        if self.metadata > MOST_METADATA {
+            return Err(StartError::bad_option(METADATA_BYTES, self.metadata, "choose 0 to 1 MiB"));
+        }
         Ok(())
     }
 
@@ -68,6 +80,15 @@ impl Limits {
     }
 }
 
+/// Refuses metadata of a call that is larger than its limit.
+pub(crate) fn check_metadata(bytes: usize, most: usize) -> Result<(), Status> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let text = format!("metadata of {bytes} bytes exceeds the limit of {most} (setting {METADATA_BYTES})");
+    Err(Status::not_run(Code::ResourceExhausted, text).because(Reason::TooLarge))
+}
+
 /// The budgets of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Budgets {
@@ -77,6 +98,8 @@ pub(crate) struct Budgets {
     waiting_replies: Arc<Budget>,
     /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
+    /// Maximum size of one call's metadata in each direction, in bytes.
+    pub(crate) most_metadata: usize,
 }
 
 impl Budgets {
@@ -88,6 +111,7 @@ impl Budgets {
             decoded: Budget::new(ARGUMENTS, limits.decoded, pollers),
             waiting_replies: Budget::new("bytes of replies that wait", limits.waiting_replies, pollers),
             most_decoded: limits.decoded.per_peer,
+            most_metadata: limits.metadata,
         }
     }
 
@@ -129,6 +153,10 @@ mod tests {
             limits.check()
         };
         assert!(Limits::default().check().is_ok());
+        let metadata = |metadata| Limits { metadata, ..Limits::default() }.check();
+        assert!(metadata(0).is_ok() && metadata(MOST_METADATA).is_ok());
+        let text = metadata(MOST_METADATA + 1).expect_err("it is too large").to_string();
+        assert!(text.starts_with("metadata_bytes = 1048577 is out of range: "), "{text}");
         let settings: [(Set, &str, usize); 4] = [
             (|limits, limit| limits.handlers = limit, "handler_limit", 1),
             (|limits, limit| limits.calls = limit, "call_limit", 1),

@@ -1,7 +1,7 @@
 //! A handler should be able to use `?` on common errors, which need a conversion to [`Status`]. Errors of the
 //! standard library and of nested calls convert, and with the features of these names those of `anyhow` and `eyre`.
 //! The error's text becomes the message, and its sources the causes. A `Status` inside a type-erased error keeps
-//! its code and its details.
+//! its code, its details and its metadata.
 
 use crate::call_error::CallError;
 use crate::status::{Code, Status};
@@ -26,7 +26,9 @@ fn error_status(error: &(dyn Error + 'static)) -> Status {
     if error.is::<Status>() {
         return found.clone();
     }
-    of_error(found.code(), error).with_details(found.details().clone())
+    of_error(found.code(), error)
+        .with_details(found.details().clone())
+        .with_metadata(found.metadata().clone())
 }
 
 /// Maps `NotFound`, `PermissionDenied`, `AlreadyExists` and similar kinds to the codes of these names. A failed
@@ -80,7 +82,7 @@ macro_rules! conversions {
 conversions! {
     InvalidArgument: std::str::Utf8Error, std::string::FromUtf8Error, std::string::FromUtf16Error, std::num::ParseIntError,
         std::num::ParseFloatError, std::num::TryFromIntError, std::str::ParseBoolError, std::char::ParseCharError,
-        std::char::CharTryFromError, std::net::AddrParseError, std::array::TryFromSliceError;
+        std::char::CharTryFromError, std::net::AddrParseError, std::array::TryFromSliceError, crate::metadata::MetadataError;
     Internal: std::fmt::Error, std::time::SystemTimeError, std::sync::mpsc::RecvError, std::cell::BorrowError,
         std::cell::BorrowMutError, std::thread::AccessError;
     ResourceExhausted: std::collections::TryReserveError;

@@ -286,7 +286,7 @@ impl Rig {
         let numbers = MethodNumbers::default();
         let inbox = Arc::new(Inbox::new(Lifecycle::new(1)));
         let inboxes = Inboxes::new([Arc::clone(&inbox)].into_iter());
-        let routes = Routes::new(inboxes, Clock::monotonic());
+        let routes = Routes::new(inboxes, Clock::monotonic(), limits.metadata);
         let poller = RpcPoller::new(
             PollerIndex(0),
             Arc::clone(&inbox),
@@ -379,6 +379,7 @@ impl Rig {
             method,
             one_way: false,
             encoded,
+            metadata: 0,
             body: self.body.clone().into(),
             deadline: self.carrier.now + limit,
             nested: entry == Entry::Reserved,

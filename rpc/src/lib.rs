@@ -62,6 +62,7 @@ pub mod fuzz;
 mod inbox;
 mod inboxes;
 mod lifecycle;
+mod metadata;
 mod name;
 mod named;
 pub mod nested_status;
@@ -97,6 +98,7 @@ pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yiel
 #[cfg(feature = "clap")]
 #[doc(hidden)]
 pub use flags::DeviceFlags;
+pub use metadata::{Metadata, MetadataError, ResponseMetadata};
 pub use node::{Node, NodeBuilder, RunOn};
 pub use reason::{Origin, Reason};
 pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};

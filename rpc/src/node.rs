@@ -308,6 +308,16 @@ impl NodeBuilder {
         self
     }
 
+    /// Limits the metadata of one call, in bytes, in each direction: what this node's calls and replies may have, and
+    /// what it accepts. The default is 8 KiB, the range 0 to 1 MiB. [`Metadata::size`](crate::Metadata::size) counts.
+    ///
+    /// A call beyond the limit fails with `ResourceExhausted` and has not run; with a reply beyond it the call may have
+    /// run. The metadata of running handlers counts towards [`NodeBuilder::decoded_bytes`].
+    pub fn metadata_bytes(mut self, bytes: usize) -> Self {
+        self.limits.metadata = bytes;
+        self
+    }
+
     /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides
     /// `TRUNKLINE_FAULTS`, which has the same format.
     ///
@@ -411,7 +421,7 @@ impl NodeBuilder {
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
         let inboxes = Inboxes::new((0..self.pollers).map(inbox));
-        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes), clock.clone());
+        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes), clock.clone(), self.limits.metadata);
         let (numbers, foreign) = (MethodNumbers::default(), self.foreign);
         let runtime = options.machines().clone();
         let pool = services

@@ -1,7 +1,8 @@
 //! A caller must learn what failed, who ended the call, and whether it is safe to repeat it. A [`Status`] has a
 //! code, a message, an origin, a reason and [`Status::may_have_run`]. Every other module uses it; it depends only
-//! on the transport's reasons for a lost peer.
+//! on metadata and on the transport's reasons for a lost peer.
 
+use crate::metadata::{Metadata, ReplyMetadata};
 use crate::reason::{Origin, Reason};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -110,7 +111,12 @@ pub struct Status {
     origin: Origin,
     reason: Option<Reason>,
     may_have_run: bool,
+    /// Metadata of the response; `None` if it has none.
+    metadata: Option<Box<ReplyMetadata>>,
 }
+
+/// The metadata of a status that has none.
+static NO_METADATA: Metadata = Metadata::new();
 
 impl Status {
     /// Creates a status for a handler to return. [`Status::may_have_run`] is `true`.
@@ -125,6 +131,7 @@ impl Status {
             reason: None,
             // A handler that returns a status has run.
             may_have_run: true,
+            metadata: None,
         }
     }
 
@@ -220,6 +227,37 @@ impl Status {
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = Body::from(details.into());
         self
+    }
+
+    /// Returns the metadata that travels with the status, at the end of the response. Empty by default.
+    ///
+    /// A caller gets what the handler has set by
+    /// [`Context::set_trailing_metadata`](crate::Context::set_trailing_metadata), followed by [`Status::with_metadata`].
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        self.metadata.as_ref().map_or(&NO_METADATA, |metadata| &metadata.trailing)
+    }
+
+    /// Sets the metadata that travels with the status. A status inside an error that is sent
+    /// ([`nested_status`](crate::nested_status)) has none.
+    #[must_use]
+    pub fn with_metadata(self, trailing: Metadata) -> Self {
+        self.with_reply_metadata(ReplyMetadata { trailing, ..ReplyMetadata::default() })
+    }
+
+    /// Sets the metadata of the response that the status came with.
+    pub(crate) fn with_reply_metadata(self, metadata: ReplyMetadata) -> Self {
+        Self { metadata: (!metadata.is_empty()).then(|| Box::new(metadata)), ..self }
+    }
+
+    /// Returns the metadata of the response that the status came with.
+    pub(crate) fn reply_metadata(&self) -> Option<&ReplyMetadata> {
+        self.metadata.as_deref()
+    }
+
+    /// Marks the call as one that may have run.
+    pub(crate) fn after_run(self) -> Self {
+        Self { may_have_run: true, ..self }
     }
 
     /// Removes details that are too large to be sent.

@@ -1,5 +1,7 @@
 //! The API that generated code uses. Programs need it only for stubs written by hand.
 
+use crate::client::CallOptions;
+
 pub use crate::call::{Call, Decoded, Response, Wait};
 pub use crate::call_error::{Failing, Fallible, HandlerError, MethodError, NotFailing};
 pub use crate::client::{LocalWait, SharedWait};
@@ -12,3 +14,6 @@ pub use crate::named::{Named, NotNamed, require};
 pub use crate::not_made::Cause;
 pub use crate::pool::{Pool, Ticket};
 pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service};
+
+/// The options of a call whose client has set none.
+pub static DEFAULT_OPTIONS: CallOptions = CallOptions::new();

@@ -67,9 +67,10 @@ impl RpcPoller {
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
         let shares = (handlers, arguments, budgets.waiting_replies(index));
+        let most = budgets.most_metadata;
         let entered = Entered::enter(context.clone());
         let dispatch =
-            Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, &inbox)?;
+            Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
         drop(entered);
         Ok(Self {
             inbox,
@@ -79,7 +80,7 @@ impl RpcPoller {
             lookups,
             ready,
             woken: Vec::new(),
-            table: Table::new(budgets.calls(index), budgets.most_decoded),
+            table: Table::new(budgets.calls(index), budgets.most_decoded, budgets.most_metadata),
             dispatch,
             tasks: Tasks::default(),
             pool,
@@ -304,9 +305,9 @@ impl Upper for RpcPoller {
                     self.table.forget_numbers(from.peer);
                 }
             }
-            Header::Reply { call, code, by, number } => {
+            Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.table.learn(from, number));
-                self.table.reply(from.peer, (call, code, by), message, encoded);
+                self.table.reply(from.peer, (call, code, by, metadata), message, encoded);
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(from, call),

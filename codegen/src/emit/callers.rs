@@ -15,11 +15,12 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let (shared, local) = (format_ident!("{ident}Calls"), format_ident!("Local{}Calls", ident.unraw()));
     let (client, on_poller) = (format_ident!("{ident}Client"), format_ident!("{ident}Local"));
+    let (client_with, local_with) = (format_ident!("{client}With"), format_ident!("{on_poller}With"));
     let quiet = quiet();
     let quiet = quote!(#quiet #[allow(trivial_bounds)]);
     let about_shared = format!(
-        " Calls of [`{ident}`] from any thread, implemented by [`{client}`]. Code that takes an `impl {shared}` \
-         also accepts a mock."
+        " Calls of [`{ident}`] from any thread, implemented by [`{client}`], and by what its `with` returns. Code that \
+         takes an `impl {shared}` also accepts a mock."
     );
     let about_local = format!(
         " Calls of [`{ident}`] from one thread, whose futures need not be `Send`. Implemented by [`{on_poller}`] and by \
@@ -28,12 +29,14 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let declared =
         |kind| methods.iter().map(move |method| declaration(service, method, kind)).collect::<TokenStream>();
     let (of_shared, of_local) = (declared(Kind::Shared), declared(Kind::Local));
-    let forwarded = |kind, to: TokenStream| {
-        methods.iter().map(|method| forward(service, method, kind, &to)).collect::<TokenStream>()
+    let forwarded = |kind, to: TokenStream, receiver: TokenStream| {
+        methods.iter().map(|method| forward(service, method, kind, (&to, &receiver))).collect::<TokenStream>()
     };
-    let by_client = forwarded(Kind::Shared, quote!(Self));
-    let by_local = forwarded(Kind::Local, quote!(Self));
-    let by_shared = forwarded(Kind::Local, quote!(<__Caller as #shared>));
+    let by_client = forwarded(Kind::Shared, quote!(Self), quote!(self));
+    let by_client_with = forwarded(Kind::Shared, quote!(Self), quote!(*self));
+    let by_local = forwarded(Kind::Local, quote!(Self), quote!(self));
+    let by_local_with = forwarded(Kind::Local, quote!(Self), quote!(*self));
+    let by_shared = forwarded(Kind::Local, quote!(<__Caller as #shared>), quote!(self));
     quote! {
         #[doc = #about_shared]
         #quiet
@@ -53,8 +56,18 @@ pub(super) fn emit(service: &Service) -> TokenStream {
         }
 
         #quiet
+        impl #shared for #client_with<'_, '_> {
+            #by_client_with
+        }
+
+        #quiet
         impl #local for #on_poller {
             #by_local
+        }
+
+        #quiet
+        impl #local for #local_with<'_, '_> {
+            #by_local_with
         }
 
         #quiet
@@ -84,13 +97,18 @@ fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     }
 }
 
-/// Emits a trait function that forwards to the function of the same name of `to`.
-fn forward(service: &Service, method: &Method, kind: Kind, to: &TokenStream) -> TokenStream {
+/// Emits a trait function that forwards to the function of the same name of `to`, with `receiver` for its `self`.
+fn forward(
+    service: &Service,
+    method: &Method,
+    kind: Kind,
+    (to, receiver): (&TokenStream, &TokenStream),
+) -> TokenStream {
     let (ident, signature) = (&method.ident, signature(service, method, kind));
     let names = method.arguments.iter().map(|argument| &argument.ident);
     quote! {
         #signature {
-            #to::#ident(self, #(#names),*)
+            #to::#ident(#receiver, #(#names),*)
         }
     }
 }

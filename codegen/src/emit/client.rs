@@ -108,7 +108,8 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
                 self
             }
 
-            /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+            /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+            /// futures borrow only the client.
             #[must_use]
             #visibility fn with<'c, 'o>(&'c self, options: &'o #krate::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
@@ -232,7 +233,7 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
         }
     };
     let (receiver, lifetime, options) = match through {
-        Through::Client => (quote!(&self), quote!('_), quote!(&#krate::CallOptions::new())),
+        Through::Client => (quote!(&self), quote!('_), quote!(&#krate::stub::DEFAULT_OPTIONS)),
         Through::With => (quote!(self), quote!('c), quote!(self.options)),
     };
     // The span makes the compiler report errors about the future at the type that the author wrote.

@@ -312,7 +312,8 @@ impl KvClient {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -347,7 +348,7 @@ impl KvClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
                 &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::Bytes::new(),
@@ -369,7 +370,7 @@ impl KvClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
                 &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::stub::Named::<Bytes>::body(value),
@@ -387,7 +388,7 @@ impl KvClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_count,
                 &(),
                 ::trunkline::Bytes::new(),
@@ -407,7 +408,7 @@ impl KvClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .send(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
                     ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
@@ -546,7 +547,8 @@ impl KvLocal {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -581,7 +583,7 @@ impl KvLocal {
     > + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
                 &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::Bytes::new(),
@@ -603,7 +605,7 @@ impl KvLocal {
     > + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
                 &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
                 ::trunkline::stub::Named::<Bytes>::body(value),
@@ -621,7 +623,7 @@ impl KvLocal {
     > + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_count,
                 &(),
                 ::trunkline::Bytes::new(),
@@ -641,7 +643,7 @@ impl KvLocal {
     > + use<'_> {
         self.channel
             .send(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
                     ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
@@ -744,7 +746,7 @@ impl<'c> KvLocalWith<'c, '_> {
             .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
-/// Calls of [`Kv`] from any thread, implemented by [`KvClient`]. Code that takes an `impl KvCalls` also accepts a mock.
+/// Calls of [`Kv`] from any thread, implemented by [`KvClient`], and by what its `with` returns. Code that takes an `impl KvCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait KvCalls {
@@ -851,6 +853,43 @@ impl KvCalls for KvClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
+impl KvCalls for KvClientWith<'_, '_> {
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::get(*self, key)
+    }
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::put(*self, key, value)
+    }
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::count(*self)
+    }
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::forget(*self, r#type, key)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
 impl LocalKvCalls for KvLocal {
     fn get(
         &self,
@@ -884,6 +923,43 @@ impl LocalKvCalls for KvLocal {
         Output = ::core::result::Result<(), ::trunkline::Status>,
     > {
         Self::forget(self, r#type, key)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl LocalKvCalls for KvLocalWith<'_, '_> {
+    fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > {
+        Self::get(*self, key)
+    }
+    fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        Self::put(*self, key, value)
+    }
+    fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        Self::count(*self)
+    }
+    fn forget(
+        &self,
+        r#type: u8,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > {
+        Self::forget(*self, r#type, key)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]

@@ -280,7 +280,8 @@ impl ImagesClient {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -315,7 +316,7 @@ impl ImagesClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_thumbnail,
                 &(),
                 ::trunkline::stub::Named::<Bytes>::body(image),
@@ -335,7 +336,7 @@ impl ImagesClient {
     > + ::core::marker::Send + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_store,
                 &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
                 ::trunkline::stub::Named::<Bytes>::body(image),
@@ -439,7 +440,8 @@ impl ImagesLocal {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -474,7 +476,7 @@ impl ImagesLocal {
     > + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_thumbnail,
                 &(),
                 ::trunkline::stub::Named::<Bytes>::body(image),
@@ -494,7 +496,7 @@ impl ImagesLocal {
     > + use<'_> {
         self.channel
             .call(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_store,
                 &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
                 ::trunkline::stub::Named::<Bytes>::body(image),
@@ -562,7 +564,7 @@ impl<'c> ImagesLocalWith<'c, '_> {
             })
     }
 }
-/// Calls of [`Images`] from any thread, implemented by [`ImagesClient`]. Code that takes an `impl ImagesCalls` also accepts a mock.
+/// Calls of [`Images`] from any thread, implemented by [`ImagesClient`], and by what its `with` returns. Code that takes an `impl ImagesCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait ImagesCalls {
@@ -625,6 +627,27 @@ impl ImagesCalls for ImagesClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
+impl ImagesCalls for ImagesClientWith<'_, '_> {
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::thumbnail(*self, image)
+    }
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::store(*self, name, image)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
 impl LocalImagesCalls for ImagesLocal {
     fn thumbnail(
         &self,
@@ -642,6 +665,27 @@ impl LocalImagesCalls for ImagesLocal {
         Output = ::core::result::Result<u64, ::trunkline::Status>,
     > {
         Self::store(self, name, image)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl LocalImagesCalls for ImagesLocalWith<'_, '_> {
+    fn thumbnail(
+        &self,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Bytes, ::trunkline::Status>,
+    > {
+        Self::thumbnail(*self, image)
+    }
+    fn store(
+        &self,
+        name: String,
+        image: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        Self::store(*self, name, image)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]

@@ -2,6 +2,7 @@
 
 use super::answer::Outcome;
 use super::response::Response;
+use crate::metadata::{ReplyMetadata, ResponseMetadata};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::reason::Reason;
@@ -21,12 +22,23 @@ pub trait Wait: Unpin {
 // `Err` holds the status of a call that could not be started; `None` follows the outcome.
 #[derive(Debug)]
 #[must_use = "a call ends when its future is dropped"]
-pub struct Call<W>(Option<Result<W, Status>>);
+pub struct Call<W> {
+    made: Option<Result<W, Status>>,
+    /// Place for the metadata of the response, if the caller wants it.
+    metadata: Option<ResponseMetadata>,
+}
 
 impl<W> Call<W> {
     /// Creates a call of a server's method, or of the status with which it could not be made.
-    pub(crate) fn new(made: Result<W, Status>, (method, server): (&MethodName, &impl fmt::Display)) -> Self {
-        Self(Some(made.map_err(|status| status.of_call(format_args!("{method} at {server}")))))
+    pub(crate) fn new(
+        made: Result<W, Status>,
+        (method, server): (&MethodName, &impl fmt::Display),
+        metadata: Option<&ResponseMetadata>,
+    ) -> Self {
+        let made = made.map_err(|status| status.of_call(format_args!("{method} at {server}")));
+        // What an earlier call has left there must not pass for this one's.
+        let metadata = metadata.cloned().inspect(|place| place.store(ReplyMetadata::default()));
+        Self { made: Some(made), metadata }
     }
 
     /// Returns a future that resolves to the value that `decode` makes of the response.
@@ -44,7 +56,7 @@ impl<W: Wait> Future for Call<W> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        if let Some(Ok(waiting)) = &mut self.0 {
+        if let Some(Ok(waiting)) = &mut self.made {
             let outcome = match waiting.poll(context) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => match on_poller::interruption() {
@@ -52,14 +64,26 @@ impl<W: Wait> Future for Call<W> {
                     None => return Poll::Pending,
                 },
             };
-            self.0 = None;
+            self.made = None;
+            if let Some(place) = self.metadata.take() {
+                store(&place, &outcome);
+            }
             return Poll::Ready(outcome);
         }
-        let status = self.0.take().and_then(Result::err);
+        let status = self.made.take().and_then(Result::err);
         let misuse =
             || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
         Poll::Ready(Err(status.unwrap_or_else(misuse)))
     }
+}
+
+/// Stores the metadata of a response for its caller.
+#[cold]
+fn store(place: &ResponseMetadata, outcome: &Outcome) {
+    place.store(match outcome {
+        Ok(response) => response.metadata(),
+        Err(status) => status.reply_metadata().cloned().unwrap_or_default(),
+    });
 }
 
 /// A future of the value in a call's response, or of its error. Dropping it cancels the call.

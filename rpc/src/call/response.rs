@@ -2,6 +2,7 @@
 
 use crate::budgets::DECODED_BYTES;
 use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
+use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
@@ -11,10 +12,11 @@ use std::ops::Range;
 use trunkline_transport::Message;
 
 /// The message of a handler's reply. Stubs decode the value or the error from it.
-#[derive(Debug)]
 pub struct Response {
     message: Message,
     encoded: Range<usize>,
+    /// Metadata before the encoded part, which has been checked.
+    metadata: MetadataBytes,
     /// Maximum size of the decoded value, in bytes.
     most_decoded: usize,
     /// True if it is an error of the handler.
@@ -24,7 +26,8 @@ pub struct Response {
 impl Response {
     #[inline]
     pub(crate) fn new(message: Message, encoded: Range<usize>, most_decoded: usize) -> Self {
-        Self { message, encoded, most_decoded, is_error: false }
+        let metadata = MetadataBytes::default();
+        Self { message, encoded, metadata, most_decoded, is_error: false }
     }
 
     /// Creates a response with an error of the method's own type.
@@ -34,7 +37,18 @@ impl Response {
 
     /// Creates the response of a one-way call.
     pub(crate) fn empty() -> Self {
-        Self { message: Bytes::new().into(), encoded: 0..0, most_decoded: 0, is_error: false }
+        Self::new(Bytes::new().into(), 0..0, 0)
+    }
+
+    /// Adds metadata that precedes the encoded part.
+    pub(crate) fn with_metadata(self, metadata: MetadataBytes) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Returns a copy of its metadata.
+    pub(crate) fn metadata(&self) -> ReplyMetadata {
+        let parsed = ReplyMetadata::parse(self.metadata, self.message.as_slice(), self.encoded.start);
+        parsed.unwrap_or_default()
     }
 
     /// Decodes the value.
@@ -100,6 +114,17 @@ impl Response {
                 Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge)
             }
         })
+    }
+}
+
+/// Writes no bytes of the message: metadata may be secret.
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("encoded", &self.encoded)
+            .field("metadata", &self.metadata)
+            .field("is_error", &self.is_error)
+            .finish_non_exhaustive()
     }
 }
 

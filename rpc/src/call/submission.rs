@@ -19,8 +19,10 @@ pub(crate) struct Submission<A = Answer> {
     pub(crate) route: Option<RouteId>,
     pub(crate) method: &'static MethodName,
     pub(crate) one_way: bool,
-    /// The arguments that the codec encoded.
+    /// The arguments that the codec encoded, after the metadata.
     pub(crate) encoded: Encoded,
+    /// Size of the metadata, in bytes.
+    pub(crate) metadata: u32,
     /// The raw argument; empty without one.
     pub(crate) body: Body,
     /// Time at which the call fails without an outcome.
@@ -46,6 +48,7 @@ impl<A: Into<Answer>> Submission<A> {
             method: self.method,
             one_way: self.one_way,
             encoded: self.encoded,
+            metadata: self.metadata,
             body: self.body,
             deadline: self.deadline,
             connect: self.connect,

@@ -165,7 +165,7 @@ impl Channel {
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
         let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, &*self.link))
+        Call::new(made, (method, &*self.link), options.response())
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -177,7 +177,7 @@ impl Channel {
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
         let made = self.submit(options, method, (arguments, body), true);
-        Call::new(made, (method, &*self.link))
+        Call::new(made, (method, &*self.link), options.response())
     }
 
     fn submit<A: EncodeArguments>(
@@ -203,6 +203,7 @@ impl Channel {
             return Err(shutting_down());
         }
         let mut encoded = inbox.buffer();
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
         let made = self.clock.now();
@@ -215,6 +216,7 @@ impl Channel {
             method,
             one_way,
             encoded,
+            metadata,
             body: body.into(),
             deadline: options.deadline(self.timeout, made),
             connect: options.connects(),

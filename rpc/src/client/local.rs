@@ -92,7 +92,7 @@ impl LocalChannel {
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
         let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, &*self.link))
+        Call::new(made, (method, &*self.link), options.response())
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -104,7 +104,7 @@ impl LocalChannel {
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
         let made = self.submit(options, method, (arguments, body), true);
-        Call::new(made, (method, &*self.link))
+        Call::new(made, (method, &*self.link), options.response())
     }
 
     fn submit<A: EncodeArguments>(
@@ -123,6 +123,7 @@ impl LocalChannel {
             return Err(super::statuses::expired());
         }
         let mut encoded = self.queue.buffers().take();
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
         self.queue.is_made(made);
@@ -132,6 +133,7 @@ impl LocalChannel {
             method,
             one_way,
             encoded,
+            metadata,
             body: body.into(),
             deadline,
             connect: options.connects(),

@@ -1,7 +1,11 @@
 //! Options of single calls: time limit, connection and admission.
 
 use crate::admission::Admission;
+use crate::budgets::check_metadata;
 use crate::context::ambient_deadline;
+use crate::frame::Encoded;
+use crate::metadata::{Metadata, ResponseMetadata};
+use crate::status::Status;
 use std::time::Duration;
 use trunkline_transport::Connect;
 use trunkline_verbs::Time;
@@ -33,6 +37,8 @@ pub struct CallOptions {
     timeout: Option<Duration>,
     connect: Connect,
     admission: Admission,
+    metadata: Metadata,
+    response: Option<ResponseMetadata>,
 }
 
 impl CallOptions {
@@ -41,8 +47,9 @@ impl CallOptions {
     /// If the client has no time limit, the call has the deadline of the calling handler
     /// ([`Context`](crate::Context)), or 10 s elsewhere.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        let (connect, admission) = (Connect::FailFast, Admission::Wait);
+        Self { timeout: None, connect, admission, metadata: Metadata::new(), response: None }
     }
 
     /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
@@ -94,6 +101,45 @@ impl CallOptions {
     pub fn admission(mut self, admission: Admission) -> Self {
         self.admission = admission;
         self
+    }
+
+    /// Sets the metadata of the request, which the handler reads by
+    /// [`Context::metadata`](crate::Context::metadata).
+    ///
+    /// A call with more metadata than [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) allows fails
+    /// with [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) and has not run.
+    #[must_use]
+    pub fn metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = metadata;
+        self
+    }
+
+    /// Sets the place for the metadata of the response.
+    #[must_use]
+    pub fn response_metadata(mut self, place: &ResponseMetadata) -> Self {
+        self.response = Some(place.clone());
+        self
+    }
+
+    /// Appends the metadata, which precedes the arguments. Returns its size in bytes.
+    #[inline]
+    pub(super) fn put_metadata(&self, into: &mut Encoded, most: usize) -> Result<u32, Status> {
+        if self.metadata.is_empty() { Ok(0) } else { self.put(into, most) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put(&self, into: &mut Encoded, most: usize) -> Result<u32, Status> {
+        let block = self.metadata.block();
+        check_metadata(block.len(), most)?;
+        into.buffer().extend_from_slice(block);
+        Ok(u32::try_from(block.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the place for the metadata of the response.
+    #[inline]
+    pub(super) fn response(&self) -> Option<&ResponseMetadata> {
+        self.response.as_ref()
     }
 
     /// Returns the deadline of a call made at `now` through a client with this time limit. The deadline of the

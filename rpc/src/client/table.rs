@@ -7,10 +7,12 @@ use super::numbers::Numbers;
 use super::peer_queue::Part;
 use super::statuses::{expired, no_memory, not_sent, out_of_order, refused, status_of};
 use super::waiting::Waiting;
+use crate::budgets::check_metadata;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
     Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread, send,
 };
+use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -48,6 +50,8 @@ pub(crate) struct Table {
     budget: Share,
     /// Maximum size of a decoded reply, in bytes.
     most_decoded: usize,
+    /// Maximum size of the metadata of one reply, in bytes.
+    most_metadata: usize,
     flights: Slab<Flight>,
     /// Deadlines of the calls in flight, by their numbers.
     deadlines: Deadlines<u64>,
@@ -65,10 +69,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(budget: Share, most_decoded: usize) -> Self {
+    pub(crate) fn new(budget: Share, most_decoded: usize, most_metadata: usize) -> Self {
         Self {
             budget,
             most_decoded,
+            most_metadata,
             flights: Slab::new(),
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
@@ -220,12 +225,12 @@ impl Table {
         pending: &mut Submission,
         (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
     ) -> Result<bool, SendError> {
-        let Submission { method, one_way, deadline, connect, order, nested, entry, .. } = *pending;
+        let Submission { method, one_way, deadline, connect, order, nested, entry, metadata, .. } = *pending;
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
         let time_left_us = microseconds(deadline, now);
-        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
+        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us, metadata });
         let mut out = Outgoing {
             peer,
             toward: order.map_or(Toward::Any, Toward::Turn),
@@ -344,17 +349,24 @@ impl Table {
     pub(crate) fn reply(
         &mut self,
         from: PeerKey,
-        (call, code, by): (u64, u8, By),
+        (call, code, by, metadata): (u64, u8, By, MetadataBytes),
         message: Message,
         encoded: Range<usize>,
     ) {
+        let most_metadata = self.most_metadata;
         let Some(flight) = self.waiting(from, call) else { return };
+        let method = flight.method;
+        let received = match received(metadata, most_metadata, &message, encoded.start) {
+            Ok(received) => received,
+            Err(status) => return self.finish(call, Err(status.of_call(format_args!("{method}")))),
+        };
         let outcome = if code == 0 {
-            Ok(Response::new(message, encoded, self.most_decoded))
+            Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
         } else if code == HANDLER_ERROR && by == By::Handler {
-            Ok(Response::of_error(message, encoded, self.most_decoded))
+            Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
         } else {
-            let status = status_of(flight.method, Code::from_number(code), by, message, encoded);
+            let status = status_of(method, Code::from_number(code), by, message, encoded);
+            let status = status.with_reply_metadata(received);
             if status.reason() == Some(Reason::NoMethod) {
                 self.forget_numbers(from);
             }
@@ -608,6 +620,23 @@ impl Table {
         let mut nothing = Encoded::default();
         let _ = send(carrier, &Header::Cancel { call }, &mut nothing, &mut self.scratch, &mut out);
     }
+}
+
+/// Checks and copies the metadata of a reply.
+fn received(
+    metadata: MetadataBytes,
+    most: usize,
+    message: &Message,
+    encoded: usize,
+) -> Result<ReplyMetadata, Status> {
+    if metadata.is_empty() {
+        return Ok(ReplyMetadata::default());
+    }
+    check_metadata(metadata.sum(), most).map_err(Status::after_run)?;
+    ReplyMetadata::parse(metadata, message.as_slice(), encoded).map_err(|error| {
+        let text = format!("the reply's metadata cannot be read: {error}");
+        Status::ran(Code::Internal, text).because(Reason::BadReply)
+    })
 }
 
 /// Returns true if the future of a call that is not in flight was dropped.

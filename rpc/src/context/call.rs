@@ -1,6 +1,7 @@
 //! A call as its handler sees it.
 
 use super::{Peer, Scoped, ambient};
+use crate::metadata::{Metadata, ReplyMetadata};
 use slab::Slab;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -13,7 +14,7 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
 
-/// The call that a handler serves: its peer, its deadline, and whether it is cancelled.
+/// The call that a handler serves: its peer, its deadline, its metadata, and whether it is cancelled.
 ///
 /// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
 /// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
@@ -28,18 +29,29 @@ struct Shared {
     clock: Clock,
     peer: Option<Peer>,
     deadline: Option<Time>,
+    /// Metadata of the request.
+    metadata: Metadata,
     is_over: AtomicBool,
-    waiting: Mutex<Slab<Waker>>,
+    state: Mutex<State>,
+}
+
+/// State that the handler and others change.
+#[derive(Default)]
+struct State {
+    /// Waiters for the end of the call.
+    waiting: Slab<Waker>,
+    /// Metadata of the response; `None` while the handler has set none.
+    reply: Option<Box<ReplyMetadata>>,
 }
 
 impl Context {
-    pub(super) fn new(clock: Clock, peer: Peer, deadline: Option<Time>) -> Self {
-        Self::with(clock, Some(peer), deadline)
+    pub(super) fn new(clock: Clock, peer: Peer, deadline: Option<Time>, metadata: Metadata) -> Self {
+        Self::with(clock, Some(peer), deadline, metadata)
     }
 
-    fn with(clock: Clock, peer: Option<Peer>, deadline: Option<Time>) -> Self {
-        let (is_over, waiting) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Shared { clock, peer, deadline, is_over, waiting }))
+    fn with(clock: Clock, peer: Option<Peer>, deadline: Option<Time>, metadata: Metadata) -> Self {
+        let (is_over, state) = (AtomicBool::new(false), Mutex::default());
+        Self(Arc::new(Shared { clock, peer, deadline, metadata, is_over, state }))
     }
 
     /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
@@ -53,7 +65,13 @@ impl Context {
     /// [`Context::scope`] inherit nothing.
     #[must_use]
     pub fn detached() -> Self {
-        Self::with(Clock::monotonic(), None, None)
+        Self::detached_with(Metadata::new())
+    }
+
+    /// Creates a detached context with the metadata of a request, for tests that call a handler directly.
+    #[must_use]
+    pub fn detached_with(metadata: Metadata) -> Self {
+        Self::with(Clock::monotonic(), None, None, metadata)
     }
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
@@ -76,6 +94,41 @@ impl Context {
     #[must_use]
     pub fn peer(&self) -> Option<Peer> {
         self.0.peer
+    }
+
+    /// Returns the metadata of the request, which the caller has set by
+    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls that the handler makes do not inherit it.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
+    /// Sets the metadata for the start of the response, in place of what was set before.
+    ///
+    /// It reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
+    /// dropped if the call is one-way or the caller has given up. If all metadata of the response exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
+    pub fn set_initial_metadata(&self, metadata: Metadata) {
+        self.state().reply.get_or_insert_default().initial = metadata;
+    }
+
+    /// Sets the metadata for the end of the response. See [`Context::set_initial_metadata`].
+    ///
+    /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
+    pub fn set_trailing_metadata(&self, metadata: Metadata) {
+        self.state().reply.get_or_insert_default().trailing = metadata;
+    }
+
+    /// Returns the metadata that was set for the start of the response.
+    #[must_use]
+    pub fn initial_metadata(&self) -> Metadata {
+        self.state().reply.as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
+    }
+
+    /// Returns the metadata that was set for the end of the response.
+    #[must_use]
+    pub fn trailing_metadata(&self) -> Metadata {
+        self.state().reply.as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
     }
 
     /// Returns true if the call is over. See [`Context::cancelled`].
@@ -110,19 +163,20 @@ impl Context {
         self.0.deadline
     }
 
-    /// Marks the call as over and wakes its waiters.
-    pub(crate) fn end(&self) {
+    /// Marks the call as over and wakes its waiters. Returns the metadata of its response.
+    pub(crate) fn end(&self) -> Option<Box<ReplyMetadata>> {
         // SYNC: call-over
         self.0.is_over.store(true, Ordering::Release);
-        let woken = std::mem::take(&mut *self.waiting());
-        for (_, waker) in woken {
+        let State { waiting, reply } = std::mem::take(&mut *self.state());
+        for (_, waker) in waiting {
             // It may be any program's.
             let _ended = catch(|| waker.wake());
         }
+        reply
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Slab<Waker>> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,17 +206,17 @@ impl Future for Cancelled<'_> {
         if self.context.0.deadline.is_none() && self.context.0.peer.is_none() {
             return Poll::Pending;
         }
-        let mut waiting = self.context.waiting();
+        let mut state = self.context.state();
         // `end` stores before it takes the lock, so either it finds the waker or this finds what it stored.
         if self.context.is_cancelled() {
             self.key = None;
             return Poll::Ready(());
         }
-        match self.key.and_then(|key| waiting.get_mut(key)) {
+        match self.key.and_then(|key| state.waiting.get_mut(key)) {
             Some(waker) => waker.clone_from(task.waker()),
             None => {
-                let key = waiting.insert(task.waker().clone());
-                drop(waiting);
+                let key = state.waiting.insert(task.waker().clone());
+                drop(state);
                 self.key = Some(key);
             }
         }
@@ -173,10 +227,10 @@ impl Future for Cancelled<'_> {
 impl Drop for Cancelled<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            let mut waiting = self.context.waiting();
+            let mut state = self.context.state();
             // After the end others may not wait any more, so nobody else has this key.
-            let removed = if self.context.is_cancelled() { None } else { waiting.try_remove(key) };
-            drop(waiting);
+            let removed = if self.context.is_cancelled() { None } else { state.waiting.try_remove(key) };
+            drop(state);
             drop(removed);
         }
     }
@@ -189,7 +243,7 @@ mod tests {
 
     fn of_call() -> Context {
         let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()));
-        Context::new(Clock::monotonic(), peer, Some(Time::MAX))
+        Context::new(Clock::monotonic(), peer, Some(Time::MAX), Metadata::new())
     }
 
     #[test]
@@ -201,13 +255,13 @@ mod tests {
         {
             let mut dropped = pin!(context.cancelled());
             assert!(dropped.as_mut().poll(&mut task).is_pending());
-            assert_eq!(context.waiting().len(), 2);
+            assert_eq!(context.state().waiting.len(), 2);
         }
-        assert_eq!(context.waiting().len(), 1, "a waiter that is dropped leaves nothing");
+        assert_eq!(context.state().waiting.len(), 1, "a waiter that is dropped leaves nothing");
         context.end();
         assert!(context.is_cancelled() && before.as_mut().poll(&mut task).is_ready());
         assert!(pin!(context.cancelled()).poll(&mut task).is_ready(), "also one that asks later");
-        assert!(context.waiting().is_empty());
+        assert!(context.state().waiting.is_empty());
         assert!(pin!(Context::detached().cancelled()).poll(&mut task).is_pending());
     }
 

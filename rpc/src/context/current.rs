@@ -4,6 +4,7 @@
 //! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
 
 use super::{Context, Peer};
+use crate::metadata::Metadata;
 use std::cell::Cell;
 use std::fmt;
 use trunkline_transport::PeerKey;
@@ -79,10 +80,19 @@ impl CurrentCall {
     /// Returns its context, and creates it if necessary.
     pub(crate) fn context(&self) -> Option<Context> {
         let peer = self.peer.get()?;
-        let make = || Context::new(self.clock.clone(), Peer::new(peer), self.deadline.get());
-        let context = self.context.take().unwrap_or_else(make);
+        let context = self.context.take().unwrap_or_else(|| self.make(peer, Metadata::new()));
         self.context.set(Some(context.clone()));
         Some(context)
+    }
+
+    /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
+    pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
+        self.begin(peer, deadline);
+        self.context.set(Some(self.make(peer, metadata)));
+    }
+
+    fn make(&self, peer: PeerKey, metadata: Metadata) -> Context {
+        Context::new(self.clock.clone(), Peer::new(peer), self.deadline.get(), metadata)
     }
 }
 

@@ -1,14 +1,23 @@
-//! The encoded part of an outgoing frame, with room for the header in front.
+//! The encoded part of an outgoing frame, with room for the header in front. Metadata, if there is any, precedes it in the
+//! same buffer; the header has its size.
 
 use super::header::{Header, LONGEST};
 use bytes::Bytes;
+use std::fmt;
 
 /// An encoded part, in a buffer that begins with room for the header: so they leave as one piece.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Encoded(Vec<u8>);
 
+/// Writes the length only: metadata may be secret.
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Encoded({} bytes)", self.len())
+    }
+}
+
 impl Encoded {
-    /// Bytes of the part.
+    /// Bytes of the part, and of the metadata before it.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len().saturating_sub(LONGEST)
@@ -26,6 +35,11 @@ impl Encoded {
             self.0.resize(LONGEST, 0);
         }
         &mut self.0
+    }
+
+    /// Inserts bytes before the part.
+    pub(crate) fn prepend(&mut self, bytes: &[u8]) {
+        self.buffer().splice(LONGEST..LONGEST, bytes.iter().copied());
     }
 
     /// Bytes that the buffer has room for.

@@ -7,6 +7,7 @@
 //! Only `header` uses this module. The bytes come from a peer: every length is checked, and parsing never panics.
 
 use super::header::{FrameError, array};
+use crate::metadata::MetadataBytes;
 use crate::schema::Schema;
 
 /// Maximum size of all extensions of a frame, in bytes. With the header they travel before the rest of a large message.
@@ -24,7 +25,9 @@ mod types {
     pub(super) const METHOD: u8 = 1;
     /// The number that the server has given the method.
     pub(super) const NUMBER: u8 = 2;
-    // 3 METADATA, 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
+    /// The sizes of the metadata that precedes the encoded part.
+    pub(super) const METADATA: u8 = 3;
+    // 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
 }
 
 /// A method by its hash, for a server that has not given it a number.
@@ -99,6 +102,26 @@ impl Number {
     }
 }
 
+/// 4 initial, 4 trailing.
+const METADATA_BYTES: usize = 8;
+
+/// Appends the sizes of metadata, unless there is none. A receiver that does not know the extension would take the
+/// metadata for the encoded part.
+pub(super) fn emit_metadata(bytes: MetadataBytes, into: &mut Vec<u8>) {
+    if !bytes.is_empty() {
+        begin(types::METADATA, CRITICAL, METADATA_BYTES, into);
+        into.extend(bytes.initial.to_le_bytes());
+        into.extend(bytes.trailing.to_le_bytes());
+    }
+}
+
+fn parse_metadata(value: &[u8]) -> Result<MetadataBytes, FrameError> {
+    let value = <&[u8; METADATA_BYTES]>::try_from(value).map_err(|_| FrameError::Extensions)?;
+    let [initial, trailing] = [0, 4].map(|at| u32::from_le_bytes(array(value, at)));
+    let bytes = MetadataBytes { initial, trailing };
+    if bytes.is_empty() { Err(FrameError::Extensions) } else { Ok(bytes) }
+}
+
 /// Appends what comes before a value.
 fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
     into.extend([kind, flags]);
@@ -110,6 +133,7 @@ fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
 pub(super) struct Extensions {
     pub(super) method: Option<Method>,
     pub(super) number: Option<Number>,
+    pub(super) metadata: MetadataBytes,
 }
 
 impl Extensions {
@@ -137,6 +161,7 @@ impl Extensions {
             match kind {
                 types::METHOD => known.method = Some(Method::parse(value, one_way)?),
                 types::NUMBER => known.number = Some(Number::parse(value)?),
+                types::METADATA => known.metadata = parse_metadata(value)?,
                 _ if flags & CRITICAL != 0 => return Err(FrameError::UnknownExtension(kind)),
                 _ => {}
             }
@@ -161,7 +186,7 @@ mod tests {
 
     #[test]
     fn unknown_extensions_are_skipped_unless_they_are_critical() {
-        let known = Ok(Extensions { method: Some(METHOD), number: None });
+        let known = Ok(Extensions { method: Some(METHOD), ..Extensions::default() });
         assert_eq!(Extensions::parse(&with(&[]), false), known);
         assert_eq!(Extensions::parse(&with(&[200, 0, 2, 0, 7, 7, 201, 0, 0, 0]), false), known);
         assert_eq!(Extensions::parse(&with(&[200, 1, 0, 0]), false), Err(FrameError::UnknownExtension(200)));
@@ -175,6 +200,20 @@ mod tests {
         for bad in
             [with(&[200]), with(&[200, 0, 1, 0]), with(&with(&[])), with(&many), long, vec![1, 1, 2, 0, 7, 7]]
         {
+            assert_eq!(Extensions::parse(&bad, false), Err(FrameError::Extensions), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_metadata_have_one_form() {
+        let mut bytes = Vec::new();
+        emit_metadata(MetadataBytes::default(), &mut bytes);
+        assert!(bytes.is_empty(), "nothing travels for no metadata");
+        let metadata = MetadataBytes { initial: 1, trailing: 2 };
+        emit_metadata(metadata, &mut bytes);
+        let known = Extensions { metadata, ..Extensions::default() };
+        assert_eq!(Extensions::parse(&bytes, false), Ok(known));
+        for bad in [vec![3, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0], vec![3, 1, 4, 0, 1, 0, 0, 0], bytes.repeat(2)] {
             assert_eq!(Extensions::parse(&bad, false), Err(FrameError::Extensions), "{bad:?}");
         }
     }

@@ -8,12 +8,13 @@
 //! reply    2 code (1)   3 by (1)   16 bytes of the encoded part (4)   20 bytes of the extensions (2)   22 spare (2)
 //! cancel   2 spare (2)
 //! number   2 bytes of the extensions (2)
-//! followed by  the extensions, the encoded part, then the body up to the end of the message
+//! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```
 //!
 //! Parsing checks the bytes and returns a plain value; it never panics.
 
-use super::extensions::{Extensions, Method, Number};
+use super::extensions::{Extensions, Method, Number, emit_metadata};
+use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use std::ops::Range;
@@ -54,6 +55,8 @@ pub(crate) enum Header {
         by: By,
         /// The number of the method, if the request has named it by its hash.
         number: Option<Number>,
+        /// Sizes of the metadata, which precedes the encoded part.
+        metadata: MetadataBytes,
     },
     /// The number of the method of a one-way call, which has no reply.
     Number {
@@ -80,6 +83,8 @@ pub(crate) struct RequestHeader {
     /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
     /// placeholder: the transport writes the time.
     pub(crate) time_left_us: u32,
+    /// Size of the metadata, which precedes the encoded part, in bytes.
+    pub(crate) metadata: u32,
 }
 
 /// The name of a method in a request.
@@ -185,28 +190,30 @@ pub(crate) enum FrameError {
 }
 
 impl Header {
-    /// Appends the header of a frame whose encoded part has `encoded` bytes, and its extensions.
+    /// Appends the header of a frame whose encoded part has `encoded` bytes, and its extensions. The metadata follows.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) {
         match *self {
-            Self::Request(RequestHeader { one_way, asked, .. }) => {
+            Self::Request(RequestHeader { one_way, asked, metadata, .. }) => {
                 let at = into.len();
                 let mut header = [0; LONGEST];
                 let length = self.emit_short(encoded, 0, &mut header);
                 into.extend_from_slice(&header[LONGEST - length..]);
                 if let Asked::Method(method) = asked {
                     method.emit(one_way, into);
-                    set_length(at + 24, at + 32, into);
                 }
+                emit_metadata(MetadataBytes::of_request(metadata), into);
+                set_length(at + 24, at + 32, into);
             }
-            Self::Reply { number, .. } => {
+            Self::Reply { number, metadata, .. } => {
                 let at = into.len();
                 let mut header = [0; LONGEST];
                 let length = self.emit_short(encoded, 0, &mut header);
                 into.extend_from_slice(&header[LONGEST - length..]);
                 if let Some(number) = number {
                     number.emit(into);
-                    set_length(at + 20, at + 24, into);
                 }
+                emit_metadata(metadata, into);
+                set_length(at + 20, at + 24, into);
             }
             Self::Number { call, number } => {
                 let at = into.len();
@@ -225,9 +232,18 @@ impl Header {
     /// Returns true for a header without extensions, whose frame may have an encoded part.
     pub(super) fn is_short(&self) -> bool {
         match self {
-            Self::Request(request) => matches!(request.asked, Asked::Number(_)),
-            Self::Reply { number, .. } => number.is_none(),
+            Self::Request(request) => matches!(request.asked, Asked::Number(_)) && request.metadata == 0,
+            Self::Reply { number, metadata, .. } => number.is_none() && metadata.is_empty(),
             Self::Number { .. } | Self::Cancel { .. } => false,
+        }
+    }
+
+    /// Bytes of the metadata that precedes the encoded part.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        match *self {
+            Self::Request(request) => MetadataBytes::of_request(request.metadata).sum(),
+            Self::Reply { metadata, .. } => metadata.sum(),
+            Self::Number { .. } | Self::Cancel { .. } => 0,
         }
     }
 
@@ -242,7 +258,7 @@ impl Header {
     #[inline]
     pub(super) fn emit_short(&self, encoded: u32, bytes: u32, room: &mut [u8; LONGEST]) -> usize {
         match *self {
-            Self::Request(RequestHeader { call, one_way, asked, time_left_us }) => {
+            Self::Request(RequestHeader { call, one_way, asked, time_left_us, .. }) => {
                 let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
                 let kind = if one_way { ONE_WAY } else { REQUEST };
                 let flags = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
@@ -278,7 +294,8 @@ impl Header {
                 check_flags(header[1])?;
                 let extensions = u16::from_le_bytes(array(header, 2));
                 let (extensions, encoded) = parts(message, header.len(), extensions, 0, false)?;
-                let number = extensions.number.ok_or(FrameError::Extensions)?;
+                let number = extensions.number.filter(|_| extensions.metadata.is_empty());
+                let number = number.ok_or(FrameError::Extensions)?;
                 Ok((Self::Number { call: u64::from_le_bytes(array(header, 8)), number }, encoded))
             }
             other => Err(FrameError::Kind(other)),
@@ -300,9 +317,12 @@ impl Header {
             (UNASSIGNED, None) | (_, Some(_)) => return Err(FrameError::Method),
             (number, None) => Asked::Number(number),
         };
+        let MetadataBytes { initial: metadata, trailing: 0 } = extensions.metadata else {
+            return Err(FrameError::Extensions);
+        };
         let time_left_us = time_left(header);
         let call = u64::from_le_bytes(array(header, 8));
-        Ok((Self::Request(RequestHeader { call, one_way, asked, time_left_us }), encoded))
+        Ok((Self::Request(RequestHeader { call, one_way, asked, time_left_us, metadata }), encoded))
     }
 
     #[inline]
@@ -312,7 +332,8 @@ impl Header {
         let extensions = u16::from_le_bytes(array(header, 20));
         let (extensions, encoded) = parts(message, header.len(), extensions, encoded, false)?;
         let (call, by) = (u64::from_le_bytes(array(header, 8)), By::from_number(header[3]));
-        Ok((Self::Reply { call, code: header[2], by, number: extensions.number }, encoded))
+        let Extensions { number, metadata, .. } = extensions;
+        Ok((Self::Reply { call, code: header[2], by, number, metadata }, encoded))
     }
 
     /// The call, and the range of the encoded part, of a handler's successful reply without extensions: most are. `None` of
@@ -339,7 +360,8 @@ impl Header {
         }
         let call = u64::from_le_bytes(array(header, 8));
         let time_left_us = time_left(header);
-        let request = RequestHeader { call, one_way: false, asked: Asked::Number(number), time_left_us };
+        let asked = Asked::Number(number);
+        let request = RequestHeader { call, one_way: false, asked, time_left_us, metadata: 0 };
         Some((request, LONGEST..LONGEST + encoded))
     }
 
@@ -388,7 +410,8 @@ fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// Returns the extensions after a header of `length` bytes, and the range of the encoded part.
+/// Returns the extensions after a header of `length` bytes, and the range of the encoded part, which the metadata
+/// precedes.
 #[inline]
 fn parts(
     message: &[u8],
@@ -399,11 +422,12 @@ fn parts(
 ) -> Result<(Extensions, Range<usize>), FrameError> {
     let start = length + usize::from(extensions);
     let encoded = usize::try_from(encoded).map_err(|_| FrameError::Length)?;
-    let end = start.checked_add(encoded).filter(|end| *end <= message.len()).ok_or(FrameError::Length)?;
     let extensions = match message.get(length..start).ok_or(FrameError::Length)? {
         [] => Extensions::default(),
         extensions => Extensions::parse(extensions, one_way)?,
     };
+    let start = start.checked_add(extensions.metadata.sum()).ok_or(FrameError::Length)?;
+    let end = start.checked_add(encoded).filter(|end| *end <= message.len()).ok_or(FrameError::Length)?;
     Ok((extensions, start..end))
 }
 
@@ -425,6 +449,7 @@ mod tests {
         one_way: true,
         asked: Asked::Method(Method { service: 11, method: 12, schema: SCHEMA }),
         time_left_us: 14,
+        metadata: 0,
     });
     const SCHEMA: Schema = Schema { version: 13, older: 2, codec: 1 };
     const NUMBERED: Number = Number { number: 3, schema: SCHEMA, method: 12 };
@@ -438,15 +463,29 @@ mod tests {
                 one_way: false,
                 asked: Asked::Number(7),
                 time_left_us: 0,
+                metadata: 0,
             }),
-            Header::Reply { call: 5, code: 14, by: By::Handler, number: None },
+            Header::Reply {
+                call: 5,
+                code: 14,
+                by: By::Handler,
+                number: None,
+                metadata: MetadataBytes::default(),
+            },
             Header::Reply {
                 call: 5,
                 code: 14,
                 by: By::Node { reason: Some(Reason::NoMethod), ran: false },
                 number: Some(NUMBERED),
+                metadata: MetadataBytes::default(),
             },
-            Header::Reply { call: 5, code: 14, by: By::Node { reason: None, ran: true }, number: None },
+            Header::Reply {
+                call: 5,
+                code: 14,
+                by: By::Node { reason: None, ran: true },
+                number: None,
+                metadata: MetadataBytes::default(),
+            },
         ];
         for (header, bytes) in all.into_iter().zip([32, 32, 24, 24, 24]) {
             let mut message = Vec::new();
@@ -466,6 +505,43 @@ mod tests {
         let (mut number, header) = (Vec::new(), Header::Number { call: 4, number: NUMBERED });
         header.emit(0, &mut number);
         assert_eq!((Header::parse(&number), number.len()), (Ok((header, 36..36)), 36));
+    }
+
+    #[test]
+    fn metadata_precedes_the_encoded_part() {
+        let metadata = MetadataBytes { initial: 2, trailing: 1 };
+        let reply = Header::Reply { call: 5, code: 0, by: By::Handler, number: Some(NUMBERED), metadata };
+        let asked = Asked::Number(7);
+        let request =
+            Header::Request(RequestHeader { call: 6, one_way: false, asked, time_left_us: 0, metadata: 3 });
+        for header in [reply, request] {
+            let mut message = Vec::new();
+            header.emit(3, &mut message);
+            assert!(!header.is_short() && header.metadata_bytes() == 3);
+            message.extend(b"iitabcbody");
+            let encoded = message.len() - 7..message.len() - 4;
+            assert_eq!(Header::parse(&message), Ok((header, encoded.clone())));
+            assert_eq!(Header::parse(&message[..encoded.end - 1]), Err(FrameError::Length));
+            assert_eq!((Header::parse_success(&message), Header::parse_numbered(&message)), (None, None));
+        }
+        // A request has nothing for the end, and a NUMBER no metadata.
+        let mut bytes = Vec::new();
+        request.emit(0, &mut bytes);
+        bytes[40] = 1;
+        bytes.extend(b"iiit");
+        assert_eq!(Header::parse(&bytes), Err(FrameError::Extensions));
+        bytes.clear();
+        Header::Number { call: 4, number: NUMBERED }.emit(0, &mut bytes);
+        emit_metadata(metadata, &mut bytes);
+        bytes[2] += 12;
+        bytes.extend(b"iit");
+        assert_eq!(Header::parse(&bytes), Err(FrameError::Extensions));
+        bytes.clear();
+        REQUEST_HEADER.emit(0, &mut bytes);
+        let end = bytes.len();
+        emit_metadata(MetadataBytes::of_request(u32::MAX), &mut bytes);
+        bytes[24] += u8::try_from(bytes.len() - end).unwrap();
+        assert_eq!(Header::parse(&bytes), Err(FrameError::Length));
     }
 
     #[test]
@@ -501,7 +577,7 @@ mod tests {
             let mut again = Vec::new();
             header.emit(u32::try_from(encoded.len()).unwrap(), &mut again);
             again[4..8].copy_from_slice(&bytes[4..8]);
-            assert_eq!(again, bytes[..encoded.start], "{name}");
+            assert_eq!(again, bytes[..encoded.start - header.metadata_bytes()], "{name}");
             seen.push(bytes[0]);
         }
         for kind in [REQUEST, ONE_WAY, REPLY, CANCEL, NUMBER] {
@@ -557,8 +633,15 @@ mod tests {
             one_way: false,
             asked: Asked::Number(7),
             time_left_us: 9,
+            metadata: 0,
         });
-        let reply = Header::Reply { call: 5, code: 0, by: By::Handler, number: None };
+        let reply = Header::Reply {
+            call: 5,
+            code: 0,
+            by: By::Handler,
+            number: None,
+            metadata: MetadataBytes::default(),
+        };
         let mut taken = 0;
         for header in [request, reply, REQUEST_HEADER] {
             let mut message = Vec::new();
@@ -569,7 +652,13 @@ mod tests {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 bytes.truncate(length);
                 if let Some((call, encoded)) = Header::parse_success(&bytes) {
-                    let whole = Header::Reply { call, code: 0, by: By::Handler, number: None };
+                    let whole = Header::Reply {
+                        call,
+                        code: 0,
+                        by: By::Handler,
+                        number: None,
+                        metadata: MetadataBytes::default(),
+                    };
                     assert_eq!(Header::parse(&bytes), Ok((whole, encoded)));
                     taken += 1;
                 }

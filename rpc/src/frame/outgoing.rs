@@ -39,7 +39,7 @@ fn send_long<'a>(
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
 ) -> Result<Taken, SendError> {
-    let Ok(length) = u32::try_from(encoded.len()) else {
+    let Ok(length) = u32::try_from(encoded.len().saturating_sub(header.metadata_bytes())) else {
         let bytes = encoded.len().saturating_add(out.body.len());
         return Err(SendError::TooLarge { bytes, limit: carrier.max_message_bytes() });
     };

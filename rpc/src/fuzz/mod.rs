@@ -17,8 +17,8 @@ pub fn call_frame(data: &[u8]) {
     assert!(encoded.end <= data.len(), "the encoded part is within the message");
     let mut bytes = Vec::new();
     header.emit(u32::try_from(encoded.len()).unwrap_or(u32::MAX), &mut bytes);
-    let start = bytes.len();
-    bytes.extend_from_slice(&data[encoded.start..]);
+    let start = bytes.len() + header.metadata_bytes();
+    bytes.extend_from_slice(&data[encoded.start - header.metadata_bytes()..]);
     assert_eq!(
         Header::parse(&bytes),
         Ok((header, start..start + encoded.len())),

@@ -3,6 +3,7 @@
 use crate::call::Outcome;
 use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, Number, RequestHeader};
+use crate::metadata::MetadataBytes;
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
@@ -103,6 +104,7 @@ impl Run<'_> {
             one_way: kind & 0x80 != 0,
             asked,
             time_left_us: u32::from(self.input.byte()) << 10,
+            metadata: 0,
         };
         let header =
             if kind & 0x40 == 0 { Header::Request(header) } else { Header::Cancel { call: header.call } };
@@ -116,7 +118,7 @@ impl Run<'_> {
         let call = self.token(call).0;
         let by = By::from_number(self.input.byte());
         let number = self.number();
-        self.message(from, Header::Reply { call, code, by, number });
+        self.message(from, Header::Reply { call, code, by, number, metadata: MetadataBytes::default() });
     }
 
     /// Returns the number of a known or unknown method, or none.

@@ -20,6 +20,8 @@ pub(crate) struct Routes {
     clock: Clock,
     /// The process that has the pollers.
     process: Process,
+    /// Maximum size of one call's metadata, in bytes.
+    most_metadata: usize,
     known: Mutex<Known>,
 }
 
@@ -34,8 +36,9 @@ struct Known {
 
 impl Routes {
     /// Creates an empty table for a node with these pollers.
-    pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock) -> Arc<Self> {
-        Arc::new(Self { pollers, clock, process: Process::current(), known: Mutex::default() })
+    pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock, most_metadata: usize) -> Arc<Self> {
+        let (process, known) = (Process::current(), Mutex::default());
+        Arc::new(Self { pollers, clock, process, most_metadata, known })
     }
 
     pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
@@ -44,6 +47,11 @@ impl Routes {
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// Returns the maximum size of one call's metadata, in bytes.
+    pub(crate) fn most_metadata(&self) -> usize {
+        self.most_metadata
     }
 
     /// Returns true in a forked child, whose locks a thread of the parent may have held.

@@ -62,6 +62,16 @@ impl ArgumentMemory {
         self.share.borrow().ledger(counted)
     }
 
+    /// Charges the metadata of the request whose handler is about to start.
+    pub(super) fn charge_metadata(&self, peer: PeerKey, bytes: usize) -> Result<(), Status> {
+        self.share.borrow_mut().take(peer, bytes).map_err(|exhausted| {
+            let text = format!("the metadata cannot be decoded: {exhausted} (setting {DECODED_BYTES})");
+            Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
+        })?;
+        self.charged.set(self.charged.get() + bytes);
+        Ok(())
+    }
+
     /// Decodes arguments of these names.
     pub(super) fn decode<D: DecodeArguments>(
         &self,

@@ -4,6 +4,7 @@ use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
+use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
 use crate::context::{Context, CurrentCall, PollerContext};
 use crate::executor::{Ready, TaskId};
@@ -13,6 +14,7 @@ use crate::frame::{
     RequestHeader, send, status_body,
 };
 use crate::inbox::Inbox;
+use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
 use crate::name::ServiceName;
 use crate::not_made::NotMade;
 use crate::pool::Pool;
@@ -57,6 +59,8 @@ pub(super) struct Caller {
     /// Deadline of the caller.
     pub(super) deadline: Option<Time>,
     one_way: bool,
+    /// Size of the request's metadata, in bytes.
+    metadata: u32,
     /// Number of the method, if the caller does not know it.
     number: Option<Number>,
 }
@@ -87,6 +91,8 @@ pub(crate) struct Dispatch {
     /// Budget of running handlers.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
+    /// Maximum size of one call's metadata in each direction, in bytes.
+    most_metadata: usize,
     /// Call whose handler is being polled.
     current: Rc<CurrentCall>,
     /// Large replies without room.
@@ -116,11 +122,13 @@ impl Dispatch {
         numbers: &MethodNumbers,
         (context, pool): (&PollerContext, &Pool),
         (budget, arguments, replies): (Share, Share, Share),
+        most_metadata: usize,
         inbox: &Arc<Inbox>,
     ) -> Result<Self, NotMade> {
         let mut dispatch = Self {
             budget,
             arguments: Rc::new(ArgumentMemory::new(arguments, Rc::clone(context.call()))),
+            most_metadata,
             current: Rc::clone(context.call()),
             replies: WaitingReplies::new(replies),
             services: BTreeMap::new(),
@@ -177,8 +185,8 @@ impl Dispatch {
         };
         let deadline = (header.time_left_us > 0)
             .then(|| carrier.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
-        let caller =
-            Caller { key: Key::new(from, header.call), deadline, one_way: header.one_way, number: None };
+        let RequestHeader { call, one_way, metadata, .. } = header;
+        let caller = Caller { key: Key::new(from, call), deadline, one_way, metadata, number: None };
         let is_of_kind =
             |table: u32| self.served(table).is_some_and(|served| served.one_way == header.one_way);
         match table.filter(|table| is_of_kind(*table)) {
@@ -217,7 +225,7 @@ impl Dispatch {
             Err(status) if caller.one_way && status.reason() != Some(Reason::Draining) => {
                 self.not_served(carrier, caller.key, asked, &status);
             }
-            Err(status) => self.reply(carrier, caller, Err(Failure::Node(status))),
+            Err(status) => self.reply(carrier, caller, Err(Failure::Node(status)), None),
         }
     }
 
@@ -234,7 +242,13 @@ impl Dispatch {
     ) {
         let Caller { key, deadline, .. } = caller;
         if let Err(status) = self.admit(carrier, &caller, table) {
-            return self.reply(carrier, caller, Err(Failure::Node(status)));
+            return self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        }
+        if caller.metadata > 0
+            && let Err(status) = self.take_metadata(&caller, message.as_slice(), encoded.start)
+        {
+            self.ended(key.peer, table);
+            return self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
@@ -254,25 +268,41 @@ impl Dispatch {
                 self.by_key.insert(key, task);
             }
             Err(outcome) => {
-                if let Some(context) = context {
-                    context.end();
-                }
+                let metadata = context.and_then(|context| context.end());
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 match outcome {
-                    Ok(reply) if !caller.one_way && caller.number.is_none() => {
+                    Ok(reply) if !caller.one_way && caller.number.is_none() && metadata.is_none() => {
                         self.reply_at_once(carrier, &caller, (reply.encoded, reply.body));
                     }
-                    outcome => self.reply(carrier, caller, outcome),
+                    outcome => self.reply(carrier, caller, outcome, metadata),
                 }
             }
         }
     }
 
+    /// Checks the metadata of a request, charges it to the peer and creates the context of its handler.
+    #[cold]
+    #[inline(never)]
+    fn take_metadata(&self, caller: &Caller, message: &[u8], encoded: usize) -> Result<(), Status> {
+        let [range, _] = MetadataBytes::of_request(caller.metadata).before(encoded);
+        let (block, peer) = (message.get(range).unwrap_or_default(), caller.key.peer);
+        check_metadata(block.len(), self.most_metadata)?;
+        let metadata = Metadata::parse(block).map_err(|error| {
+            let text = format!("the request's metadata is refused: {error}");
+            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
+        })?;
+        self.arguments.charge_metadata(peer, block.len())?;
+        self.current.begin_with(peer, caller.deadline, metadata);
+        Ok(())
+    }
+
     /// Replies to a call whose handler has ended in its first poll.
     #[inline]
     fn reply_at_once(&mut self, carrier: &mut dyn Carrier, caller: &Caller, mut parts: Parts) {
-        let header = Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None };
+        let metadata = MetadataBytes::default();
+        let header =
+            Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None, metadata };
         let sent = if is_large(&parts) {
             self.send_or_wait(carrier, *caller, header, parts)
         } else {
@@ -302,9 +332,10 @@ impl Dispatch {
         };
         // Not a warning, because a peer could fill the log with them.
         tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
-        let caller = Caller { key: Key::new(from, call), deadline: None, one_way, number: None };
+        let key = Key::new(from, call);
+        let caller = Caller { key, deadline: None, one_way, metadata: 0, number: None };
         let status = Status::not_run(code, error.to_string()).because(reason);
-        self.reply(carrier, caller, Err(Failure::Node(status)));
+        self.reply(carrier, caller, Err(Failure::Node(status)), None);
     }
 
     /// Drops the handler of a call that its caller has cancelled.
@@ -337,8 +368,8 @@ impl Dispatch {
             running.context = context;
         }
         let Some(outcome) = polled else { return };
-        if let Some(Running { caller, .. }) = self.forget(task) {
-            self.reply(carrier, caller, outcome);
+        if let Some((caller, metadata)) = self.forget(task) {
+            self.reply(carrier, caller, outcome, metadata);
         }
     }
 
@@ -356,7 +387,7 @@ impl Dispatch {
             if let Some(caller) = caller.filter(|_| self.current.take_withdrawn()) {
                 let text = "the deadline passed while the call waited for a worker";
                 let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
-                self.reply(carrier, caller, Err(Failure::Node(status)));
+                self.reply(carrier, caller, Err(Failure::Node(status)), None);
             }
         }
         any
@@ -524,16 +555,28 @@ impl Dispatch {
 
     /// Replies to a call, or logs the failure of a one-way call.
     #[inline(never)]
-    fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
+    fn reply(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        caller: Caller,
+        mut outcome: Outcome,
+        metadata: Option<Box<ReplyMetadata>>,
+    ) {
         let Caller { key, one_way, number, .. } = caller;
         if one_way {
             return self.log_failure(carrier.now(), key.peer, outcome);
         }
-        let (code, by, encoded, body) = match outcome {
+        let metadata = self.metadata_of(metadata, &mut outcome);
+        let (code, by, mut encoded, body) = match outcome {
             Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
             Err(failure) => self.of_failure(failure),
         };
-        let header = Header::Reply { call: key.call, code, by, number };
+        let metadata = metadata.map_or_else(MetadataBytes::default, |metadata| {
+            encoded.prepend(metadata.trailing.block());
+            encoded.prepend(metadata.initial.block());
+            metadata.bytes()
+        });
+        let header = Header::Reply { call: key.call, code, by, number, metadata };
         let mut parts = (encoded, body);
         let sent = if is_large(&parts) {
             self.send_or_wait(carrier, caller, header, parts)
@@ -544,6 +587,29 @@ impl Dispatch {
             let ran = !matches!(by, By::Node { ran: false, .. });
             self.reply_with_refusal(carrier, caller, ran, error);
         }
+    }
+
+    /// Returns the metadata of a reply, including the metadata of the handler's status. If there is too much, the outcome becomes
+    /// a refusal without metadata.
+    fn metadata_of(
+        &self,
+        metadata: Option<Box<ReplyMetadata>>,
+        outcome: &mut Outcome,
+    ) -> Option<Box<ReplyMetadata>> {
+        let of_status = match outcome {
+            Err(Failure::Handler(status)) => Some(status.metadata()).filter(|metadata| !metadata.is_empty()),
+            _ => None,
+        };
+        if metadata.is_none() && of_status.is_none() {
+            return None;
+        }
+        let mut metadata = metadata.unwrap_or_default();
+        of_status.into_iter().for_each(|more| metadata.trailing.extend(more));
+        if let Err(status) = check_metadata(metadata.size(), self.most_metadata) {
+            *outcome = Err(Failure::Node(status.after_run()));
+            return None;
+        }
+        Some(metadata)
     }
 
     /// Sends a large reply, or queues it for room.
@@ -606,7 +672,13 @@ impl Dispatch {
             return;
         }
         let by = By::Node { reason: status.reason(), ran: false };
-        let header = Header::Reply { call: key.call, code: status.code().number(), by, number: None };
+        let header = Header::Reply {
+            call: key.call,
+            code: status.code().number(),
+            by,
+            number: None,
+            metadata: MetadataBytes::default(),
+        };
         // If it is lost, only the caller's counter misses one.
         let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
     }
@@ -635,7 +707,7 @@ impl Dispatch {
         let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) };
         let Caller { key, number, .. } = caller;
         let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
-        let header = Header::Reply { call: key.call, code, by, number };
+        let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
         if self.send(carrier, key, &header, &mut (encoded, body)).is_err() {
             tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
@@ -698,7 +770,8 @@ impl Dispatch {
         }
     }
 
-    fn forget(&mut self, task: TaskId) -> Option<Running> {
+    /// Removes a handler that has ended. Returns its caller and the metadata of its response.
+    fn forget(&mut self, task: TaskId) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
         let running = self.running.remove(&task)?;
         if !mutant!(ended_handlers_stay_charged) {
             self.ended(running.caller.key.peer, task.table);
@@ -706,10 +779,8 @@ impl Dispatch {
         self.arguments.put_back(running.caller.key.peer, running.decoded);
         self.by_key.remove(&running.caller.key);
         running.timer.and_then(|timer| self.deadlines.remove(timer));
-        if let Some(context) = &running.context {
-            context.end();
-        }
-        Some(running)
+        let metadata = running.context.and_then(|context| context.end());
+        Some((running.caller, metadata))
     }
 }
 

@@ -8,12 +8,12 @@ use crate::frame::Encoded;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
+use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use trunkline_transport::{Body, Message};
 
 /// A request, before its handler takes it.
-#[derive(Debug)]
 pub struct Request {
     message: Message,
     encoded: Range<usize>,
@@ -67,6 +67,13 @@ impl Request {
     #[must_use]
     pub fn into_body(self) -> Bytes {
         self.message.bytes_from(self.encoded.end)
+    }
+}
+
+/// Writes no bytes of the message: metadata may be secret.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("encoded", &self.encoded).finish_non_exhaustive()
     }
 }
 

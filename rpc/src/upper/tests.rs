@@ -3,6 +3,7 @@
 mod admission;
 mod arguments;
 mod jobs;
+mod metadata;
 mod numbers;
 mod replies;
 mod routes;
@@ -12,6 +13,7 @@ use crate::budgets::Limits;
 use crate::call::Outcome;
 use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
 use crate::frame::{By, Header, Number, RequestHeader};
+use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
 use crate::reason::{Origin as Ended, Reason};
 use crate::status::{Code, Status};
@@ -57,11 +59,21 @@ fn frame(header: Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 fn reply(token: Token) -> Vec<u8> {
-    frame(Header::Reply { call: token.0, code: 0, by: By::Handler, number: None }, &[], b"answer")
+    frame(
+        Header::Reply {
+            call: token.0,
+            code: 0,
+            by: By::Handler,
+            number: None,
+            metadata: MetadataBytes::default(),
+        },
+        &[],
+        b"answer",
+    )
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
-    RequestHeader { call, one_way: false, asked: method.into(), time_left_us: 0 }
+    RequestHeader { call, one_way: false, asked: method.into(), time_left_us: 0, metadata: 0 }
 }
 
 /// The number of a method at the fake service, which adds them in this order.
@@ -350,7 +362,10 @@ fn both_tables_are_bounded() {
     let answers: Vec<_> = sent(&mut rig).into_iter().map(|(_, header)| header).collect();
     let code = Code::ResourceExhausted.number();
     let by = By::Node { reason: Some(Reason::Overloaded), ran: false };
-    assert_eq!(answers, [Header::Reply { call: 2, code, by, number: number(HANG) }]);
+    assert_eq!(
+        answers,
+        [Header::Reply { call: 2, code, by, number: number(HANG), metadata: MetadataBytes::default() }]
+    );
     // The first ends; there is room again.
     rig.message(server(), frame(Header::Cancel { call: 0 }, &[], &[]));
     rig.message(server(), frame(Header::Request(request(HANG, 3)), &[], &[]));
@@ -420,7 +435,16 @@ fn a_request_is_answered_to_the_one_who_asked() {
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     let (to, session) = ((given.peer, given.toward), given.session);
     assert_eq!((to, session), ((from.peer, Toward::Poller(from.poller)), Some(from.session)));
-    assert_eq!(header, Header::Reply { call: 8, code: 0, by: By::Handler, number: number(ECHO) });
+    assert_eq!(
+        header,
+        Header::Reply {
+            call: 8,
+            code: 0,
+            by: By::Handler,
+            number: number(ECHO),
+            metadata: MetadataBytes::default()
+        }
+    );
     assert!(given.bytes.ends_with(b"body"));
 }
 
@@ -475,7 +499,10 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     let code = Code::ResourceExhausted.number();
     let by = By::Node { reason: Some(Reason::TooLarge), ran: true };
-    assert_eq!(header, Header::Reply { call: 1, code, by, number: number(&METHODS[3]) });
+    assert_eq!(
+        header,
+        Header::Reply { call: 1, code, by, number: number(&METHODS[3]), metadata: MetadataBytes::default() }
+    );
     assert!(String::from_utf8_lossy(&given.bytes).contains(&LIMIT.to_string()));
     // A one-way call reports nothing, however it ends.
     for method in &METHODS {
@@ -486,7 +513,7 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
     let (code, by) = (Code::Unimplemented.number(), By::Node { reason: Some(Reason::NoMethod), ran: false });
     let answers = METHODS.iter().map(|method| match number(method).filter(|_| method.one_way) {
         Some(number) => Header::Number { call: 1, number },
-        None => Header::Reply { call: 1, code, by, number: None },
+        None => Header::Reply { call: 1, code, by, number: None, metadata: MetadataBytes::default() },
     });
     assert!(sent(&mut rig).into_iter().map(|(_, header)| header).eq(answers));
 }

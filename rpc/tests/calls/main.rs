@@ -34,6 +34,7 @@ mod local;
 mod logged;
 mod made;
 mod memory;
+mod metadata;
 #[allow(non_snake_case, reason = "methods may have the names of constants and types")]
 mod names;
 mod nested;

@@ -4,7 +4,7 @@ Usage: decode.py CAPTURE ADDRESS
 
 Prints one JSON object: how many frames the node with this address has sent and received, by kind, those in bundles one by one; how many of them
 announce a large message; the sizes of its requests and of their replies, each as the bytes of the frame and those of its
-packets from BTH to ICRC; the times left of its requests; and what is wrong with the rest. Exit status 1 if anything is.
+packets from BTH to ICRC; the times left of its requests; the entries of metadata; and what is wrong with the rest. Exit status 1 if anything is.
 """
 
 import ipaddress
@@ -16,6 +16,7 @@ KINDS = {
     0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way",
 }
+METADATA, KEY_BYTES = 3, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED = 1, 2, 4, 8
 # RoCEv2: the services and operations of a packet that carry messages.
 RC, XRC = 0, 5
@@ -68,15 +69,40 @@ def messages(data):
 
 
 def extensions(frame, at, length):
-    """The types of the extensions; they fill their part of the frame exactly."""
-    types, end = [], at + length
+    """The types of the extensions, which fill their part of the frame exactly, and the sizes and entries of the metadata."""
+    types, end, metadata = [], at + length, (0, 0)
     while at < end:
         kind, _flags, size = struct.unpack_from("<BBH", frame, at)
         types.append(kind)
+        if kind == METADATA:
+            metadata = struct.unpack("<II", frame[at + 4:at + 4 + size])
+            if not any(metadata):
+                raise ValueError("a METADATA of nothing")
         at += 4 + size
     if at != end or len(types) != len(set(types)):
         raise ValueError("extensions that do not fit")
-    return types
+    found = []
+    for size in metadata:
+        # Of an announced message some of it may not be in the frame.
+        if end + size <= len(frame):
+            found += entries(frame[end:end + size])
+        end += size
+    return types, metadata, found
+
+
+def entries(part):
+    """The entries of metadata, which fill their part exactly."""
+    found, at = [], 0
+    while at < len(part):
+        key_size, size = struct.unpack_from("<BH", part, at)
+        key, value = part[at + 3:at + 3 + key_size], part[at + 3 + key_size:at + 3 + key_size + size]
+        at += 3 + key_size + size
+        if not key or not set(key) <= KEY_BYTES or at > len(part):
+            raise ValueError("a key of metadata that is none")
+        if not key.endswith(b"-bin") and not all(0x20 <= byte <= 0x7e for byte in value):
+            raise ValueError("a value of metadata that is not text")
+        found.append((key, value))
+    return found
 
 
 def settings(frame):
@@ -109,7 +135,7 @@ def unbundled(frame):
 
 
 def decode(frame):
-    """The name of a frame's kind, and whether it announces a large message."""
+    """The name of a frame's kind, whether it announces a large message, and the entries of its metadata."""
     kind, flags, word, _grant, _want, _target = struct.unpack_from("<BBHHBB", frame)
     if flags & RESERVED:
         raise ValueError("a reserved flag")
@@ -119,33 +145,37 @@ def decode(frame):
     if announces:
         _number, body, _address, _rkey, _patience = struct.unpack_from("<QQQII", frame, header)
         frame, rest = frame[:header] + frame[header + 32:], rest - 32 + body
-    name = KINDS.get(kind, "unknown")
+    name, found = KINDS.get(kind, "unknown"), []
     if name == "credit" and rest != 0 or name == "fin" and rest != word * 16:
         raise ValueError(f"a {name} of another length")
     if name == "settings":
         settings(frame)
     if name in ("request", "one-way"):
         _call, _time_left, encoded, extended = struct.unpack_from("<QIIH", frame, 8)
-        types = extensions(frame, header, extended)
+        types, metadata, found = extensions(frame, header, extended)
+        if metadata[1]:
+            raise ValueError("a request with metadata for the end")
+        extended += sum(metadata)
         if (word == 0xffff) != (1 in types):
             raise ValueError("a request without a method, or with two")
     elif name == "reply":
         _call, encoded, extended = struct.unpack_from("<QIH", frame, 8)
-        extensions(frame, header, extended)
+        _types, metadata, found = extensions(frame, header, extended)
+        extended += sum(metadata)
     elif name == "number":
         encoded, extended = 0, word
-        if extensions(frame, header, extended) != [2] or rest != extended:
+        if extensions(frame, header, extended)[0] != [2] or rest != extended:
             raise ValueError("a number without a number")
     else:
         encoded, extended = 0, 0
     if encoded + extended > rest:
         raise ValueError(f"a {name} that is too short")
-    return name, announces
+    return name, announces, found
 
 
 def main(path, address):
     counts = {"sent": {}, "received": {}, "sent_announcements": 0, "received_announcements": 0, "wrong": []}
-    counts |= {"request_sizes": [], "reply_sizes": [], "times_left_us": []}
+    counts |= {"request_sizes": [], "reply_sizes": [], "times_left_us": [], "metadata": []}
     with open(path, "rb") as capture:
         data = capture.read()
     own = ipaddress.ip_address(address)
@@ -159,7 +189,8 @@ def main(path, address):
         except (ValueError, struct.error) as error:
             counts["wrong"].append(f"{error}: {frame[:48].hex()}")
             continue
-        for item, name, announces in decoded:
+        for item, name, announces, found in decoded:
+            counts["metadata"] += [(way, key.decode(), value.decode("latin-1")) for key, value in found]
             counts[way][name] = counts[way].get(name, 0) + 1
             counts[way + "_announcements"] += announces
             # What shares a frame has no size of its own.

@@ -11,7 +11,7 @@ mod tests {
     use std::process::Command;
     use std::task::{Context, Waker};
     use std::time::Duration;
-    use trunkline::{Bytes, CallOptions, Connect, Connections, Node, Status, block_on};
+    use trunkline::{Bytes, CallOptions, Connect, Connections, Metadata, Node, Status, block_on};
     use trunkline_softrdma::device::SoftOptions;
     use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
     use trunkline_transport::{NodeOptions, NodeReport};
@@ -27,6 +27,7 @@ mod tests {
         async fn size(&self, key: String) -> Result<u8, Status>;
         #[oneway]
         async fn note(&self, text: String);
+        async fn tag(&self, cx: &trunkline::Context, body: Bytes) -> Bytes;
     }
 
     struct Nothing;
@@ -39,6 +40,17 @@ mod tests {
             Ok(u8::try_from(key.len()).unwrap())
         }
         async fn note(&self, _: String) {}
+        async fn tag(&self, cx: &trunkline::Context, body: Bytes) -> Bytes {
+            cx.set_initial_metadata(cx.metadata().clone());
+            cx.set_trailing_metadata(metadata("end", "end"));
+            body
+        }
+    }
+
+    fn metadata(key: &str, value: &str) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.insert(key, value).unwrap();
+        metadata
     }
 
     /// Output of the decoder.
@@ -51,6 +63,7 @@ mod tests {
         request_sizes: Vec<(u64, u64)>,
         reply_sizes: Vec<(u64, u64)>,
         times_left_us: Vec<u64>,
+        metadata: Vec<(String, String, String)>,
         wrong: Vec<String>,
     }
 
@@ -114,6 +127,32 @@ mod tests {
             let row = format!("| {name} | {} |", cells.join(" | "));
             assert!(document.contains(&row), "{row}");
         }
+    }
+
+    #[test]
+    fn metadata_in_a_capture_is_that_of_the_calls() {
+        if !has_python() {
+            return;
+        }
+        let folder = Folder::new().unwrap();
+        let (capture, listen) = (folder.join("metadata.pcap"), fresh_address());
+        let server =
+            Node::builder().listen(fresh_address()).serve(StoreServer::new(Nothing)).start().unwrap();
+        let client = captured(&capture, listen);
+        let store = StoreClient::connect(&client, server.local_address()).unwrap();
+        let (mut expected, long) = (Vec::new(), "v".repeat(8000));
+        for (value, body) in [("short", 0), (&*long, 4), ("large", 100_000)] {
+            let (options, body) = (CallOptions::new().metadata(metadata("key", value)), vec![0; body]);
+            assert_eq!(block_on(store.with(&options).tag(body.clone().into())), Ok(Bytes::from(body)));
+            let entries = [("sent", "key", value), ("received", "key", value), ("received", "end", "end")];
+            expected
+                .extend(entries.map(|(way, key, value)| (way.to_owned(), key.to_owned(), value.to_owned())));
+        }
+        client.shutdown();
+        let counts = decode(&capture, &listen.ip().to_string());
+        // Metadata of a message that is READ may not be in its frame.
+        assert!(counts.metadata.starts_with(&expected[..6]), "{:?}", counts.metadata);
+        assert_eq!((counts.sent_announcements, counts.received_announcements), (1, 1));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::fake::{OFFLOADED, Rig};
 use crate::foreign::Foreign;
 use crate::frame::{By, Header, RequestHeader};
 use crate::lifecycle::Lifecycle;
+use crate::metadata::MetadataBytes;
 use crate::pool::SharedPool;
 use crate::reason::Reason;
 use crate::status::Code;
@@ -31,7 +32,13 @@ fn ask(rig: &mut Rig, call: u64, time_left_us: u32) {
 /// The reply to a call that a node has not run.
 fn not_run(call: u64, code: Code, reason: Reason) -> Header {
     let by = By::Node { reason: Some(reason), ran: false };
-    Header::Reply { call, code: code.number(), by, number: number(OFFLOADED) }
+    Header::Reply {
+        call,
+        code: code.number(),
+        by,
+        number: number(OFFLOADED),
+        metadata: MetadataBytes::default(),
+    }
 }
 
 fn run(rig: &mut Rig) -> Vec<Header> {

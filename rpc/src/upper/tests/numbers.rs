@@ -3,6 +3,7 @@
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, number, other, request, sent, server, status};
 use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
+use crate::metadata::MetadataBytes;
 use crate::reason::Reason;
 use crate::status::Code;
 use trunkline_transport::{Origin, PeerDown, PeerEvent, SendOutcome, SessionNumber, Turn};
@@ -32,7 +33,13 @@ fn taught() -> Rig {
     let mut rig = Rig::new();
     up(&mut rig);
     let (_getter, token) = call(&mut rig, ECHO);
-    let reply = Header::Reply { call: token.0, code: 0, by: By::Handler, number: number(ECHO) };
+    let reply = Header::Reply {
+        call: token.0,
+        code: 0,
+        by: By::Handler,
+        number: number(ECHO),
+        metadata: MetadataBytes::default(),
+    };
     rig.message(server(), frame(reply, &[], &[]));
     rig
 }
@@ -107,7 +114,13 @@ fn a_request_that_fails_or_is_refused_by_its_number_asks_again() {
     let mut rig = taught();
     let (mut getter, token) = call(&mut rig, ECHO);
     let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
-    let refusal = Header::Reply { call: token.0, code: Code::Unimplemented.number(), by, number: None };
+    let refusal = Header::Reply {
+        call: token.0,
+        code: Code::Unimplemented.number(),
+        by,
+        number: None,
+        metadata: MetadataBytes::default(),
+    };
     rig.message(server(), frame(refusal, &[0; 5], &[]));
     let refused = status(&mut getter);
     assert_eq!((refused.reason(), refused.may_have_run()), (Some(Reason::NoMethod), false));
@@ -120,14 +133,26 @@ fn a_server_takes_its_numbers_and_no_others() {
     let numbered = |number, call| RequestHeader { asked: Asked::Number(number), ..request(ECHO, call) };
     rig.message(server(), frame(Header::Request(numbered(0, 1)), &[], b"body"));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
-    assert_eq!(header, Header::Reply { call: 1, code: 0, by: By::Handler, number: None });
+    assert_eq!(
+        header,
+        Header::Reply { call: 1, code: 0, by: By::Handler, number: None, metadata: MetadataBytes::default() }
+    );
     assert!(given.bytes.ends_with(b"body"), "it is the echo");
     // The service has eight methods.
     for number in [8, 9, 0xfffe] {
         rig.message(server(), frame(Header::Request(numbered(number, 2)), &[], b"body"));
         let [(_, header)] = sent(&mut rig).try_into().unwrap();
         let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
-        assert_eq!(header, Header::Reply { call: 2, code: Code::Unimplemented.number(), by, number: None });
+        assert_eq!(
+            header,
+            Header::Reply {
+                call: 2,
+                code: Code::Unimplemented.number(),
+                by,
+                number: None,
+                metadata: MetadataBytes::default()
+            }
+        );
     }
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
@@ -162,7 +187,16 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
         let [(_, header)] = sent(&mut rig).try_into().unwrap();
         let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
-        assert_eq!(header, Header::Reply { call: 4, code: Code::Unimplemented.number(), by, number: None });
+        assert_eq!(
+            header,
+            Header::Reply {
+                call: 4,
+                code: Code::Unimplemented.number(),
+                by,
+                number: None,
+                metadata: MetadataBytes::default()
+            }
+        );
     }
     assert_eq!(rig.inbox.lifecycle().not_served(), 3);
     // The caller's end, whether the call is over or not.
@@ -171,7 +205,13 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
     rig.run();
     let token = rig.carrier.given.last().expect("it was sent").token;
     let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
-    let refusal = Header::Reply { call: token.0, code: Code::Unimplemented.number(), by, number: None };
+    let refusal = Header::Reply {
+        call: token.0,
+        code: Code::Unimplemented.number(),
+        by,
+        number: None,
+        metadata: MetadataBytes::default(),
+    };
     rig.message(server(), frame(refusal, &[], &[]));
     assert!(getter.try_take().is_none(), "the call ends with its delivery");
     rig.sent(token, SendOutcome::Delivered);
@@ -194,7 +234,16 @@ fn unknown_critical_extensions_are_answered_by_their_number() {
     rig.message(server(), with_extension(false, 1));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     let by = By::Node { reason: Some(Reason::UnknownExtension), ran: false };
-    assert_eq!(header, Header::Reply { call: 1, code: Code::Unimplemented.number(), by, number: None });
+    assert_eq!(
+        header,
+        Header::Reply {
+            call: 1,
+            code: Code::Unimplemented.number(),
+            by,
+            number: None,
+            metadata: MetadataBytes::default()
+        }
+    );
     let text = String::from_utf8_lossy(&given.bytes).into_owned();
     assert!(text.contains("extension 200 is unknown and critical"), "{text}");
     assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 1);
@@ -212,7 +261,13 @@ fn unknown_critical_extensions_are_answered_by_their_number() {
 fn a_reply_that_cannot_be_read_ends_its_call() {
     let mut rig = Rig::new();
     let (mut getter, token) = call(&mut rig, ECHO);
-    let reply = Header::Reply { call: token.0, code: 0, by: By::Handler, number: None };
+    let reply = Header::Reply {
+        call: token.0,
+        code: 0,
+        by: By::Handler,
+        number: None,
+        metadata: MetadataBytes::default(),
+    };
     let mut bytes = frame(reply, &[], b"answer");
     bytes.splice(24..24, [200, 1, 0, 0]);
     bytes[20] = 4;

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use trunkline::{
-    CallError, CallOptions, Code, Connect, Context, InProcessNetwork, Node, NodeBuilder, PollerIndex, Reason,
-    Resolve, Resolving, StartError, Target, block_on,
+    CallError, CallOptions, Code, Connect, Context, InProcessNetwork, Metadata, Node, NodeBuilder,
+    PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, StartError, Target, block_on,
 };
 
 use trunkline::{Bytes, Status};
@@ -572,4 +572,58 @@ mod renamed {
     pub trait Greeter {
         async fn greet(&self, name: String) -> Result<String, facade::rpc::Status>;
     }
+}
+
+async fn get_as(kv: &KvClient, token: &str) -> Result<Option<Bytes>, Status> {
+    let mut metadata = Metadata::new();
+    metadata.insert("token", token)?; // text; "checksum-bin" would take bytes, by insert_bin
+    let received = ResponseMetadata::new();
+    let options = CallOptions::new().metadata(metadata).response_metadata(&received);
+    let value = kv.with(&options).get("color".into()).await?;
+    println!("served by {:?}", received.initial().get("served-by"));
+    Ok(value)
+}
+
+async fn check(cx: &Context) -> Result<(), Status> {
+    let mut metadata = Metadata::new();
+    metadata.insert("served-by", "kv-1")?;
+    cx.set_initial_metadata(metadata); // set_trailing_metadata: for the end of the response
+    match cx.metadata().get("token") {
+        Some("6f1d") => Ok(()),
+        _ => Err(Status::unauthenticated("no valid token")),
+    }
+}
+
+/// A service whose methods have a context, which that of the examples has not.
+#[trunkline::service]
+trait Checked {
+    async fn get(&self, cx: &Context) -> Result<(), Status>;
+}
+
+struct Checks;
+
+impl Checked for Checks {
+    async fn get(&self, cx: &Context) -> Result<(), Status> {
+        check(cx).await
+    }
+}
+
+#[test]
+fn a_handler_reads_a_token_and_names_itself() -> Outcome {
+    let network = InProcessNetwork::new();
+    let server = Node::builder().in_process(&network).serve(CheckedServer::new(Checks)).start()?;
+    let node = Node::builder().in_process(&network).start()?;
+    let client = CheckedClient::new(node.channel(server.local_address()));
+    let received = ResponseMetadata::new();
+    for (token, expected) in [("6f1d", None), ("other", Some(Code::Unauthenticated))] {
+        let mut metadata = Metadata::new();
+        metadata.insert("token", token)?;
+        let options = CallOptions::new().metadata(metadata).response_metadata(&received);
+        let outcome = block_on(client.with(&options).get());
+        assert_eq!(outcome.err().map(|status| status.code()), expected);
+        assert_eq!(received.initial().get("served-by"), Some("kv-1"));
+    }
+    let pair = Pair::start(KvServer::new(Store::default()));
+    assert_eq!(block_on(get_as(&pair.client(), "6f1d"))?, None);
+    Ok(())
 }

@@ -1,0 +1,143 @@
+//! The metadata of a response, and its way to a caller that asked for it.
+
+use super::{Metadata, MetadataError};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Sizes of a frame's metadata, in bytes. It lies between the extensions and the encoded part, so that it may be larger
+/// than all extensions together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct MetadataBytes {
+    /// Metadata of a request, or of the start of a response.
+    pub(crate) initial: u32,
+    /// Metadata of the end of a response.
+    pub(crate) trailing: u32,
+}
+
+impl MetadataBytes {
+    /// Returns the size of the metadata of a request.
+    pub(crate) fn of_request(initial: u32) -> Self {
+        Self { initial, trailing: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Returns the sizes of both parts, as ranges that end at the encoded part.
+    pub(crate) fn before(self, encoded: usize) -> [Range<usize>; 2] {
+        let [initial, trailing] = self.sizes();
+        let middle = encoded.saturating_sub(trailing);
+        [middle.saturating_sub(initial)..middle, middle..encoded]
+    }
+
+    /// Returns the size of both parts.
+    pub(crate) fn sum(self) -> usize {
+        let [initial, trailing] = self.sizes();
+        initial.saturating_add(trailing)
+    }
+
+    fn sizes(self) -> [usize; 2] {
+        [self.initial, self.trailing].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+}
+
+/// The metadata of a response: what precedes the result, and what follows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ReplyMetadata {
+    pub(crate) initial: Metadata,
+    pub(crate) trailing: Metadata,
+}
+
+impl ReplyMetadata {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.initial.is_empty() && self.trailing.is_empty()
+    }
+
+    /// Returns the sizes as a header has them.
+    pub(crate) fn bytes(&self) -> MetadataBytes {
+        let [initial, trailing] =
+            [&self.initial, &self.trailing].map(|part| u32::try_from(part.size()).unwrap_or(u32::MAX));
+        MetadataBytes { initial, trailing }
+    }
+
+    /// Parses the metadata of a reply, which ends where its encoded part begins.
+    pub(crate) fn parse(bytes: MetadataBytes, message: &[u8], encoded: usize) -> Result<Self, MetadataError> {
+        let [initial, trailing] = bytes.before(encoded).map(|range| message.get(range).unwrap_or_default());
+        Ok(Self { initial: Metadata::parse(initial)?, trailing: Metadata::parse(trailing)? })
+    }
+
+    /// Returns the size on the wire, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.initial.size() + self.trailing.size()
+    }
+}
+
+/// A place for the metadata of a call's response. Pass it to
+/// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
+///
+/// It is emptied when a call is made with these options, and filled when that has ended, whether it succeeded or failed.
+/// Clones share the place. Use one for each of several concurrent calls.
+///
+/// ```no_run
+/// # use trunkline::{CallOptions, ResponseMetadata, Status};
+/// # #[trunkline::service]
+/// # pub trait Greeter {
+/// #     async fn greet(&self, name: String) -> Result<String, Status>;
+/// # }
+/// # async fn call(client: GreeterClient) -> Result<(), Status> {
+/// let received = ResponseMetadata::new();
+/// let options = CallOptions::new().response_metadata(&received);
+/// client.with(&options).greet("trunk".into()).await?;
+/// println!("{:?}", received.initial().get("served-by"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct ResponseMetadata(Arc<Mutex<ReplyMetadata>>);
+
+impl ResponseMetadata {
+    /// Creates an empty place.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the metadata that the handler has set for the start of its response. Empty before the call has ended.
+    #[must_use]
+    pub fn initial(&self) -> Metadata {
+        self.lock().initial.clone()
+    }
+
+    /// Returns the metadata that the handler has set for the end of its response. Empty before the call has ended.
+    #[must_use]
+    pub fn trailing(&self) -> Metadata {
+        self.lock().trailing.clone()
+    }
+
+    /// Stores the metadata of a call that has ended.
+    pub(crate) fn store(&self, metadata: ReplyMetadata) {
+        *self.lock() = metadata;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ReplyMetadata> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// True for clones of one place.
+impl PartialEq for ResponseMetadata {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ResponseMetadata {}
+
+impl fmt::Debug for ResponseMetadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock().fmt(f)
+    }
+}

@@ -1,0 +1,116 @@
+//! Metadata from peers that break its rules or its limit, and the charge for it.
+
+use super::{LONG, PORT, call, frame, reply, request, server, status};
+use crate::budgets::Limits;
+use crate::fake::{ECHO, HANG, Rig};
+use crate::frame::{By, Header, RequestHeader};
+use crate::metadata::{Metadata, MetadataBytes};
+use crate::reason::Reason;
+use crate::status::Code;
+use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
+
+/// Metadata of a size, in bytes.
+fn metadata(size: usize) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.append("k", &"v".repeat(size - 4)).unwrap();
+    assert_eq!(metadata.size(), size);
+    metadata
+}
+
+/// A call of a method that never ends, with this metadata.
+fn hang(call: u64, block: &[u8]) -> Vec<u8> {
+    let metadata = u32::try_from(block.len()).unwrap();
+    let header = Header::Request(RequestHeader { metadata, ..request(HANG, call) });
+    let mut bytes = Vec::new();
+    header.emit(0, &mut bytes);
+    bytes.extend_from_slice(block);
+    bytes
+}
+
+/// The code and the reason of the last refusal, which says that the handler has not run.
+fn refusal(rig: &mut Rig) -> (Code, Reason) {
+    let given = rig.carrier.given.pop().expect("a reply");
+    match Header::parse(&given.bytes).unwrap().0 {
+        Header::Reply { code, by: By::Node { reason: Some(reason), ran: false }, .. } => {
+            (Code::from_number(code), reason)
+        }
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+fn charged(rig: &Rig) -> usize {
+    let budgets = rig.poller.ledger().budgets;
+    let budget = budgets.into_iter().find(|budget| budget.name == "bytes of decoded arguments").unwrap();
+    assert_eq!(budget.used, budget.counted);
+    budget.used.get(&server().peer).copied().unwrap_or_default()
+}
+
+#[test]
+fn metadata_of_a_request_is_bounded_checked_and_charged() {
+    let decoded = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded, ..Limits::default() });
+    rig.message(server(), hang(1, metadata(8192).block()));
+    assert_eq!((rig.poller.sizes().1, charged(&rig)), (1, 8192), "the limit itself");
+    rig.message(server(), hang(2, metadata(8193).block()));
+    assert_eq!(refusal(&mut rig), (Code::ResourceExhausted, Reason::TooLarge));
+    for bad in [&b"\x01\x01\0K1"[..], b"\x01\x01\0k\n", b"\x01\xff\0k1", b"\0\0\0", b"\x01"] {
+        rig.message(server(), hang(2, bad));
+        assert_eq!(refusal(&mut rig), (Code::InvalidArgument, Reason::BadArguments), "{bad:?}");
+    }
+    for call in 3..10 {
+        rig.message(server(), hang(call, metadata(8192).block()));
+    }
+    assert_eq!((rig.poller.sizes().1, charged(&rig)), (8, 64 << 10));
+    rig.message(server(), hang(10, metadata(8192).block()));
+    assert_eq!(refusal(&mut rig), (Code::ResourceExhausted, Reason::Overloaded));
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!((rig.poller.sizes().1, charged(&rig)), (0, 0));
+}
+
+#[test]
+fn metadata_of_a_reply_is_bounded_and_checked() {
+    for (block, expected) in [
+        (metadata(8192).block(), None),
+        (metadata(8193).block(), Some((Code::ResourceExhausted, Reason::TooLarge))),
+        (&b"\x01\x01\0K1"[..], Some((Code::Internal, Reason::BadReply))),
+    ] {
+        for code in [0, 5] {
+            let mut rig = Rig::new();
+            let (mut getter, token) = call(&mut rig, ECHO);
+            let metadata = MetadataBytes { initial: 0, trailing: u32::try_from(block.len()).unwrap() };
+            let header = Header::Reply { call: token.0, code, by: By::Handler, number: None, metadata };
+            let texts = [0; 5];
+            let mut bytes = Vec::new();
+            header.emit(5, &mut bytes);
+            bytes.extend_from_slice(block);
+            bytes.extend_from_slice(&texts);
+            rig.message(server(), bytes);
+            match (expected, code) {
+                (None, 0) => {
+                    let response = getter.try_take().expect("an outcome").unwrap().unwrap();
+                    assert_eq!(response.metadata().trailing.size(), block.len());
+                    assert!(!format!("{response:?}").contains("vvv"), "a value in the Debug output");
+                }
+                (None, _) => assert_eq!(status(&mut getter).metadata().size(), block.len()),
+                (Some((code, reason)), _) => {
+                    let status = status(&mut getter);
+                    assert_eq!((status.code(), status.reason()), (code, Some(reason)));
+                    assert!(status.may_have_run());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_without_metadata_have_no_byte_of_it() {
+    let mut rig = Rig::new();
+    let (_getter, token) = call(&mut rig, ECHO);
+    let without = rig.carrier.given.last().expect("a request").bytes.len();
+    assert_eq!(without, 32 + 28 + 1 + 4, "header, METHOD, encoded part, body");
+    rig.message(server(), reply(token));
+    let _getter = rig.submit(PORT, ECHO, LONG, false);
+    rig.message(server(), frame(Header::Request(request(ECHO, 1)), &[], b"body"));
+    let given = rig.carrier.given.pop().expect("a reply");
+    assert_eq!(given.bytes.len(), 24 + 20 + b"body".len(), "header, NUMBER, body");
+}
