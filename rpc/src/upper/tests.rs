@@ -6,6 +6,7 @@ mod jobs;
 mod numbers;
 mod replies;
 mod routes;
+mod streams;
 mod turns;
 
 use crate::budgets::Limits;
@@ -61,7 +62,7 @@ fn reply(token: Token) -> Vec<u8> {
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
-    RequestHeader { call, one_way: false, asked: method.into(), time_left_us: 0 }
+    RequestHeader { call, one_way: false, opens: method.streams.any(), asked: method.into(), time_left_us: 0 }
 }
 
 /// The number of a method at the fake service, which adds them in this order.

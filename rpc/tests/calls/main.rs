@@ -45,6 +45,7 @@ mod pool;
 mod ports;
 mod runtimes;
 mod signals;
+mod streams;
 mod stuck;
 mod threads;
 mod timers;
