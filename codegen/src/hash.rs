@@ -26,6 +26,13 @@ pub fn method_hash(service: &str, method: &str, raw_argument: Option<usize>, res
     }
 }
 
+/// Adds the items that are raw, of the client's stream and of the server's, to a method's hash: for each a zero byte, and
+/// an `i` or an `e`.
+pub(crate) fn with_raw_items(hash: u64, [of_client, of_server]: [bool; 2]) -> u64 {
+    let hash = if of_client { mix(hash, b"\0i") } else { hash };
+    if of_server { mix(hash, b"\0e") } else { hash }
+}
+
 fn mix(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -56,5 +63,11 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), 9);
         assert_eq!(method_hash("s", "m", Some(1), Payload::Bytes), service_hash("s\0m\0a\u{1}\0r"));
+        let items = |of_client, of_server| with_raw_items(service_hash("s\0m"), [of_client, of_server]);
+        assert_eq!(items(true, true), service_hash("s\0m\0i\0e"));
+        assert_eq!(
+            (items(false, false), items(false, true)),
+            (service_hash("s\0m"), service_hash("s\0m\0e"))
+        );
     }
 }

@@ -21,7 +21,7 @@ mod types;
 
 pub use build::{BuildError, build, build_into, generate_file};
 pub use hash::{method_hash, service_hash};
-pub use model::{Argument, ErrorType, Method, Output, Runs, Service};
+pub use model::{Argument, ErrorType, Items, Method, Output, Runs, Service, StreamItem};
 pub use payload::Payload;
 
 use errors::Errors;

@@ -1,6 +1,6 @@
 //! The model of a service whose trait has been checked.
 
-use crate::hash::{method_hash, service_hash};
+use crate::hash::{method_hash, service_hash, with_raw_items};
 use crate::payload::Payload;
 use syn::{Attribute, Ident, Path, Type, Visibility};
 
@@ -44,8 +44,38 @@ pub struct Method {
     pub context: Option<Argument>,
     /// Its other arguments after `&self`, at most 12.
     pub arguments: Vec<Argument>,
+    /// Its last argument if that is a `Streaming<T>`: the items that the client streams.
+    pub items: Option<Items>,
     /// Return type.
     pub output: Output,
+}
+
+impl Method {
+    /// Returns true if its calls stream items.
+    #[must_use]
+    pub const fn streams(&self) -> bool {
+        self.items.is_some() || self.output.items.is_some()
+    }
+}
+
+/// The items that a client streams.
+#[derive(Debug, Clone)]
+pub struct Items {
+    /// Name of the argument.
+    pub ident: Ident,
+    /// Type of the argument, as written.
+    pub ty: Type,
+    /// The items.
+    pub item: StreamItem,
+}
+
+/// An item of a stream.
+#[derive(Debug, Clone)]
+pub struct StreamItem {
+    /// Its type.
+    pub ty: Type,
+    /// True if it is sent as raw bytes: the type is named `Bytes`.
+    pub raw: bool,
 }
 
 /// Place where the handler of a method runs.
@@ -95,6 +125,8 @@ pub struct Output {
     pub payload: Payload,
     /// The type named `Bytes` in it, if it is sent as raw bytes.
     pub raw: Option<Type>,
+    /// The items that the handler streams, if the type of a success is an `impl Stream`; `ty` is then the client's type.
+    pub items: Option<StreamItem>,
     /// Its error, if the trait's method returns a `Result`; the clients' methods always do.
     pub error: Option<ErrorType>,
 }
@@ -136,6 +168,9 @@ impl Service {
     #[must_use]
     pub fn method_hash(&self, method: &Method) -> u64 {
         let raw_argument = method.arguments.iter().position(|argument| argument.raw);
-        method_hash(&self.name, &method.name, raw_argument, method.output.payload)
+        let is_raw = |item: Option<&StreamItem>| item.is_some_and(|item| item.raw);
+        let items =
+            [method.items.as_ref().map(|items| &items.item), method.output.items.as_ref()].map(is_raw);
+        with_raw_items(method_hash(&self.name, &method.name, raw_argument, method.output.payload), items)
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::crate_path::crate_path;
 use crate::errors::Errors;
-use crate::model::{Argument, ErrorType, Method, Output, Runs, Service};
+use crate::model::{Argument, ErrorType, Items, Method, Output, Runs, Service, StreamItem};
 use crate::options::{self, Options};
 use crate::payload::Payload;
-use crate::types::{bare, generic_arguments, is_bytes, is_named, is_report, is_unit, unsendable};
+use crate::types::{
+    bare, generic_arguments, is_bytes, is_named, is_report, is_unit, stream_item, unsendable,
+};
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use std::collections::HashSet;
@@ -134,7 +136,7 @@ fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &m
     {
         errors.add(condition, format!("`{ident}` cannot be conditional: both sides must agree on it"));
     }
-    let (context, arguments) = arguments(&sig, errors);
+    let (context, arguments, items) = arguments(&sig, errors);
     let output = output(&sig, krate, errors);
     if let Some(output) = &output
         && one_way
@@ -143,8 +145,18 @@ fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &m
         errors
             .add(&output.whole, format!("`{ident}` is one-way and returns nothing; remove the return type"));
     }
+    if let Some(items) = items.as_ref().filter(|_| one_way) {
+        errors.add(&items.ty, format!("`{ident}` is one-way, and a one-way method takes no stream"));
+    }
+    if let Some(output) = output.as_ref().filter(|output| output.items.is_some() && runs != Runs::Poller) {
+        let text = format!(
+            "`{ident}` returns a stream, which its poller polls; remove `#[offload]` or `#[blocking]`, and feed a \
+             `trunkline::stream::channel` from elsewhere"
+        );
+        errors.add(&output.whole, text);
+    }
     let output = output.filter(|_| errors.len() == before)?;
-    Some(Method { ident, name, attributes: attrs, one_way, runs, context, arguments, output })
+    Some(Method { ident, name, attributes: attrs, one_way, runs, context, arguments, items, output })
 }
 
 /// Removes an attribute without arguments, and returns it if it was present.
@@ -215,10 +227,10 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// Returns the context and the arguments that are sent.
-fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>) {
+/// Returns the context, the arguments that are sent, and the items that the client streams.
+fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>, Option<Items>) {
     let method = &sig.ident;
-    let (mut context, mut arguments) = (None, Vec::new());
+    let (mut context, mut arguments, mut items) = (None, Vec::new(), None);
     for (at, input) in sig.inputs.iter().enumerate() {
         let FnArg::Typed(typed) = input else { continue };
         let plain = match &*typed.pat {
@@ -245,6 +257,15 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
         if let Some((place, remedy)) = unsendable(&typed.ty) {
             errors.add(place, format!("argument `{ident}` of `{method}` cannot be sent: {remedy}"));
         }
+        if let [item] = generic_arguments(&typed.ty, "Streaming")[..] {
+            if at + 1 != sig.inputs.len() {
+                errors
+                    .add(&typed.ty, format!("the stream `{ident}` of `{method}` must be the last argument"));
+            }
+            let item = StreamItem { ty: item.clone(), raw: is_bytes(item) };
+            items = Some(Items { ident, ty: (*typed.ty).clone(), item });
+            continue;
+        }
         if let Some(attribute) = typed.attrs.first() {
             errors.add(attribute, format!("argument `{ident}` of `{method}` cannot have attributes"));
         }
@@ -259,7 +280,7 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
     if let Some(last) = arguments.iter_mut().rev().find(|argument| argument.is_named_bytes) {
         last.raw = true;
     }
-    (context, arguments)
+    (context, arguments, items)
 }
 
 /// Returns `Context` of `&Context`.
@@ -292,6 +313,9 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
         [success] => ((*success).clone(), Some(ErrorType::Other(aliased(&whole)))),
         [] => (whole.clone(), None),
     };
+    if let Some(item) = stream_item(&ty).filter(|_| sig.asyncness.is_some()) {
+        return stream_output(sig, (&whole, item, error), krate, errors);
+    }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
         // An opaque type is the future of a function that is not `async`, which is an error already.
@@ -310,5 +334,40 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
         None if is_bytes(&ty) => (Payload::Bytes, Some(ty.clone())),
         None => (Payload::Coded, None),
     };
-    Some(Output { whole, ty, payload, raw, error })
+    Some(Output { whole, ty, payload, raw, items: None, error })
+}
+
+/// Returns the output of a method whose handler streams items.
+fn stream_output(
+    sig: &Signature,
+    (whole, item, error): (&Type, Option<&Type>, Option<ErrorType>),
+    krate: &dyn Fn(Span) -> TokenStream,
+    errors: &mut Errors,
+) -> Option<Output> {
+    let ident = &sig.ident;
+    let is_aliased = generic_arguments(whole, "Result").len() < 2;
+    if is_aliased || error.is_none() {
+        let text = format!(
+            "`{ident}` returns a stream; write `Result<impl Stream<Item = Result<T, Status>>, Status>`"
+        );
+        errors.add(whole, text);
+        return None;
+    }
+    let parts = item.map(|item| generic_arguments(item, "Result")).unwrap_or_default();
+    let [item, _] = parts[..] else {
+        errors.add(whole, format!("the items of the stream of `{ident}` must be `Result<T, Status>`"));
+        return None;
+    };
+    if !is_named(parts[1], "Status") {
+        errors.add(parts[1], format!("the items of the stream of `{ident}` must be `Result<T, Status>`"));
+        return None;
+    }
+    if let Some((place, remedy)) = unsendable(item) {
+        errors.add(place, format!("the items of `{ident}` cannot be sent: {remedy}"));
+        return None;
+    }
+    let krate = krate(item.span());
+    let ty = Type::Verbatim(quote_spanned!(item.span()=> #krate::Streaming<#item>));
+    let items = Some(StreamItem { ty: item.clone(), raw: is_bytes(item) });
+    Some(Output { whole: whole.clone(), ty, payload: Payload::Coded, raw: None, items, error })
 }

@@ -1,6 +1,6 @@
 //! Types as the macro sees them: as they are written.
 
-use syn::{GenericArgument, PathArguments, Type};
+use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
 /// A type without the invisible group that a `macro_rules!` macro puts around it, and without parentheses.
 pub(crate) fn bare(ty: &Type) -> &Type {
@@ -67,6 +67,20 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     let Type::Path(path) = bare(ty) else { return false };
     path.qself.is_none()
         && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
+}
+
+/// Returns the type of the items if the type is an `impl Stream`: `Some(None)` if that names none.
+pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
+    let Type::ImplTrait(stream) = bare(ty) else { return None };
+    let last = stream.bounds.iter().find_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => bound.path.segments.last().filter(|last| last.ident == "Stream"),
+        _ => None,
+    })?;
+    let PathArguments::AngleBracketed(list) = &last.arguments else { return Some(None) };
+    Some(list.args.iter().find_map(|argument| match argument {
+        GenericArgument::AssocType(of) if of.ident == "Item" => Some(&of.ty),
+        _ => None,
+    }))
 }
 
 /// Returns true if the type belongs to a crate whose errors hide their type.

@@ -15,7 +15,7 @@ mod tests {
 
     #[test]
     fn the_stubs_match_the_golden_files() {
-        for name in ["kv", "pooled"] {
+        for name in ["kv", "pooled", "streams"] {
             is_golden(name);
         }
     }

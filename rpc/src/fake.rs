@@ -1,25 +1,29 @@
 //! A carrier without a network, for fuzzing and unit tests: it records what it is given.
 
 use crate::budgets::{Budgets, Limits};
-use crate::call::{Entry, Outcome, Submission};
+use crate::call::{Entry, NewStream, Opened, Opening, Outcome, Outgoing as Items, StreamWait, Submission};
 use crate::codec::{Bincode, Coding};
 use crate::foreign::Foreign;
 use crate::frame::Encoded;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
-use crate::name::{MethodName, ServiceName};
+use crate::name::{MethodName, ServiceName, Streams};
 use crate::pool::SharedPool;
 #[cfg(test)]
 use crate::routes::Link;
 use crate::routes::Routes;
-use crate::server::{MethodNumbers, Request, Service};
+use crate::server::{MethodNumbers, Methods, Request, Service};
 use crate::status::Status;
+use crate::stream::ItemBuffer;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
+use futures_core::Stream;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
@@ -201,26 +205,41 @@ impl Carrier for FakeCarrier {
 static SERVICE: ServiceName =
     ServiceName { name: "fake", version: 2, oldest: 2, codec: 0, codec_name: "bincode", hash: 0x5e41 };
 /// Methods of the fake service, and one that it does not have.
-pub(crate) static METHODS: [MethodName; 9] = [
-    MethodName { service: &SERVICE, name: "echo", hash: 1, one_way: false },
-    MethodName { service: &SERVICE, name: "hang", hash: 2, one_way: false },
-    MethodName { service: &SERVICE, name: "decode", hash: 3, one_way: false },
-    MethodName { service: &SERVICE, name: "fail", hash: 4, one_way: false },
-    MethodName { service: &SERVICE, name: "keep", hash: 6, one_way: false },
-    MethodName { service: &SERVICE, name: "hang unheard", hash: 7, one_way: true },
-    MethodName { service: &SERVICE, name: "keep unheard", hash: 8, one_way: true },
-    MethodName { service: &SERVICE, name: "offloaded", hash: 9, one_way: false },
-    MethodName { service: &SERVICE, name: "missing", hash: 5, one_way: false },
+pub(crate) static METHODS: [MethodName; 12] = [
+    MethodName { service: &SERVICE, name: "echo", hash: 1, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "hang", hash: 2, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "decode", hash: 3, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "fail", hash: 4, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "keep", hash: 6, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "hang unheard", hash: 7, one_way: true, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "keep unheard", hash: 8, one_way: true, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "offloaded", hash: 9, one_way: false, streams: Streams::Neither },
+    MethodName { service: &SERVICE, name: "feed", hash: 10, one_way: false, streams: Streams::FromServer },
+    MethodName { service: &SERVICE, name: "gather", hash: 11, one_way: false, streams: Streams::FromClient },
+    MethodName { service: &SERVICE, name: "talk", hash: 12, one_way: false, streams: Streams::Both },
+    MethodName { service: &SERVICE, name: "missing", hash: 5, one_way: false, streams: Streams::Neither },
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
+/// Streams items: as many as the first byte of its body says, or without an end if that is 255, of as many bytes as the
+/// second one says in hundreds.
+#[cfg(test)]
+pub(crate) const FEED: &MethodName = &METHODS[8];
+/// Takes items and replies with their number. With a body it takes only as many as that says, and waits.
+#[cfg(test)]
+pub(crate) const GATHER: &MethodName = &METHODS[9];
+/// Streams the items that it takes.
+#[cfg(test)]
+pub(crate) const TALK: &MethodName = &METHODS[10];
 /// Runs in the worker pool.
 #[cfg(test)]
 pub(crate) const OFFLOADED: &MethodName = &METHODS[7];
 
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
-        let [echo, hang, decode, fail, keep, hang_unheard, keep_unheard, offloaded, _] = &METHODS;
+        let [echo, hang, decode, fail, keep, hang_unheard, keep_unheard, offloaded, streams @ .., _] =
+            &METHODS;
+        let [feed, gather, talk] = streams;
         methods.add(echo, |request| async move {
             let replier = request.replier();
             replier.bytes(request.into_body())
@@ -252,8 +271,56 @@ fn service() -> Service {
                 request.replier().bytes(bytes)
             }
         });
+        add_streams(methods, [feed, gather, talk]);
         Ok(())
     })
+}
+
+/// Adds the methods that stream items.
+fn add_streams(methods: &mut Methods, [feed, gather, talk]: [&'static MethodName; 3]) {
+    let raw = |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item);
+    methods.add(feed, move |request| async move {
+        let (writer, replier, body) = (request.writer(), request.replier(), request.into_body());
+        let (left, hundreds) = (body.first().copied().unwrap_or(0), body.get(1).copied().unwrap_or(0));
+        writer.send(Repeat { left, item: vec![left; usize::from(hundreds) * 100].into() }, raw).await?;
+        replier.end()
+    });
+    methods.add(gather, |request| async move {
+        let (mut items, replier) = (request.raw_items(|bytes| bytes)?, request.replier());
+        let most = request.into_body().first().copied();
+        let mut count = 0_u64;
+        while most.is_none_or(|most| count < u64::from(most)) && items.message().await?.is_some() {
+            count += 1;
+        }
+        if most.is_some() {
+            std::future::pending::<()>().await;
+        }
+        replier.value(&Coding::<Bincode, u64>::of(&count))
+    });
+    methods.add(talk, move |request| async move {
+        let (items, replier) = (request.raw_items(|bytes| bytes)?, request.replier());
+        request.writer().send(items, raw).await?;
+        replier.end()
+    });
+}
+
+/// A stream of one item, again and again.
+struct Repeat {
+    left: u8,
+    item: Bytes,
+}
+
+impl Stream for Repeat {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.left {
+            0 => return Poll::Ready(None),
+            u8::MAX => {}
+            _ => self.left -= 1,
+        }
+        Poll::Ready(Some(Ok(self.item.clone())))
+    }
 }
 
 /// The RPC half of a poller on a fake carrier.
@@ -392,6 +459,16 @@ impl Rig {
         let (setter, getter) = cell::pair();
         let _ = self.inbox.push(Work::Call(Submission { answer: Some(setter), ..submission }));
         getter
+    }
+
+    /// Opens a stream of the server with this port.
+    pub(crate) fn open(&self, port: u16, method: &'static MethodName, items: Items) -> (StreamWait, Opened) {
+        let NewStream { answer, wait, opened, sending } =
+            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, items);
+        let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
+        let submission = Submission { deadline: Time::MAX, ..call }.with_answer(Some(answer));
+        let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
+        (wait, opened)
     }
 
     pub(crate) fn run(&mut self) {

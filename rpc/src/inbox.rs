@@ -4,13 +4,14 @@
 //! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
 //! Nothing here waits.
 
-use crate::call::{Entry, Outcome, Submission};
+use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::context::Spawn;
 use crate::frame::Encoded;
 use crate::lifecycle::Lifecycle;
 use crate::occupant::Occupant;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
+use crate::stream::{Changes, Owner, Stream};
 use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +30,8 @@ const SPARE_BYTES: usize = 16 << 10;
 pub(crate) enum Work {
     /// Make a call.
     Call(Submission<Setter<Outcome>>),
+    /// Make a call that streams items.
+    Open(Box<Opening>),
     /// Run a task.
     Spawn(Spawn),
     /// Look at a route that has changed or has new waiters.
@@ -43,6 +46,7 @@ impl Work {
     fn waits(&self) -> bool {
         match self {
             Self::Call(call) => call.entry != Entry::Tries,
+            Self::Open(opening) => opening.submission.entry != Entry::Tries,
             Self::Spawn(_) => false,
             Self::Route(_) | Self::Resolved(_) => true,
         }
@@ -63,6 +67,8 @@ pub(crate) struct Inbox {
     /// A caller has dropped a call; the poller finds out which.
     sweep: AtomicBool,
     closed: AtomicBool,
+    /// Streams of calls of this poller that have changed.
+    changes: Changes,
     spare: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
@@ -85,6 +91,7 @@ impl Inbox {
             listed: AtomicUsize::new(0),
             sweep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            changes: Changes::default(),
             spare: ArrayQueue::new(SPARE),
             cells: ArrayQueue::new(SPARE),
             handle: OnceLock::new(),
@@ -167,12 +174,20 @@ impl Inbox {
         self.wake();
     }
 
+    /// The streams that have changed.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     pub(crate) fn take_sweep(&self) -> bool {
         self.sweep.load(Ordering::Relaxed) && self.sweep.swap(false, Ordering::Acquire)
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty() || self.listed.load(Ordering::SeqCst) > 0 || self.sweep.load(Ordering::Acquire)
+        !self.work.is_empty()
+            || self.listed.load(Ordering::SeqCst) > 0
+            || self.sweep.load(Ordering::Acquire)
+            || self.changes.any()
     }
 
     /// The poller ends: whatever is queued, now or later, is dropped at once.
@@ -218,6 +233,25 @@ impl Inbox {
     /// Drops everything queued. Dropping a call completes it.
     fn clear(&self) {
         while self.pop().is_some() {}
+        self.changes.clear();
+    }
+}
+
+impl Owner for Inbox {
+    fn stream_changed(&self, stream: Arc<Stream>) {
+        self.changes.add(stream);
+        if self.closed.load(Ordering::SeqCst) {
+            self.changes.clear();
+        }
+        self.wake();
+    }
+
+    fn stream_dropped(&self) {
+        self.ask_for_sweep();
+    }
+
+    fn is_forked(&self) -> bool {
+        self.lifecycle.is_forked()
     }
 }
 

@@ -74,12 +74,14 @@ mod pool;
 mod reason;
 pub mod report;
 mod resolved;
+mod response;
 mod route_id;
 mod routes;
 mod schema;
 mod server;
 mod start_error;
 mod status;
+pub mod stream;
 pub mod stub;
 mod thread_time;
 mod timers;
@@ -98,12 +100,14 @@ pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yiel
 #[cfg(feature = "clap")]
 #[doc(hidden)]
 pub use flags::DeviceFlags;
+pub use futures_core::Stream;
 pub use metadata::{Metadata, MetadataError, ResponseMetadata};
 pub use node::{Node, NodeBuilder, RunOn};
 pub use reason::{Origin, Reason};
 pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
+pub use stream::Streaming;
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,

@@ -46,6 +46,38 @@ impl ServiceName {
     }
 }
 
+/// The directions in which the calls of a method stream items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Streams {
+    /// None: the calls are unary or one-way.
+    #[default]
+    Neither,
+    /// The server streams items to the client.
+    FromServer,
+    /// The client streams items to the server.
+    FromClient,
+    /// Both do.
+    Both,
+}
+
+impl Streams {
+    /// Returns true if a call streams items in any direction.
+    #[inline]
+    pub(crate) fn any(self) -> bool {
+        self != Self::Neither
+    }
+
+    /// Returns true if the client streams items.
+    pub(crate) fn has_client_items(self) -> bool {
+        matches!(self, Self::FromClient | Self::Both)
+    }
+
+    /// Returns true if the server streams items.
+    pub(crate) fn has_server_items(self) -> bool {
+        matches!(self, Self::FromServer | Self::Both)
+    }
+}
+
 /// A method of a service as generated stubs describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodName {
@@ -58,6 +90,8 @@ pub struct MethodName {
     pub hash: u64,
     /// True if its calls have no reply.
     pub one_way: bool,
+    /// The directions in which its calls stream items.
+    pub streams: Streams,
 }
 
 impl std::fmt::Display for MethodName {

@@ -2,18 +2,20 @@
 
 use crate::client::CallOptions;
 
-pub use crate::call::{Call, Decoded, Response, Wait};
+pub use crate::call::{Call, Decoded, Opened, Outgoing, Response, StreamWait, Wait, no_items, outgoing};
 pub use crate::call_error::{Failing, Fallible, HandlerError, MethodError, NotFailing};
 pub use crate::client::{LocalWait, SharedWait};
 pub use crate::codec::{
     ArgumentList, Coded, Coding, DecodeArguments, DecodeValue, Decoder, EncodeArguments, EncodeValue,
     NoCoding, NoValue,
 };
-pub use crate::name::{MethodName, ServiceName};
+pub use crate::name::{MethodName, ServiceName, Streams};
 pub use crate::named::{Named, NotNamed, require};
 pub use crate::not_made::Cause;
 pub use crate::pool::{Pool, Ticket};
-pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service};
+pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service, Writer};
+pub use crate::stream::ItemBuffer;
+pub use futures_core::Stream;
 
 /// The options of a call whose client has set none.
 pub static DEFAULT_OPTIONS: CallOptions = CallOptions::new();

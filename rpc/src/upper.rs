@@ -5,12 +5,12 @@
 //! It never blocks and never reads a clock: the carrier passes the time in.
 
 use crate::budgets::Budgets;
-use crate::call::Submission;
+use crate::call::{Opening, Submission};
 use crate::client::{Table, is_one_way};
 use crate::context::{Entered, PollerContext};
 use crate::executor::{Ready, TaskId, Tasks, Turn};
 use crate::foreign::Foreign;
-use crate::frame::{By, FrameError, Header, NOBODY, Unread};
+use crate::frame::{By, FrameError, Header, NOBODY, StreamHeader, StreamPart, Unread};
 use crate::inbox::{Inbox, Work};
 use crate::not_made::NotMade;
 use crate::on_poller::OnPoller;
@@ -19,6 +19,7 @@ use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Dispatch, MethodNumbers, Service};
+use crate::stream::Unsent;
 use std::mem;
 use std::sync::Arc;
 use trunkline_rings::panics::catch;
@@ -45,6 +46,10 @@ pub(crate) struct RpcPoller {
     woken: Vec<TaskId>,
     table: Table,
     dispatch: Dispatch,
+    /// Streams that wait for room in the queue of messages.
+    unsent: Unsent,
+    /// Streams with an item that found no memory here, and the bytes of the item.
+    gaps: Vec<(Origin, u64, usize)>,
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
@@ -63,7 +68,7 @@ impl RpcPoller {
         let _here = OnPoller::enter(inbox.lifecycle());
         let (is_first, has_threads) = (index.0 == 0, clock.as_virtual().is_none());
         let lookups = (is_first && has_threads).then(|| Lookups::new(routes.pollers(), foreign.clone()));
-        let context = PollerContext::new(index, clock, foreign, Arc::clone(&routes));
+        let context = PollerContext::new(index, clock, foreign, Arc::clone(&routes), Arc::clone(&inbox) as _);
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
         let shares = (handlers, arguments, budgets.waiting_replies(index));
@@ -82,6 +87,8 @@ impl RpcPoller {
             woken: Vec::new(),
             table: Table::new(budgets.calls(index), budgets.most_decoded, budgets.most_metadata),
             dispatch,
+            unsent: Unsent::default(),
+            gaps: Vec::new(),
             tasks: Tasks::default(),
             pool,
             is_drained: false,
@@ -108,6 +115,7 @@ impl RpcPoller {
                     self.table
                         .start(carrier, &mut submission.erase_answer(), |buffer| self.inbox.keep(buffer));
                 }
+                Work::Open(opening) => self.open(carrier, *opening),
                 Work::Route(id) => self.look(carrier, id),
                 Work::Resolved(resolved) => {
                     if let Some(seeker) = &mut self.seeker {
@@ -166,6 +174,29 @@ impl RpcPoller {
         }
         local.put_back(calls);
         count > 0
+    }
+
+    /// Makes a call that streams items, and adds the task that sends the caller's.
+    fn open(&mut self, carrier: &mut dyn Carrier, Opening { submission, sending }: Opening) {
+        let mut submission = submission.erase_answer();
+        if submission.route.is_some() {
+            self.place(carrier, submission);
+        } else {
+            self.table.start(carrier, &mut submission, |buffer| self.inbox.keep(buffer));
+        }
+        if let Some(sending) = sending {
+            self.tasks.add(sending, &self.ready);
+        }
+    }
+
+    /// Takes a frame of a stream.
+    fn stream(&mut self, carrier: &mut dyn Carrier, from: Origin, header: StreamHeader, item: &[u8]) {
+        let frame = (header.call, header.part);
+        if header.from_caller {
+            self.dispatch.stream_frame(carrier, from, frame, item);
+        } else {
+            self.table.stream_frame(carrier, from.peer, frame, item);
+        }
     }
 
     /// A call that goes by a route: it is made, or waits.
@@ -311,11 +342,24 @@ impl Upper for RpcPoller {
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(from, call),
+            Header::Stream(header) => {
+                let item = message.as_slice().get(encoded.end..).unwrap_or_default();
+                self.stream(carrier, from, header, item);
+            }
         }
         self.inbox.occupant().nobody();
     }
 
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {
+        let parsed = Header::parse(frame).map(|(header, _)| header);
+        if let Ok(Header::Stream(StreamHeader { call, from_caller, part: StreamPart::Data { .. } })) = parsed
+        {
+            if from_caller {
+                self.gaps.push((from, call, bytes));
+            } else {
+                self.table.stream_gap(from.peer, call, bytes);
+            }
+        }
         // The sender of a request knows.
         if let Some(Unread::Reply { call }) = Header::unread(frame) {
             self.table.given_up(from.peer, call, bytes);
@@ -349,12 +393,17 @@ impl Upper for RpcPoller {
 
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
         self.inbox.occupant().turn_begins();
+        for (from, call, bytes) in mem::take(&mut self.gaps) {
+            self.dispatch.stream_gap(carrier, from, call, bytes);
+        }
         let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
         // Calls of tasks leave in the turn in which the tasks run.
         let ran = self.run_ready(carrier);
         if ran {
             self.take_local(carrier);
         }
+        let charge = |peer, bytes| self.dispatch.memory().take(peer, bytes);
+        self.unsent.flush(self.inbox.changes(), carrier, &charge);
         let sought = self.seeker.as_mut().is_some_and(|seeker| seeker.tick(carrier));
         self.look_up();
         let late = self.table.expire(carrier) | self.dispatch.expire(carrier);
@@ -370,7 +419,7 @@ impl Upper for RpcPoller {
 
     fn next_timer(&self) -> Option<Time> {
         let seeker = self.seeker.as_ref().and_then(Seeker::next_timer);
-        let routes = [seeker, self.parked.next_timer()];
+        let routes = [seeker, self.parked.next_timer(), self.unsent.next_timer()];
         let calls = [self.table.next_timer(), self.dispatch.next_deadline(), self.context.timers().next()];
         routes.into_iter().chain(calls).flatten().min()
     }
@@ -381,6 +430,7 @@ impl Upper for RpcPoller {
             || self.context.calls().has_work()
             || self.context.has_spawned()
             || self.table.is_ready()
+            || !self.gaps.is_empty()
             || self.has_drained()
     }
 

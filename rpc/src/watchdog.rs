@@ -130,7 +130,13 @@ mod tests {
 
     static SERVICE: ServiceName =
         ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
-    static GET: MethodName = MethodName { service: &SERVICE, name: "get", hash: 8, one_way: false };
+    static GET: MethodName = MethodName {
+        service: &SERVICE,
+        name: "get",
+        hash: 8,
+        one_way: false,
+        streams: crate::name::Streams::Neither,
+    };
 
     #[test]
     fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {

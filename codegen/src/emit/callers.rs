@@ -3,7 +3,7 @@
 //! Their methods are those of the clients: they take no context and return the outcome of a call. Every caller for any
 //! thread also implements the trait for a single thread.
 
-use super::client::{Kind, result, span_of};
+use super::client::{Kind, items_of, result, span_of};
 use super::quiet;
 use crate::model::{Method, Service};
 use proc_macro2::TokenStream;
@@ -80,13 +80,14 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 /// Returns a trait function's signature, without its body or semicolon.
 fn signature(service: &Service, method: &Method, kind: Kind) -> TokenStream {
     let Method { ident, arguments, .. } = method;
+    let (generics, items) = items_of(service, method);
     let names = arguments.iter().map(|argument| &argument.ident);
     let types = arguments.iter().map(|argument| &argument.ty);
     let result = result(service, method);
     let span = span_of(method);
     let bound = kind.bound(span);
     let future = quote_spanned!(span=> impl ::core::future::Future<Output = #result> #bound);
-    quote!(fn #ident(&self, #(#names: #types),*) -> #future)
+    quote!(fn #ident #generics(&self, #(#names: #types,)* #items) -> #future)
 }
 
 fn declaration(service: &Service, method: &Method, kind: Kind) -> TokenStream {
@@ -106,6 +107,7 @@ fn forward(
 ) -> TokenStream {
     let (ident, signature) = (&method.ident, signature(service, method, kind));
     let names = method.arguments.iter().map(|argument| &argument.ident);
+    let names = names.chain(method.items.as_ref().map(|items| &items.ident));
     quote! {
         #signature {
             #to::#ident(#receiver, #(#names),*)

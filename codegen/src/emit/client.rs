@@ -1,7 +1,7 @@
 //! Emits the client stubs: one for any thread, one for tasks of a poller.
 
-use super::{codec_alias, constant, krate, quiet};
-use crate::model::{ErrorType, Method, Service};
+use super::{codec_alias, constant, krate, put, quiet};
+use crate::model::{ErrorType, Items, Method, Service, StreamItem};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -184,6 +184,58 @@ pub(super) fn span_of(method: &Method) -> Span {
     written.resolved_at(Span::call_site())
 }
 
+/// Returns the generics and the last argument of a client method to which the caller passes a stream.
+pub(super) fn items_of(service: &Service, method: &Method) -> (TokenStream, TokenStream) {
+    let Some(Items { ident, item: StreamItem { ty, .. }, .. }) = &method.items else {
+        return (TokenStream::new(), TokenStream::new());
+    };
+    let krate = krate(service, Span::call_site());
+    let bound = quote!(#krate::stub::Stream<Item = #ty> + ::core::marker::Send + 'static);
+    (quote!(<__Items: #bound>), quote!(#ident: __Items))
+}
+
+/// Emits the call of a method that streams items.
+fn open(
+    service: &Service,
+    method: &Method,
+    call: &TokenStream,
+    (check, take): (Option<TokenStream>, TokenStream),
+) -> TokenStream {
+    let krate = krate(service, Span::call_site());
+    let items = method.items.as_ref().map_or_else(
+        || quote!(#krate::stub::no_items()),
+        |Items { ident, item, .. }| {
+            let put = put(service, item);
+            quote!(#krate::stub::outgoing(#ident, #put))
+        },
+    );
+    let response = if check.is_some() { quote!(__response?) } else { quote!(__response) };
+    let Some(StreamItem { ty, raw }) = &method.output.items else {
+        return quote! {
+            let (__call, _) = self.channel.open(#call, #items);
+            __call.decoded(|__response| {
+                #check
+                let __value = #response.#take?;
+                ::core::result::Result::Ok(__value)
+            })
+        };
+    };
+    let codec = codec_alias(service);
+    let received = if *raw {
+        quote!(bytes(#krate::stub::Named::<#ty>::value))
+    } else {
+        quote!(items(#krate::stub::Coding::<#codec, #ty>::decoder()))
+    };
+    quote! {
+        let (__call, __opened) = self.channel.open(#call, #items);
+        __call.decoded(move |__response| {
+            #check
+            let _ = #response.bytes()?;
+            ::core::result::Result::Ok(__opened.#received)
+        })
+    }
+}
+
 fn function(service: &Service, method: &Method, kind: Kind, through: Through) -> TokenStream {
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
@@ -223,32 +275,41 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
             quote!(optional_bytes().map(#krate::stub::Named::<#ty>::optional_value))
         }
     };
-    let (call, decode) = match (one_way, check) {
-        (true, _) => (quote!(send), quote!(|_| ::core::result::Result::Ok(()))),
-        (false, None) => (quote!(call), quote!(|__response| __response.#take)),
-        // `?` converts a status to the error of the method.
-        (false, Some(check)) => {
-            let steps = quote!(let __value = __response?.#take?; ::core::result::Result::Ok(__value));
-            (quote!(call), quote!(|__response| { #check #steps }))
-        }
-    };
     let (receiver, lifetime, options) = match through {
         Through::Client => (quote!(&self), quote!('_), quote!(&#krate::stub::DEFAULT_OPTIONS)),
         Through::With => (quote!(self), quote!('c), quote!(self.options)),
     };
+    let given = quote!(#options, &#constant, &(#(#coded,)*), #raw);
+    let (call, decode) = match (one_way, check) {
+        (_, check) if method.streams() => (open(service, method, &given, (check, take)), None),
+        (true, _) => (quote!(send), Some(quote!(|_| ::core::result::Result::Ok(())))),
+        (false, None) => (quote!(call), Some(quote!(|__response| __response.#take))),
+        // `?` converts a status to the error of the method.
+        (false, Some(check)) => {
+            let steps = quote!(let __value = __response?.#take?; ::core::result::Result::Ok(__value));
+            (quote!(call), Some(quote!(|__response| { #check #steps })))
+        }
+    };
+    let body = match decode {
+        Some(decode) => quote!(self.channel.#call(#given).decoded(#decode)),
+        None => call,
+    };
+    let (generics, items) = items_of(service, method);
+    let captured = method.items.as_ref().map(|_| quote!(, __Items));
     // The span makes the compiler report errors about the future at the type that the author wrote.
     let bound = kind.bound(span);
     let future = quote_spanned! {span=>
-        impl ::core::future::Future<Output = #result> #bound + use<#lifetime>
+        impl ::core::future::Future<Output = #result> #bound + use<#lifetime #captured>
     };
     quote! {
         #(#attributes)*
         #[must_use = "the call is made, but dropping its future cancels it"]
-        #visibility fn #ident(
+        #visibility fn #ident #generics(
             #receiver,
-            #(#argument_names: #argument_types),*
+            #(#argument_names: #argument_types,)*
+            #items
         ) -> #future {
-            self.channel.#call(#options, &#constant, &(#(#coded,)*), #raw).decoded(#decode)
+            #body
         }
     }
 }

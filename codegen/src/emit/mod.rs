@@ -13,7 +13,7 @@ mod server;
 pub(crate) use fallback::fallback;
 
 use crate::crate_path::crate_path;
-use crate::model::{Argument, Method, Runs, Service};
+use crate::model::{Argument, Items, Method, Runs, Service, StreamItem};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Ident;
@@ -47,15 +47,16 @@ fn quiet() -> TokenStream {
 fn declaration(service: &Service) -> TokenStream {
     let Service { visibility, ident, attributes, methods, .. } = service;
     let functions = methods.iter().map(|method| {
-        let Method { ident, attributes, runs, context, arguments, output, .. } = method;
+        let Method { ident, attributes, runs, context, arguments, items, output, .. } = method;
         let context = context.as_ref().map(|Argument { ident, ty, .. }| quote!(#ident: &#ty,));
         let names = arguments.iter().map(|argument| &argument.ident);
         let types = arguments.iter().map(|argument| &argument.ty);
+        let items = items.as_ref().map(|Items { ident, ty, .. }| quote!(#ident: #ty));
         let result = &output.whole;
         let send = (*runs == Runs::Pool).then(|| quote_spanned!(ident.span()=> + ::core::marker::Send));
         quote! {
             #(#attributes)*
-            fn #ident(&self, #context #(#names: #types),*) -> impl ::core::future::Future<Output = #result> #send;
+            fn #ident(&self, #context #(#names: #types,)* #items) -> impl ::core::future::Future<Output = #result> #send;
         }
     });
     quote! {
@@ -77,10 +78,21 @@ fn names(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let constant = constant(service, method);
         let (text, hash, one_way) = (&method.name, service.method_hash(method), method.one_way);
+        let streams = match (&method.items, &method.output.items) {
+            (None, None) => quote!(Neither),
+            (None, Some(_)) => quote!(FromServer),
+            (Some(_), None) => quote!(FromClient),
+            (Some(_), Some(_)) => quote!(Both),
+        };
         quote! {
             #[allow(dead_code, non_upper_case_globals)]
-            static #constant: #krate::stub::MethodName =
-                #krate::stub::MethodName { service: &#service_name, name: #text, hash: #hash, one_way: #one_way };
+            static #constant: #krate::stub::MethodName = #krate::stub::MethodName {
+                service: &#service_name,
+                name: #text,
+                hash: #hash,
+                one_way: #one_way,
+                streams: #krate::stub::Streams::#streams,
+            };
         }
     });
     // A path that does not exist is one error at this import: the compiler reports none where the alias is used.
@@ -135,6 +147,17 @@ fn codec_alias(service: &Service) -> Ident {
 /// Returns the path of the crate `trunkline` in emitted code, for errors at `span`.
 fn krate(service: &Service, span: Span) -> TokenStream {
     crate_path(&service.ident, service.krate.as_ref(), span)
+}
+
+/// Emits the closure that encodes an item of a stream.
+fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
+    let (krate, codec) = (krate(service, Span::call_site()), codec_alias(service));
+    let put = if *raw {
+        quote!(bytes(#krate::stub::Named::<#ty>::body(__item)))
+    } else {
+        quote!(value(&#krate::stub::Coding::<#codec, #ty>::of(&__item)))
+    };
+    quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
 }
 
 fn constant(service: &Service, method: &Method) -> Ident {

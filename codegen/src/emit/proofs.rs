@@ -4,7 +4,7 @@
 //! compile for the same reason.
 
 use super::{codec_alias, krate};
-use crate::model::{ErrorType, Method, Service};
+use crate::model::{ErrorType, Method, Service, StreamItem};
 use crate::payload::Payload;
 use crate::types::is_bytes;
 use proc_macro2::{Span, TokenStream};
@@ -65,6 +65,19 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
             holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
     }
+    let items =
+        method.items.iter().map(|items| (format!("an item of `{}` of `{name}`", items.ident), &items.item));
+    let of_server =
+        method.output.items.iter().map(|item| (format!("an item of the stream of `{name}`"), item));
+    for (what, StreamItem { ty, raw }) in items.chain(of_server) {
+        let named = quote!(#krate::stub::Named::<#ty>);
+        if *raw {
+            holds(ty, quote!(#named::IS_BYTES), bytes(&what));
+        } else {
+            holds(ty, quote!(#krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+            holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
+        }
+    }
     let (ty, what) = (&method.output.ty, format!("the result of `{name}`"));
     match &method.output.raw {
         Some(raw) => {
@@ -75,6 +88,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
                 holds(ty, quote!(!#is_bytes || #krate::stub::Named::<#ty>::IS_OPTIONAL_BYTES), text);
             }
         }
+        None if method.output.items.is_some() => {}
         None => {
             let named = quote!(#krate::stub::Named::<#ty>);
             let is_result =
@@ -110,7 +124,8 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         );
         holds(ty, quote!(#krate::stub::Failing::<#codec, #ty>::IS_POSSIBLE), text);
     }
-    if method.output.error.is_some() {
+    // The type of a stream has no name.
+    if method.output.error.is_some() && method.output.items.is_none() {
         let whole = &method.output.whole;
         let text = format!("{what}: {}", standard("Result"));
         holds(whole, quote!(#krate::stub::Named::<#whole>::IS_RESULT), text);

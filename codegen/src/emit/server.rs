@@ -1,7 +1,7 @@
 //! Emits the server stub.
 
-use super::{codec_alias, constant, krate, quiet, service_name};
-use crate::model::{Argument, ErrorType, Method, Runs, Service};
+use super::{codec_alias, constant, krate, put, quiet, service_name};
+use crate::model::{Argument, ErrorType, Items, Method, Runs, Service, StreamItem};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -208,7 +208,17 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let (name, ty) = (&argument.ident, &argument.ty);
         quote! { let #name = #krate::stub::Named::<#ty>::value(__request.into_body()); }
     });
-    let all = method.arguments.iter().map(|argument| &argument.ident).collect::<Vec<_>>();
+    let all = method.arguments.iter().map(|argument| &argument.ident);
+    let all = all.chain(method.items.as_ref().map(|items| &items.ident)).collect::<Vec<_>>();
+    let items = method.items.as_ref().map(|Items { ident, item: StreamItem { ty, raw }, .. }| {
+        let received = if *raw {
+            quote!(raw_items(#krate::stub::Named::<#ty>::value))
+        } else {
+            quote!(items(#krate::stub::Coding::<#codec, #ty>::decoder()))
+        };
+        quote!(let #ident = __request.#received?;)
+    });
+    let writer = method.output.items.as_ref().map(|_| quote!(let __writer = __request.writer();));
     let (take_context, context) = match &method.context {
         Some(Argument { ty, .. }) => {
             let context = quote!(#krate::stub::Named::<#ty>::context(__request.context()));
@@ -231,19 +241,28 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
                 |__error| #krate::stub::Failing::<#codec, #ty>::into_failure(__error, &__replier)
             },
         };
-        let named = quote_spanned!(at=> #krate::stub::Named::<#whole>::result(__value));
+        let (named, ty) = match &method.output.items {
+            // The type of a stream has no name.
+            Some(_) => (quote!(__value), quote!(_)),
+            None => (quote_spanned!(at=> #krate::stub::Named::<#whole>::result(__value)), quote!(#ty)),
+        };
         quote! {
             let __value: ::core::result::Result<#ty, #failed> = #named;
             let __value = __value.map_err(#convert)?;
         }
     });
     let reply = match method.output.payload {
+        Payload::Coded if method.output.items.is_some() => quote!(end()),
         Payload::Coded => quote!(value(&#krate::stub::Coding::<#codec, #ty>::of(&__value))),
         Payload::Bytes => quote!(bytes(#krate::stub::Named::<#raw_type>::body(__value))),
         Payload::OptionalBytes => {
             quote!(optional_bytes(#krate::stub::Named::<#ty>::optional_body(__value)))
         }
     };
+    let sent = method.output.items.as_ref().map(|item| {
+        let put = put(service, item);
+        quote!(__writer.send(__value, #put).await?;)
+    });
     // The span makes the compiler report errors about sending a call to another thread at the method.
     let at = ident.span();
     let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = ::core::clone::Clone::clone(&__context););
@@ -274,9 +293,12 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
                     let (#(#coded_names,)*) = __request.arguments(&[#(#texts),*], (#(#decoders,)*))?;
                     let __replier = __request.replier();
                     #take_context
+                    #items
+                    #writer
                     #raw
                     let __value = #value;
                     #unwrapped
+                    #sent
                     __replier.#reply
                 }
             }

@@ -39,6 +39,7 @@ static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "get",
     hash: 16767883100022309234u64,
     one_way: false,
+    streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -46,6 +47,7 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "put",
     hash: 71320326203561452u64,
     one_way: false,
+    streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -53,6 +55,7 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     name: "count",
     hash: 14109536049692703384u64,
     one_way: false,
+    streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -60,6 +63,7 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     name: "forget",
     hash: 3095591332080242272u64,
     one_way: true,
+    streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};

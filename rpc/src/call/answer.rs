@@ -1,10 +1,13 @@
 //! Delivery of a call's outcome: to any thread, or to a task of the same poller.
 
-use super::response::Response;
+use super::stream::StreamAnswer;
+use crate::response::Response;
 use crate::status::Status;
+use crate::stream::Stream;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use trunkline_rings::cell::Setter;
 use trunkline_rings::panics::catch;
@@ -19,6 +22,8 @@ pub(crate) enum Answer {
     Shared(Setter<Outcome>),
     /// A task of the same poller.
     Local(Rc<LocalCell>),
+    /// The stream of a call, on any thread.
+    Stream(StreamAnswer),
 }
 
 impl From<Setter<Outcome>> for Answer {
@@ -33,7 +38,18 @@ impl From<Rc<LocalCell>> for Answer {
     }
 }
 
+impl From<StreamAnswer> for Answer {
+    fn from(answer: StreamAnswer) -> Self {
+        Self::Stream(answer)
+    }
+}
+
 impl Answer {
+    /// Returns the stream of a call that has one.
+    pub(crate) fn stream(&self) -> Option<&Arc<Stream>> {
+        if let Self::Stream(answer) = self { answer.stream() } else { None }
+    }
+
     /// Delivers the outcome and wakes the waiter.
     #[inline]
     pub(crate) fn complete(self, outcome: Outcome) {
@@ -43,6 +59,7 @@ impl Answer {
                 let _ = setter.set(outcome);
             }
             Self::Local(cell) => cell.complete(outcome),
+            Self::Stream(answer) => answer.complete(outcome),
         }
     }
 
@@ -52,6 +69,7 @@ impl Answer {
         match self {
             Self::Shared(setter) => setter.is_abandoned(),
             Self::Local(cell) => Rc::strong_count(cell) == 1,
+            Self::Stream(answer) => answer.is_abandoned(),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The future of a call in progress. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
-use super::response::Response;
 use crate::metadata::{ReplyMetadata, ResponseMetadata};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::reason::Reason;
+use crate::response::Response;
 use crate::status::{Code, Status};
 use std::fmt;
 use std::pin::Pin;

@@ -8,12 +8,14 @@ mod buffer_pool;
 mod entry;
 mod future;
 mod local_queue;
-mod response;
+mod stream;
 mod submission;
 
+pub use crate::response::Response;
 pub(crate) use answer::{Answer, LocalCell, Outcome};
 pub(crate) use entry::Entry;
 pub use future::{Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
-pub use response::Response;
+pub(crate) use stream::{NewStream, Opening, Sending, StreamAnswer};
+pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};
 pub(crate) use submission::{Submission, shutting_down, too_many};

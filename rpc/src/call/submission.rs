@@ -41,22 +41,9 @@ pub(crate) struct Submission<A = Answer> {
 
 impl<A: Into<Answer>> Submission<A> {
     /// Converts the answer to [`Answer`].
-    pub(crate) fn erase_answer(self) -> Submission {
-        Submission {
-            server: self.server,
-            route: self.route,
-            method: self.method,
-            one_way: self.one_way,
-            encoded: self.encoded,
-            metadata: self.metadata,
-            body: self.body,
-            deadline: self.deadline,
-            connect: self.connect,
-            order: self.order,
-            nested: self.nested,
-            entry: self.entry,
-            answer: self.answer.map(A::into),
-        }
+    pub(crate) fn erase_answer(mut self) -> Submission {
+        let answer = self.answer.take().map(A::into);
+        self.with_answer(answer)
     }
 }
 
@@ -73,6 +60,25 @@ impl Submission {
 }
 
 impl<A> Submission<A> {
+    /// Replaces the answer.
+    pub(crate) fn with_answer<B>(self, answer: Option<B>) -> Submission<B> {
+        Submission {
+            server: self.server,
+            route: self.route,
+            method: self.method,
+            one_way: self.one_way,
+            encoded: self.encoded,
+            metadata: self.metadata,
+            body: self.body,
+            deadline: self.deadline,
+            connect: self.connect,
+            order: self.order,
+            nested: self.nested,
+            entry: self.entry,
+            answer,
+        }
+    }
+
     /// Returns true if the encoded part and the body exceed [`EAGER_BYTES`]. The header is not counted.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {

@@ -3,7 +3,10 @@
 //! ordered channel always uses the same poller.
 
 use super::{CallOptions, LocalChannel, resolve};
-use crate::call::{Call, Entry, Outcome, Submission, Wait, shutting_down, too_many};
+use crate::call::{
+    Call, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
+    Submission, Wait, shutting_down, too_many,
+};
 use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
@@ -180,21 +183,72 @@ impl Channel {
         Call::new(made, (method, &*self.link), options.response())
     }
 
-    fn submit<A: EncodeArguments>(
+    /// Makes a call that streams items: those of `items`, if the method takes any. The call completes with the reply, or
+    /// when the handler's stream exists, if it has one. A poller has it when this returns.
+    pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
         method: &'static MethodName,
+        arguments: &A,
+        body: Bytes,
+        items: Outgoing,
+    ) -> (Call<StreamWait>, Opened) {
+        let inbox = self.next_inbox();
+        let NewStream { answer, wait, opened, sending } =
+            NewStream::new(Arc::clone(inbox) as _, method.streams, items);
+        let made = self.submit_stream(inbox, options, method, (arguments, body), (answer, sending));
+        (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened)
+    }
+
+    fn submit_stream<A: EncodeArguments>(
+        &self,
+        inbox: &Arc<Inbox>,
+        options: &CallOptions,
+        method: &'static MethodName,
         (arguments, body): (&A, Bytes),
-        one_way: bool,
-    ) -> Result<SharedWait<'_>, Status> {
-        if let Some(status) = on_poller::refusal() {
-            return Err(status);
-        }
+        (answer, sending): (StreamAnswer, Option<Sending>),
+    ) -> Result<(), Status> {
+        let nested = Self::check(inbox)?;
+        let mut encoded = inbox.buffer();
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
+        let made = self.clock.now();
+        let submission = Submission {
+            server: self.server,
+            route: self.route,
+            method,
+            one_way: false,
+            encoded,
+            metadata,
+            body: body.into(),
+            deadline: options.stream_deadline(self.timeout, made),
+            connect: options.connects(),
+            order: self.order.map(Turn),
+            nested,
+            entry: Entry::here(options.admits(), nested),
+            answer: Some(answer),
+        };
+        let opening = Box::new(Opening { submission, sending });
+        inbox.push(Work::Open(opening)).map_err(|_| too_many(Inbox::DEPTH))
+    }
+
+    /// Returns the inbox of the poller that makes the next call.
+    fn next_inbox(&self) -> &Arc<Inbox> {
         let turn = match self.order {
             Some(number) if !mutant!(ordered_calls_go_to_all_pollers) => number as usize,
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
-        let inbox = &self.inboxes[turn % self.inboxes.len()];
+        &self.inboxes[turn % self.inboxes.len()]
+    }
+
+    /// Returns true if a call made here is one of a handler or task of the inbox's node.
+    ///
+    /// # Errors
+    /// Returns the status of a call that must not be made.
+    fn check(inbox: &Inbox) -> Result<bool, Status> {
+        if let Some(status) = on_poller::refusal() {
+            return Err(status);
+        }
         if inbox.lifecycle().is_forked() {
             return Err(refused_in_child());
         }
@@ -202,6 +256,18 @@ impl Channel {
         if !nested && inbox.lifecycle().is_ending() {
             return Err(shutting_down());
         }
+        Ok(nested)
+    }
+
+    fn submit<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        one_way: bool,
+    ) -> Result<SharedWait<'_>, Status> {
+        let inbox = self.next_inbox();
+        let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
         let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;

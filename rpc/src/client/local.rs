@@ -1,7 +1,10 @@
 //! Calls from a poller's own tasks to one server.
 
 use super::{CallOptions, resolve};
-use crate::call::{Call, Entry, LocalCell, LocalQueue, Outcome, Submission, Wait};
+use crate::call::{
+    Call, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending, StreamAnswer,
+    StreamWait, Submission, Wait,
+};
 use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::name::MethodName;
@@ -29,6 +32,7 @@ pub struct LocalChannel {
     timeout: Option<Duration>,
     clock: Clock,
     queue: Rc<LocalQueue>,
+    poller: PollerContext,
     /// Number of an ordered channel.
     order: Option<Turn>,
 }
@@ -47,8 +51,8 @@ impl LocalChannel {
     /// Creates a channel of this poller over a link of its node.
     pub(crate) fn new(from: &PollerContext, link: &Arc<Link>) -> Self {
         let (server, route) = link.server();
-        let (clock, queue) = (from.clock().clone(), from.calls());
-        Self { server, route, link: Arc::clone(link), timeout: None, clock, queue, order: None }
+        let (clock, queue, poller) = (from.clock().clone(), from.calls(), from.clone());
+        Self { server, route, link: Arc::clone(link), timeout: None, clock, queue, poller, order: None }
     }
 
     /// Sets the time limit of calls, if there is one.
@@ -105,6 +109,62 @@ impl LocalChannel {
     ) -> Call<LocalWait<'_>> {
         let made = self.submit(options, method, (arguments, body), true);
         Call::new(made, (method, &*self.link), options.response())
+    }
+
+    /// Makes a call that streams items. See [`Channel::open`](crate::Channel::open).
+    pub fn open<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        arguments: &A,
+        body: Bytes,
+        items: Outgoing,
+    ) -> (Call<StreamWait>, Opened) {
+        let owner = Arc::clone(self.poller.owner());
+        let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
+        let made = self.submit_stream(options, method, (arguments, body), (answer, sending));
+        (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened)
+    }
+
+    fn submit_stream<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        (answer, sending): (StreamAnswer, Option<Sending>),
+    ) -> Result<(), Status> {
+        if let Some(status) = on_poller::refusal() {
+            return Err(status);
+        }
+        let made = self.clock.now();
+        let deadline = options.stream_deadline(self.timeout, made);
+        if deadline <= made {
+            return Err(super::statuses::expired());
+        }
+        let mut encoded = self.queue.buffers().take();
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
+        self.queue.is_made(made);
+        let submission = Submission {
+            server: self.queue.key_of(self.server),
+            route: self.route,
+            method,
+            one_way: false,
+            encoded,
+            metadata,
+            body: body.into(),
+            deadline,
+            connect: options.connects(),
+            order: self.order,
+            nested: true,
+            entry: Entry::here(options.admits(), true),
+            answer: Some(answer.into()),
+        };
+        self.queue.push(submission)?;
+        if let Some(sending) = sending {
+            self.poller.spawn(sending);
+        }
+        Ok(())
     }
 
     fn submit<A: EncodeArguments>(

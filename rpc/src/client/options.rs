@@ -151,6 +151,15 @@ impl CallOptions {
         limit.map_or(inherited, |limit| inherited.min(now + limit))
     }
 
+    /// Returns the deadline of a call that streams items, which has none by default.
+    pub(super) fn stream_deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
+        let limit = self.timeout.or(of_client);
+        if limit.is_none() && ambient_deadline().is_none() {
+            return Time::MAX;
+        }
+        self.deadline(of_client, now)
+    }
+
     pub(super) fn connects(&self) -> Connect {
         self.connect
     }

@@ -10,17 +10,20 @@ use super::waiting::Waiting;
 use crate::budgets::check_metadata;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
-    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread, send,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, Unread,
+    send,
 };
 use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use crate::stream::Address;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::ops::Range;
+use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
@@ -32,6 +35,9 @@ use trunkline_verbs::Time;
 
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
+
+/// Time until a full queue of messages is tried again.
+const PAUSE: Duration = Duration::from_millis(1);
 
 const GAVE_UP: &str = "the caller gave up";
 
@@ -66,6 +72,19 @@ pub(crate) struct Table {
     /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
     takes: Takes,
+    /// Cancellations of streams that found no room, and when they are sent again.
+    cancels: Vec<Cancel>,
+    next_cancels: Option<Time>,
+}
+
+/// A cancellation.
+#[derive(Debug, Clone, Copy)]
+struct Cancel {
+    peer: PeerKey,
+    toward: Toward,
+    call: u64,
+    /// True for a stream, whose request must not be overtaken.
+    ordered: bool,
 }
 
 impl Table {
@@ -83,6 +102,8 @@ impl Table {
             scratch: Vec::new(),
             unmatched_replies: 0,
             takes: Takes::All,
+            cancels: Vec::new(),
+            next_cancels: None,
         }
     }
 
@@ -229,26 +250,29 @@ impl Table {
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
-        let time_left_us = microseconds(deadline, now);
-        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us, metadata });
+        let opens = method.streams.any();
+        // A stream may have no deadline.
+        let is_timed = !opens || deadline != Time::MAX;
+        let time_left_us = if is_timed { microseconds(deadline, now) } else { 0 };
+        let header = Header::Request(RequestHeader { call, one_way, opens, asked, time_left_us, metadata });
         let mut out = Outgoing {
             peer,
             toward: order.map_or(Toward::Any, Toward::Turn),
             session,
             connect,
-            ordered: order.is_some(),
+            ordered: order.is_some() || opens,
             head: &[],
             announced: 0,
             body: mem::take(&mut pending.body),
             token: Token(call),
             report: if one_way { Report::Always } else { Report::Failure },
-            deadline: Some(deadline),
+            deadline: is_timed.then_some(deadline),
             leaves,
         };
         let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
         let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
         let Some(answer) = pending.answer.take() else { return Ok(false) };
-        let is_kept = !mutant!(deadline_is_not_kept);
+        let is_kept = is_timed && !mutant!(deadline_is_not_kept);
         flight.insert(Flight {
             generation: self.generation,
             peer,
@@ -262,10 +286,48 @@ impl Table {
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
         });
+        if opens && taken.left.is_some() {
+            self.opened(call, taken.left);
+        }
         if one_way && mutant!(one_way_calls_succeed_unsent) {
             self.finish(call, Ok(Response::empty()));
         }
         Ok(taken.left.is_none())
+    }
+
+    /// Frames of a call's stream may follow its request, which has left.
+    #[cold]
+    fn opened(&mut self, call: u64, session: Option<SessionNumber>) {
+        let Some(flight) = self.flight(call) else { return };
+        let (peer, toward) = (flight.peer, Toward::Turn(flight.turn));
+        if let Some(stream) = flight.answer.stream().filter(|stream| !stream.is_open()) {
+            stream.opened(Address { peer, toward, session, call });
+        }
+    }
+
+    /// Takes a frame of a stream from its server.
+    pub(crate) fn stream_frame(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: PeerKey,
+        (call, part): (u64, StreamPart),
+        item: &[u8],
+    ) {
+        let Some(flight) = self.waiting(from, call) else { return };
+        let Some(stream) = flight.answer.stream() else { return };
+        if let Err(misuse) = stream.frame(part, item) {
+            stream.abort(misuse.status().of_call(format_args!("{} at {}", flight.method, flight.peer)));
+            self.sweep(carrier);
+        }
+    }
+
+    /// Ends a call whose stream has an item that found no memory on this node in time.
+    pub(crate) fn stream_gap(&mut self, from: PeerKey, call: u64, bytes: usize) {
+        let Some(flight) = self.waiting(from, call) else { return };
+        let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
+        if let Some(stream) = flight.answer.stream() {
+            stream.abort(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
+        }
     }
 
     /// Returns the way a request names its method, and the session that it is bound to by that.
@@ -313,6 +375,9 @@ impl Table {
             SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
             SendOutcome::Delivered => {
                 flight.progress = Progress::Delivered;
+                if flight.answer.stream().is_some() {
+                    self.opened(token.0, None);
+                }
                 // It may have waited in the queue.
                 self.waiting.there_is_room();
             }
@@ -431,6 +496,7 @@ impl Table {
     pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
         self.pollers.remove(peer);
         self.forget_numbers(peer);
+        self.cancels.retain(|cancel| cancel.peer != peer);
         let lost = self.numbers(|flight| {
             flight.peer == peer
                 && match flight.progress {
@@ -465,6 +531,9 @@ impl Table {
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
+        if self.next_cancels.is_some_and(|due| due <= now) {
+            self.cancel_again(carrier);
+        }
         while let Some((call, why)) = self.waiting.late(now) {
             any = true;
             end(call, why.expired());
@@ -514,7 +583,7 @@ impl Table {
 
     /// Returns the time of the next `expire` or `admit`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        self.deadlines.next().into_iter().chain(self.waiting.next_timer()).min()
+        self.deadlines.next().into_iter().chain(self.waiting.next_timer()).chain(self.next_cancels).min()
     }
 
     /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
@@ -592,7 +661,7 @@ impl Table {
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
         let Some(flight) = self.flight(call) else { return };
-        let Flight { peer, one_way, turn, .. } = *flight;
+        let Flight { peer, one_way, turn, method, .. } = *flight;
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
@@ -602,12 +671,35 @@ impl Table {
         }
         // Without a session it has left through one that is over, and its handler ends with that.
         let Some(pollers) = self.pollers.get(peer).copied() else { return };
+        let cancel =
+            Cancel { peer, toward: Toward::Poller(turn.of(pollers)), call, ordered: method.streams.any() };
+        let sent = self.cancel(carrier, cancel);
+        // A lost cancellation costs the server no more than the handler's time, but a stream may have no deadline.
+        if cancel.ordered && matches!(sent, Err(SendError::QueueFull(_))) {
+            self.cancels.push(cancel);
+            self.next_cancels.get_or_insert(carrier.now() + PAUSE);
+        }
+    }
+
+    /// Sends the cancellations of streams that found no room.
+    fn cancel_again(&mut self, carrier: &mut dyn Carrier) {
+        self.next_cancels = None;
+        for cancel in mem::take(&mut self.cancels) {
+            if let Err(SendError::QueueFull(_)) = self.cancel(carrier, cancel) {
+                self.cancels.push(cancel);
+                self.next_cancels.get_or_insert(carrier.now() + PAUSE);
+            }
+        }
+    }
+
+    fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) -> Result<(), SendError> {
+        let Cancel { peer, toward, call, ordered } = cancel;
         let mut out = Outgoing {
             peer,
-            toward: Toward::Poller(turn.of(pollers)),
+            toward,
             session: None,
             connect: Connect::FailFast,
-            ordered: false,
+            ordered,
             head: &[],
             announced: 0,
             body: Body::new(),
@@ -616,9 +708,8 @@ impl Table {
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        // A lost cancellation costs the server no more than the handler's time.
         let mut nothing = Encoded::default();
-        let _ = send(carrier, &Header::Cancel { call }, &mut nothing, &mut self.scratch, &mut out);
+        send(carrier, &Header::Cancel { call }, &mut nothing, &mut self.scratch, &mut out).map(drop)
     }
 }
 

@@ -4,6 +4,7 @@ use super::{CurrentCall, ambient};
 use crate::call::LocalQueue;
 use crate::foreign::Foreign;
 use crate::routes::Routes;
+use crate::stream::Owner;
 use crate::timers::Timers;
 use std::cell::RefCell;
 use std::fmt;
@@ -33,10 +34,17 @@ struct OfPoller {
     /// Tasks that were spawned since the poller's last turn.
     spawned: RefCell<Vec<Task>>,
     routes: Arc<Routes>,
+    owner: Arc<dyn Owner>,
 }
 
 impl PollerContext {
-    pub(crate) fn new(poller: PollerIndex, clock: Clock, foreign: Foreign, routes: Arc<Routes>) -> Self {
+    pub(crate) fn new(
+        poller: PollerIndex,
+        clock: Clock,
+        foreign: Foreign,
+        routes: Arc<Routes>,
+        owner: Arc<dyn Owner>,
+    ) -> Self {
         let call = Rc::new(CurrentCall::new(clock.clone()));
         let (timers, spawned) = (Arc::new(Timers::new(clock.clone())), RefCell::default());
         Self(Rc::new(OfPoller {
@@ -48,6 +56,7 @@ impl PollerContext {
             timers,
             spawned,
             routes,
+            owner,
         }))
     }
 
@@ -74,6 +83,11 @@ impl PollerContext {
 
     pub(crate) fn queue(&self) -> &LocalQueue {
         &self.0.calls
+    }
+
+    /// Returns the owner of its calls' streams.
+    pub(crate) fn owner(&self) -> &Arc<dyn Owner> {
+        &self.0.owner
     }
 
     /// Returns the routes of its node.

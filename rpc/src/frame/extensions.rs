@@ -8,6 +8,7 @@
 
 use super::header::{FrameError, array};
 use crate::metadata::MetadataBytes;
+use crate::name::Streams;
 use crate::schema::Schema;
 
 /// Maximum size of all extensions of a frame, in bytes. With the header they travel before the rest of a large message.
@@ -39,14 +40,21 @@ pub(crate) struct Method {
     pub(crate) service: u64,
     /// Schema that the stubs were generated from.
     pub(crate) schema: Schema,
+    /// The directions in which the call streams items.
+    pub(crate) streams: Streams,
 }
 
-/// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way), 1 codec, 1 older versions, 1 zero.
+/// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way, 2 to 4 streams), 1 codec, 1 older versions, 1 zero.
 const METHOD_BYTES: usize = 24;
 
-/// The kinds of methods.
-fn kind_of(one_way: bool) -> u8 {
-    u8::from(one_way)
+/// Returns the number of a kind of methods.
+fn kind_of(one_way: bool, streams: Streams) -> u8 {
+    match streams {
+        Streams::Neither => u8::from(one_way),
+        Streams::FromServer => 2,
+        Streams::FromClient => 3,
+        Streams::Both => 4,
+    }
 }
 
 impl Method {
@@ -55,18 +63,30 @@ impl Method {
         into.extend(self.method.to_le_bytes());
         into.extend(self.service.to_le_bytes());
         into.extend(self.schema.version.to_le_bytes());
-        into.extend([kind_of(one_way), self.schema.codec, self.schema.older, 0]);
+        into.extend([kind_of(one_way, self.streams), self.schema.codec, self.schema.older, 0]);
+    }
+
+    /// Returns the number of the method's kind.
+    pub(super) fn kind(self, one_way: bool) -> u8 {
+        kind_of(one_way, self.streams)
     }
 
     fn parse(value: &[u8], one_way: bool) -> Result<Self, FrameError> {
         let (&value, _) = value.split_first_chunk::<METHOD_BYTES>().ok_or(FrameError::Extensions)?;
         let [.., kind, codec, older, _] = value;
-        if kind != kind_of(one_way) {
+        let streams = match kind {
+            2 => Streams::FromServer,
+            3 => Streams::FromClient,
+            4 => Streams::Both,
+            _ => Streams::Neither,
+        };
+        // Whether the frame opens a stream is compared with this where the header is parsed.
+        if kind != kind_of(one_way, streams) {
             return Err(FrameError::MethodKind(kind));
         }
         let [method, service] = [0, 8].map(|at| u64::from_le_bytes(array(&value, at)));
         let version = u32::from_le_bytes(array(&value, 16));
-        Ok(Self { method, service, schema: Schema { version, older, codec } })
+        Ok(Self { method, service, schema: Schema { version, older, codec }, streams })
     }
 }
 
@@ -174,8 +194,12 @@ impl Extensions {
 mod tests {
     use super::*;
 
-    const METHOD: Method =
-        Method { method: 1, service: 2, schema: Schema { version: 3, older: 1, codec: 200 } };
+    const METHOD: Method = Method {
+        method: 1,
+        service: 2,
+        schema: Schema { version: 3, older: 1, codec: 200 },
+        streams: Streams::Neither,
+    };
 
     fn with(more: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -222,7 +246,7 @@ mod tests {
     fn methods_of_another_kind_are_refused() {
         let mut bytes = with(&[]);
         assert_eq!(Extensions::parse(&bytes, true), Err(FrameError::MethodKind(0)));
-        bytes[PREFIX + 20] = 2;
-        assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::MethodKind(2)));
+        bytes[PREFIX + 20] = 5;
+        assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::MethodKind(5)));
     }
 }

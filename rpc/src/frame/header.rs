@@ -8,12 +8,14 @@
 //! reply    2 code (1)   3 by (1)   16 bytes of the encoded part (4)   20 bytes of the extensions (2)   22 spare (2)
 //! cancel   2 spare (2)
 //! number   2 bytes of the extensions (2)
+//! open     as request; the frames of streams are in `streams`
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```
 //!
 //! Parsing checks the bytes and returns a plain value; it never panics.
 
 use super::extensions::{Extensions, Method, Number, emit_metadata};
+use super::streams::{self, StreamHeader};
 use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
 use crate::reason::Reason;
@@ -28,6 +30,7 @@ const NUMBER: u8 = 0x23;
 const REPLY: u8 = 0x30;
 const REQUEST: u8 = 0x40;
 const ONE_WAY: u8 = 0x41;
+const OPEN: u8 = 0x42;
 
 /// The flag of a frame that may not be ignored.
 const CRITICAL: u8 = 0x01;
@@ -69,6 +72,8 @@ pub(crate) enum Header {
         /// The number that the caller gave the call.
         call: u64,
     },
+    /// A frame of a stream.
+    Stream(StreamHeader),
 }
 
 /// The header of a request.
@@ -78,6 +83,8 @@ pub(crate) struct RequestHeader {
     pub(crate) call: u64,
     /// True if the call has no reply.
     pub(crate) one_way: bool,
+    /// True if the call streams items.
+    pub(crate) opens: bool,
     /// The method.
     pub(crate) asked: Asked,
     /// Time until the caller gives up, in microseconds; 0 for no limit. In an outgoing frame any other value is a
@@ -98,7 +105,12 @@ pub(crate) enum Asked {
 
 impl From<&MethodName> for Asked {
     fn from(name: &MethodName) -> Self {
-        Self::Method(Method { method: name.hash, service: name.service.hash, schema: name.service.schema() })
+        Self::Method(Method {
+            method: name.hash,
+            service: name.service.hash,
+            schema: name.service.schema(),
+            streams: name.streams,
+        })
     }
 }
 
@@ -226,6 +238,7 @@ impl Header {
                 into.extend([CANCEL, 0, 0, 0, 0, 0, 0, 0]);
                 into.extend(call.to_le_bytes());
             }
+            Self::Stream(header) => header.emit(into),
         }
     }
 
@@ -234,7 +247,7 @@ impl Header {
         match self {
             Self::Request(request) => matches!(request.asked, Asked::Number(_)) && request.metadata == 0,
             Self::Reply { number, metadata, .. } => number.is_none() && metadata.is_empty(),
-            Self::Number { .. } | Self::Cancel { .. } => false,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => false,
         }
     }
 
@@ -243,7 +256,7 @@ impl Header {
         match *self {
             Self::Request(request) => MetadataBytes::of_request(request.metadata).sum(),
             Self::Reply { metadata, .. } => metadata.sum(),
-            Self::Number { .. } | Self::Cancel { .. } => 0,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => 0,
         }
     }
 
@@ -258,10 +271,12 @@ impl Header {
     #[inline]
     pub(super) fn emit_short(&self, encoded: u32, bytes: u32, room: &mut [u8; LONGEST]) -> usize {
         match *self {
-            Self::Request(RequestHeader { call, one_way, asked, time_left_us, .. }) => {
+            Self::Request(RequestHeader { call, one_way, opens, asked, time_left_us, .. }) => {
                 let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
                 let kind = if one_way { ONE_WAY } else { REQUEST };
                 let flags = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
+                // A node that does not know streams refuses the call.
+                let (kind, flags) = if opens { (OPEN, flags | CRITICAL) } else { (kind, flags) };
                 let first = u64::from(kind) | u64::from(flags) << 8 | u64::from(number) << 16;
                 let third = u64::from(time_left_us) | u64::from(encoded) << 32;
                 put(room, [first | u64::from(bytes) << 32, call, third, 0])
@@ -270,7 +285,7 @@ impl Header {
                 let first = u64::from(REPLY) | u64::from(code) << 16 | u64::from(by.number()) << 24;
                 put(room, [first | u64::from(bytes) << 32, call, u64::from(encoded)])
             }
-            Self::Number { .. } | Self::Cancel { .. } => 0,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => 0,
         }
     }
 
@@ -281,8 +296,13 @@ impl Header {
     pub(crate) fn parse(message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         let short = || FrameError::Short(message.len());
         match *message.first().ok_or_else(short)? {
-            REQUEST => Self::parse_request(message.first_chunk().ok_or_else(short)?, false, message),
-            ONE_WAY => Self::parse_request(message.first_chunk().ok_or_else(short)?, true, message),
+            REQUEST | ONE_WAY | OPEN => {
+                Self::parse_request(message.first_chunk().ok_or_else(short)?, message)
+            }
+            streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => {
+                let (header, length) = StreamHeader::parse(message)?;
+                Ok((Self::Stream(header), length..length))
+            }
             REPLY => Self::parse_reply(message.first_chunk().ok_or_else(short)?, message),
             CANCEL => {
                 let header = message.first_chunk::<16>().ok_or_else(short)?;
@@ -303,16 +323,16 @@ impl Header {
     }
 
     #[inline]
-    fn parse_request(
-        header: &[u8; LONGEST],
-        one_way: bool,
-        message: &[u8],
-    ) -> Result<(Self, Range<usize>), FrameError> {
+    fn parse_request(header: &[u8; LONGEST], message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         check_flags(header[1])?;
+        let (one_way, opens) = (header[0] == ONE_WAY, header[0] == OPEN);
         let encoded = u32::from_le_bytes(array(header, 20));
         let extensions = u16::from_le_bytes(array(header, 24));
         let (extensions, encoded) = parts(message, header.len(), extensions, encoded, one_way)?;
         let asked = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
+            (UNASSIGNED, Some(method)) if method.streams.any() != opens => {
+                return Err(FrameError::MethodKind(method.kind(one_way)));
+            }
             (UNASSIGNED, Some(method)) => Asked::Method(method),
             (UNASSIGNED, None) | (_, Some(_)) => return Err(FrameError::Method),
             (number, None) => Asked::Number(number),
@@ -322,7 +342,7 @@ impl Header {
         };
         let time_left_us = time_left(header);
         let call = u64::from_le_bytes(array(header, 8));
-        Ok((Self::Request(RequestHeader { call, one_way, asked, time_left_us, metadata }), encoded))
+        Ok((Self::Request(RequestHeader { call, one_way, opens, asked, time_left_us, metadata }), encoded))
     }
 
     #[inline]
@@ -361,7 +381,7 @@ impl Header {
         let call = u64::from_le_bytes(array(header, 8));
         let time_left_us = time_left(header);
         let asked = Asked::Number(number);
-        let request = RequestHeader { call, one_way: false, asked, time_left_us, metadata: 0 };
+        let request = RequestHeader { call, one_way: false, opens: false, asked, time_left_us, metadata: 0 };
         Some((request, LONGEST..LONGEST + encoded))
     }
 
@@ -372,8 +392,9 @@ impl Header {
         let call = u64::from_le_bytes(*header.get(8..16)?.first_chunk()?);
         match kind {
             REPLY => Some(Unread::Reply { call }),
-            REQUEST | ONE_WAY => Some(Unread::Request { call, one_way: kind == ONE_WAY }),
+            REQUEST | ONE_WAY | OPEN => Some(Unread::Request { call, one_way: kind == ONE_WAY }),
             CANCEL | NUMBER => None,
+            streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => None,
             _ => (flags & CRITICAL != 0).then_some(Unread::Request { call, one_way: false }),
         }
     }
@@ -442,12 +463,14 @@ pub(super) fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Streams;
     use crate::schema::Schema;
 
     const REQUEST_HEADER: Header = Header::Request(RequestHeader {
         call: 0x0102_0304_0506_0708,
         one_way: true,
-        asked: Asked::Method(Method { service: 11, method: 12, schema: SCHEMA }),
+        opens: false,
+        asked: Asked::Method(Method { service: 11, method: 12, schema: SCHEMA, streams: Streams::Neither }),
         time_left_us: 14,
         metadata: 0,
     });
@@ -461,8 +484,22 @@ mod tests {
             Header::Request(RequestHeader {
                 call: 6,
                 one_way: false,
+                opens: false,
                 asked: Asked::Number(7),
                 time_left_us: 0,
+                metadata: 0,
+            }),
+            Header::Request(RequestHeader {
+                call: 6,
+                one_way: false,
+                opens: true,
+                asked: Asked::Method(Method {
+                    service: 11,
+                    method: 12,
+                    schema: SCHEMA,
+                    streams: Streams::Both,
+                }),
+                time_left_us: 3,
                 metadata: 0,
             }),
             Header::Reply {
@@ -487,7 +524,7 @@ mod tests {
                 metadata: MetadataBytes::default(),
             },
         ];
-        for (header, bytes) in all.into_iter().zip([32, 32, 24, 24, 24]) {
+        for (header, bytes) in all.into_iter().zip([32, 32, 32, 24, 24, 24]) {
             let mut message = Vec::new();
             header.emit(3, &mut message);
             let length = message.len();
@@ -512,8 +549,14 @@ mod tests {
         let metadata = MetadataBytes { initial: 2, trailing: 1 };
         let reply = Header::Reply { call: 5, code: 0, by: By::Handler, number: Some(NUMBERED), metadata };
         let asked = Asked::Number(7);
-        let request =
-            Header::Request(RequestHeader { call: 6, one_way: false, asked, time_left_us: 0, metadata: 3 });
+        let request = Header::Request(RequestHeader {
+            call: 6,
+            one_way: false,
+            opens: false,
+            asked,
+            time_left_us: 0,
+            metadata: 3,
+        });
         for header in [reply, request] {
             let mut message = Vec::new();
             header.emit(3, &mut message);
@@ -580,7 +623,19 @@ mod tests {
             assert_eq!(again, bytes[..encoded.start - header.metadata_bytes()], "{name}");
             seen.push(bytes[0]);
         }
-        for kind in [REQUEST, ONE_WAY, REPLY, CANCEL, NUMBER] {
+        for kind in [
+            REQUEST,
+            ONE_WAY,
+            OPEN,
+            REPLY,
+            CANCEL,
+            NUMBER,
+            streams::DATA,
+            streams::RESET,
+            streams::ACCEPT,
+            streams::WINDOW,
+            streams::END,
+        ] {
             assert!(seen.contains(&kind), "no example of {kind:#x}");
         }
     }
@@ -613,15 +668,19 @@ mod tests {
         let mut bytes = Vec::new();
         REQUEST_HEADER.emit(0, &mut bytes);
         let call = 0x0102_0304_0506_0708;
-        let mut unread = |kind, flags| {
+        let mut unread = |kind: u8, flags: u8| {
             [bytes[0], bytes[1]] = [kind, flags];
             Header::unread(&bytes)
         };
         assert_eq!(unread(ONE_WAY, 0), Some(Unread::Request { call, one_way: true }));
         assert_eq!(unread(REQUEST, 0), Some(Unread::Request { call, one_way: false }));
-        assert_eq!(unread(0x42, CRITICAL), Some(Unread::Request { call, one_way: false }));
+        assert_eq!(unread(0x43, CRITICAL), Some(Unread::Request { call, one_way: false }));
         assert_eq!(unread(REPLY, 0), Some(Unread::Reply { call }));
-        assert_eq!([unread(0x42, 0), unread(0x10, CRITICAL), unread(0xf0, CRITICAL)], [None; 3]);
+        assert_eq!(
+            [unread(0x43, 0), unread(0x21, CRITICAL), unread(0x10, CRITICAL), unread(0xf0, CRITICAL)],
+            [None; 4]
+        );
+        assert_eq!(unread(OPEN, CRITICAL), Some(Unread::Request { call, one_way: false }));
         assert_eq!((Header::unread(&[REQUEST, 0]), Header::unread(&[])), (None, None));
     }
 
@@ -631,6 +690,7 @@ mod tests {
         let request = Header::Request(RequestHeader {
             call: 6,
             one_way: false,
+            opens: false,
             asked: Asked::Number(7),
             time_left_us: 9,
             metadata: 0,

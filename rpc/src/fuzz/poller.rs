@@ -1,8 +1,8 @@
 //! The RPC half of a poller, with peers and callers that do what the input encodes.
 
-use crate::call::Outcome;
+use crate::call::{Opened, Outcome, StreamWait, no_items};
 use crate::fake::{ECHO, HANG, METHODS, Rig};
-use crate::frame::{Asked, By, Header, Number, RequestHeader};
+use crate::frame::{Asked, By, Header, Number, RequestHeader, StreamHeader, StreamPart};
 use crate::metadata::MetadataBytes;
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
@@ -46,12 +46,14 @@ struct Run<'a> {
     rig: Rig,
     input: Input<'a>,
     waiting: Vec<Getter<Outcome>>,
+    streams: Vec<(StreamWait, Opened)>,
     requests: usize,
 }
 
 impl Run<'_> {
     fn step(&mut self) {
-        match self.input.byte() & 7 {
+        let choice = self.input.byte();
+        match choice & 7 {
             0 => {
                 let (from, bytes) = (self.input.origin(), self.input.bytes());
                 self.requests += 1;
@@ -81,11 +83,17 @@ impl Run<'_> {
                     self.rig.inbox.ask_for_sweep();
                 }
             }
+            _ if choice & 8 != 0 => self.stream(),
+            _ if choice & 16 != 0 => {
+                let method = &METHODS[usize::from(self.input.byte()) % METHODS.len()];
+                self.streams.push(self.rig.open(u16::from(self.input.byte() & 3), method, no_items()));
+            }
+            _ if choice & 32 != 0 => drop(self.streams.pop()),
             _ => self.rig.carrier.wait(Duration::from_millis(u64::from(self.input.byte()))),
         }
         self.rig.run();
         let (calls, running) = self.rig.poller.sizes();
-        assert!(calls <= self.waiting.len(), "a call is kept that nobody waits for");
+        assert!(calls <= self.waiting.len() + self.streams.len(), "a call is kept that nobody waits for");
         assert!(running <= self.requests, "more handlers run than requests came");
         let next = self.rig.poller.next_timer();
         assert!(next.is_none_or(|next| next > self.rig.carrier.now), "a timer was missed");
@@ -102,6 +110,7 @@ impl Run<'_> {
         let header = RequestHeader {
             call: u64::from(call),
             one_way: kind & 0x80 != 0,
+            opens: method.streams.any(),
             asked,
             time_left_us: u32::from(self.input.byte()) << 10,
             metadata: 0,
@@ -110,6 +119,21 @@ impl Run<'_> {
             if kind & 0x40 == 0 { Header::Request(header) } else { Header::Cancel { call: header.call } };
         self.requests += 1;
         self.message(from, header);
+    }
+
+    /// A frame of a stream.
+    fn stream(&mut self) {
+        let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
+        let (from_caller, word) = (kind & 0x80 != 0, self.input.byte());
+        let part = match kind & 7 {
+            0 => StreamPart::Reset,
+            1 => StreamPart::Accept,
+            2 => StreamPart::Window { bytes: u32::from(word) << (kind >> 3 & 15), items: word.into() },
+            3 => StreamPart::End { items: word.into() },
+            _ => StreamPart::Data { number: word.into() },
+        };
+        let call = if from_caller { u64::from(call) } else { self.token(call).0 };
+        self.message(from, Header::Stream(StreamHeader { call, from_caller, part }));
     }
 
     /// A reply to a call that was made, or to one that was not.
@@ -155,7 +179,8 @@ impl Run<'_> {
 /// Drives a poller with the input. Checks that nothing panics, that there are no more replies than requests, and that
 /// every caller gets an outcome.
 pub fn poller(data: &[u8]) {
-    let mut run = Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), requests: 0 };
+    let mut run =
+        Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), streams: Vec::new(), requests: 0 };
     for _ in 0..STEPS {
         if run.input.0.is_empty() {
             break;

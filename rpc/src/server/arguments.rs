@@ -38,6 +38,11 @@ impl ArgumentMemory {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
+    /// Charges a peer with bytes. Returns false if it may not use them.
+    pub(crate) fn take(&self, peer: PeerKey, bytes: usize) -> bool {
+        self.share.borrow_mut().take(peer, bytes).is_ok()
+    }
+
     /// Ends a poll of the handler, and returns its charge in bytes.
     #[inline]
     pub(super) fn end(&self) -> usize {

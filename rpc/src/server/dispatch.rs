@@ -15,11 +15,12 @@ use crate::frame::{
 };
 use crate::inbox::Inbox;
 use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
-use crate::name::ServiceName;
+use crate::name::{ServiceName, Streams};
 use crate::not_made::NotMade;
 use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use crate::stream::Stream;
 use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
@@ -34,6 +35,8 @@ use trunkline_transport::{
     PollerIndex, Report, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
+
+mod streams;
 
 const NS_PER_US: u64 = 1000;
 
@@ -61,8 +64,17 @@ pub(super) struct Caller {
     one_way: bool,
     /// Size of the request's metadata, in bytes.
     metadata: u32,
+    /// The directions in which the call streams items.
+    streams: Streams,
     /// Number of the method, if the caller does not know it.
     number: Option<Number>,
+}
+
+impl Caller {
+    /// Returns the caller of a one-way call, as far as a frame to it needs.
+    fn of_one_way(key: Key) -> Self {
+        Self { key, deadline: None, one_way: true, metadata: 0, streams: Streams::Neither, number: None }
+    }
 }
 
 struct Running {
@@ -73,6 +85,8 @@ struct Running {
     decoded: usize,
     /// Context, if the handler has asked for it.
     context: Option<Context>,
+    /// The stream of a call that has one.
+    stream: Option<Arc<Stream>>,
 }
 
 /// A method of a service, with the properties of its calls.
@@ -80,10 +94,25 @@ struct Served {
     calls: Box<dyn Method>,
     /// True if its calls have no reply.
     one_way: bool,
+    /// The directions in which its calls stream items.
+    streams: Streams,
     /// Limits of its running calls, on all pollers.
     limits: MethodLimits,
     /// Number of the method; `None` if callers name it by its hash.
     number: Option<u16>,
+}
+
+impl Served {
+    /// Describes the kind of its calls.
+    fn kind(&self) -> &'static str {
+        match self.streams {
+            Streams::Neither if self.one_way => "it is one-way",
+            Streams::Neither => "it has a reply",
+            Streams::FromServer => "its server streams items",
+            Streams::FromClient => "its client streams items",
+            Streams::Both => "both sides stream items",
+        }
+    }
 }
 
 /// The services of a poller, and the requests that run there.
@@ -160,7 +189,8 @@ impl Dispatch {
                 }
                 names.push(name);
                 let limits = service.limits_of(name);
-                dispatch.methods.push(Served { calls, one_way: name.one_way, limits, number });
+                let (one_way, streams) = (name.one_way, name.streams);
+                dispatch.methods.push(Served { calls, one_way, streams, limits, number });
             }
         }
         inbox.occupant().set_methods(names);
@@ -185,16 +215,32 @@ impl Dispatch {
         };
         let deadline = (header.time_left_us > 0)
             .then(|| carrier.now().plus_ns(u64::from(header.time_left_us) * NS_PER_US));
-        let RequestHeader { call, one_way, metadata, .. } = header;
-        let caller = Caller { key: Key::new(from, call), deadline, one_way, metadata, number: None };
-        let is_of_kind =
-            |table: u32| self.served(table).is_some_and(|served| served.one_way == header.one_way);
-        match table.filter(|table| is_of_kind(*table)) {
+        let Some(caller) = table.and_then(|table| self.caller(table, from, &header, deadline)) else {
+            return self.look_up(carrier, from, header, deadline, (message, encoded), ready);
+        };
+        match table {
             Some(table) if !self.inbox.lifecycle().is_draining() => {
                 self.start(carrier, caller, table, (message, encoded), ready);
             }
-            _ => self.look_up(carrier, caller, header.asked, (message, encoded), ready),
+            _ => self.look_up(carrier, from, header, deadline, (message, encoded), ready),
         }
+    }
+
+    /// Returns the caller of a request for a method, if that is of the request's kind.
+    #[inline]
+    fn caller(
+        &self,
+        table: u32,
+        from: Origin,
+        header: &RequestHeader,
+        deadline: Option<Time>,
+    ) -> Option<Caller> {
+        let served = self.served(table)?;
+        let streams = served.streams;
+        let is_of_kind = served.one_way == header.one_way && streams.any() == header.opens;
+        let key = Key::new(from, header.call);
+        let RequestHeader { one_way, metadata, .. } = *header;
+        is_of_kind.then_some(Caller { key, deadline, one_way, metadata, streams, number: None })
     }
 
     /// Starts the handler of a request with the method's hash, or refuses the request.
@@ -202,12 +248,14 @@ impl Dispatch {
     fn look_up(
         &mut self,
         carrier: &mut dyn Carrier,
-        caller: Caller,
-        asked: Asked,
+        from: Origin,
+        header: RequestHeader,
+        deadline: Option<Time>,
         arguments: (Message, Range<usize>),
         ready: &Arc<Ready>,
     ) {
-        let found = self.find(asked, caller.one_way);
+        let RequestHeader { asked, one_way, metadata, .. } = header;
+        let found = self.find(&header);
         let number = match (asked, &found) {
             (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
                 let number = self.served(*table).and_then(|served| served.number);
@@ -215,7 +263,9 @@ impl Dispatch {
             }
             _ => None,
         };
-        let caller = Caller { number, ..caller };
+        let streams = found.as_ref().ok().and_then(|table| self.served(*table)).map(|served| served.streams);
+        let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
+        let caller = Caller { key, deadline, one_way, metadata, streams, number };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(carrier, caller.key, number);
@@ -241,7 +291,8 @@ impl Dispatch {
         ready: &Arc<Ready>,
     ) {
         let Caller { key, deadline, .. } = caller;
-        if let Err(status) = self.admit(carrier, &caller, table) {
+        let admitted = self.admit(carrier, &caller, table).and_then(|()| self.admit_stream(&caller, table));
+        if let Err(status) = admitted {
             return self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
         if caller.metadata > 0
@@ -250,9 +301,11 @@ impl Dispatch {
             self.ended(key.peer, table);
             return self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
+        let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
-        let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
+        let (poller, memory) = (Rc::clone(&self.poller), Rc::clone(&self.arguments));
+        let request = Request::new(message, encoded, poller, memory, stream.clone());
         self.current.begin(key.peer, deadline);
         let inside = self.foreign.enter();
         let started = served.calls.start(table, request, ready);
@@ -263,7 +316,7 @@ impl Dispatch {
                 let task = TaskId { table, slot };
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
-                self.running.insert(task, Running { caller, timer, decoded, context });
+                self.running.insert(task, Running { caller, timer, decoded, context, stream });
                 // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
             }
@@ -271,6 +324,9 @@ impl Dispatch {
                 let metadata = context.and_then(|context| context.end());
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
+                if let Some(stream) = stream {
+                    self.arguments.put_back(key.peer, stream.close());
+                }
                 match outcome {
                     Ok(reply) if !caller.one_way && caller.number.is_none() && metadata.is_none() => {
                         self.reply_at_once(carrier, &caller, (reply.encoded, reply.body));
@@ -306,7 +362,7 @@ impl Dispatch {
         let sent = if is_large(&parts) {
             self.send_or_wait(carrier, *caller, header, parts)
         } else {
-            self.send(carrier, caller.key, &header, &mut parts)
+            self.send(carrier, caller, &header, &mut parts)
         };
         if let Err(error) = sent {
             self.reply_with_refusal(carrier, *caller, true, error);
@@ -332,8 +388,14 @@ impl Dispatch {
         };
         // Not a warning, because a peer could fill the log with them.
         tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
-        let key = Key::new(from, call);
-        let caller = Caller { key, deadline: None, one_way, metadata: 0, number: None };
+        let caller = Caller {
+            key: Key::new(from, call),
+            deadline: None,
+            one_way,
+            metadata: 0,
+            streams: Streams::Neither,
+            number: None,
+        };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.reply(carrier, caller, Err(Failure::Node(status)), None);
     }
@@ -439,9 +501,10 @@ impl Dispatch {
     /// Returns the charged and running handlers, and the same of their arguments and of waiting replies.
     pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
         let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
-        for Running { caller: Caller { key, .. }, decoded, .. } in self.running.values() {
+        for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
             *handlers.entry(key.peer).or_default() += 1;
-            if *decoded > 0 {
+            let decoded = decoded + stream.as_ref().map_or(0, |stream| stream.charged());
+            if decoded > 0 {
                 *bytes.entry(key.peer).or_default() += decoded;
             }
         }
@@ -469,11 +532,17 @@ impl Dispatch {
         self.methods.get(table as usize)
     }
 
-    /// Returns the requested method, if it is one-way or not as the request is.
+    /// Returns the requested method, if it is of the request's kind: unary, one-way, or one that streams items.
     ///
     /// A call without a reply to a method with one would have a handler that outlives its session. In the opposite
     /// case the caller would take the end of a handler for its success.
-    fn find(&self, asked: Asked, one_way: bool) -> Result<u32, Status> {
+    fn find(&self, header: &RequestHeader) -> Result<u32, Status> {
+        let RequestHeader { asked, one_way, opens, .. } = *header;
+        let is_asked = |streams: Streams| match asked {
+            Asked::Number(_) => streams.any() == opens,
+            Asked::Method(method) => streams == method.streams,
+        };
+        let fits = |served: &Served| served.one_way == one_way && is_asked(served.streams);
         let table = match asked {
             Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             Asked::Method(method) => self
@@ -487,7 +556,7 @@ impl Dispatch {
                 .map(|(table, _)| *table),
         };
         table
-            .filter(|table| self.served(*table).is_some_and(|served| served.one_way == one_way))
+            .filter(|table| self.served(*table).is_some_and(fits))
             .ok_or_else(|| self.not_found(asked, table))
     }
 
@@ -496,7 +565,7 @@ impl Dispatch {
     fn not_found(&self, asked: Asked, other: Option<u32>) -> Status {
         let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
         if let Some(served) = other.and_then(|table| self.served(table)) {
-            return no_method(if served.one_way { "it is one-way" } else { "it has a reply" }.to_owned());
+            return no_method(served.kind().to_owned());
         }
         let method = match asked {
             Asked::Number(number) => return no_method(format!("number {number}")),
@@ -550,7 +619,7 @@ impl Dispatch {
         }
         let header = Header::Number { call: key.call, number };
         // The next call names the method by its hash again if this one is lost.
-        let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
+        let _ = self.send(carrier, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Replies to a call, or logs the failure of a one-way call.
@@ -581,7 +650,7 @@ impl Dispatch {
         let sent = if is_large(&parts) {
             self.send_or_wait(carrier, caller, header, parts)
         } else {
-            self.send(carrier, key, &header, &mut parts)
+            self.send(carrier, &caller, &header, &mut parts)
         };
         if let Err(error) = sent {
             let ran = !matches!(by, By::Node { ran: false, .. });
@@ -622,7 +691,7 @@ impl Dispatch {
         mut parts: Parts,
     ) -> Result<(), SendError> {
         if !self.replies.has_any_to(caller.key.peer) {
-            match self.send(carrier, caller.key, &header, &mut parts) {
+            match self.send(carrier, &caller, &header, &mut parts) {
                 Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
                 sent => return sent,
             }
@@ -637,7 +706,8 @@ impl Dispatch {
             return false;
         }
         while let Some(mut reply) = self.replies.next() {
-            match self.send(carrier, reply.caller.key, &reply.header, &mut reply.parts) {
+            let caller = reply.caller;
+            match self.send(carrier, &caller, &reply.header, &mut reply.parts) {
                 Err(SendError::QueueFull(_)) => self.replies.put_back(reply),
                 // It was sent, or the caller's node is lost.
                 _ => self.replies.left(&reply),
@@ -680,7 +750,7 @@ impl Dispatch {
             metadata: MetadataBytes::default(),
         };
         // If it is lost, only the caller's counter misses one.
-        let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
+        let _ = self.send(carrier, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Logs the failure of a one-way call, which has no reply.
@@ -708,7 +778,7 @@ impl Dispatch {
         let Caller { key, number, .. } = caller;
         let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
         let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
-        if self.send(carrier, key, &header, &mut (encoded, body)).is_err() {
+        if self.send(carrier, &caller, &header, &mut (encoded, body)).is_err() {
             tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
     }
@@ -718,16 +788,18 @@ impl Dispatch {
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
-        key: Key,
+        caller: &Caller,
         header: &Header,
         (encoded, body): &mut Parts,
     ) -> Result<(), SendError> {
+        let key = caller.key;
         let mut out = Outgoing {
             peer: key.peer,
             toward: Toward::Poller(key.poller),
             session: Some(key.session),
             connect: Connect::FailFast,
-            ordered: false,
+            // The reply that ends a stream follows its items.
+            ordered: caller.streams.any(),
             head: &[],
             announced: 0,
             body: mem::take(body),
@@ -777,6 +849,9 @@ impl Dispatch {
             self.ended(running.caller.key.peer, task.table);
         }
         self.arguments.put_back(running.caller.key.peer, running.decoded);
+        if let Some(stream) = &running.stream {
+            self.arguments.put_back(running.caller.key.peer, stream.close());
+        }
         self.by_key.remove(&running.caller.key);
         running.timer.and_then(|timer| self.deadlines.remove(timer));
         let metadata = running.context.and_then(|context| context.end());

@@ -164,8 +164,20 @@ mod tests {
 
     static SERVICE: ServiceName =
         ServiceName { name: "test.Kv", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 7 };
-    static GET: MethodName = MethodName { service: &SERVICE, name: "get", hash: 8, one_way: false };
-    static PUT: MethodName = MethodName { service: &SERVICE, name: "put", hash: 9, one_way: false };
+    static GET: MethodName = MethodName {
+        service: &SERVICE,
+        name: "get",
+        hash: 8,
+        one_way: false,
+        streams: crate::name::Streams::Neither,
+    };
+    static PUT: MethodName = MethodName {
+        service: &SERVICE,
+        name: "put",
+        hash: 9,
+        one_way: false,
+        streams: crate::name::Streams::Neither,
+    };
 
     #[test]
     fn a_call_is_under_the_limits_of_its_method_and_of_its_service() {

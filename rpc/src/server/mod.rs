@@ -13,5 +13,5 @@ pub(crate) use arguments::ArgumentMemory;
 pub(crate) use dispatch::Dispatch;
 pub(crate) use limits::LimitReports;
 pub(crate) use numbers::MethodNumbers;
-pub use request::{EncodedError, Failure, Replier, Reply, Request};
+pub use request::{EncodedError, Failure, Replier, Reply, Request, Writer};
 pub use service::{Methods, Service};

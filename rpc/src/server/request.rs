@@ -2,15 +2,18 @@
 
 use super::ArgumentMemory;
 use crate::call::LocalQueue;
-use crate::codec::{DecodeArguments, EncodeValue};
+use crate::codec::{DecodeArguments, DecodeValue, EncodeValue};
 use crate::context::Context;
 use crate::frame::Encoded;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use crate::stream::{ItemBuffer, SendItemsError, Stream, Streaming, send_from_handler};
 use bytes::Bytes;
+use futures_core::Stream as Source;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use trunkline_transport::{Body, Message};
 
 /// A request, before its handler takes it.
@@ -19,6 +22,8 @@ pub struct Request {
     encoded: Range<usize>,
     poller: Rc<LocalQueue>,
     memory: Rc<ArgumentMemory>,
+    /// The stream of a call that has one.
+    stream: Option<Arc<Stream>>,
 }
 
 impl Request {
@@ -28,8 +33,9 @@ impl Request {
         encoded: Range<usize>,
         poller: Rc<LocalQueue>,
         memory: Rc<ArgumentMemory>,
+        stream: Option<Arc<Stream>>,
     ) -> Self {
-        Self { message, encoded, poller, memory }
+        Self { message, encoded, poller, memory, stream }
     }
 
     /// Returns the context of the call. Its handler must be polled meanwhile.
@@ -43,6 +49,34 @@ impl Request {
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
+    }
+
+    /// Returns the items of the caller's stream, decoded.
+    ///
+    /// # Errors
+    /// Fails if the method has no such stream.
+    pub fn items<D: DecodeValue>(&self, _decoder: D) -> Result<Streaming<D::Value>, Failure> {
+        self.incoming().map(Streaming::coded::<D>)
+    }
+
+    /// Returns the items of the caller's stream, which are raw bytes.
+    ///
+    /// # Errors
+    /// Fails if the method has no such stream.
+    pub fn raw_items<T>(&self, value: fn(Bytes) -> T) -> Result<Streaming<T>, Failure> {
+        self.incoming().map(|stream| Streaming::raw(stream, value))
+    }
+
+    fn incoming(&self) -> Result<Arc<Stream>, Failure> {
+        let misuse =
+            || Status::ran(Code::Internal, "the call has no stream of the caller").because(Reason::Misuse);
+        self.stream.clone().filter(|stream| stream.reads()).ok_or_else(|| Failure::Node(misuse()))
+    }
+
+    /// Returns the writer of the handler's stream.
+    #[must_use]
+    pub fn writer(&self) -> Writer {
+        Writer { stream: self.stream.clone() }
     }
 
     /// Decodes the arguments. `names` are the names of the method's parameters. Their memory is charged to the caller
@@ -74,6 +108,34 @@ impl Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").field("encoded", &self.encoded).finish_non_exhaustive()
+    }
+}
+
+/// The writer of a handler's stream.
+#[derive(Debug)]
+pub struct Writer {
+    stream: Option<Arc<Stream>>,
+}
+
+impl Writer {
+    /// Tells the client that the handler's stream exists, and sends its items, which `put` encodes. Completes when all
+    /// items have left.
+    ///
+    /// # Errors
+    /// Fails with the first error of the stream, and when an item cannot be encoded or sent.
+    pub async fn send<S, T, P>(self, source: S, put: P) -> Result<(), Failure>
+    where
+        S: Source<Item = Result<T, Status>>,
+        P: Fn(T, &mut ItemBuffer) -> Result<(), Status>,
+    {
+        let Some(stream) = self.stream else {
+            let status = Status::ran(Code::Internal, "the call has no stream").because(Reason::Misuse);
+            return Err(Failure::Node(status));
+        };
+        send_from_handler(stream, source, put).await.map_err(|error| match error {
+            SendItemsError::Source(status) => Failure::Handler(status),
+            SendItemsError::Item(status) => Failure::Node(status),
+        })
     }
 }
 
@@ -116,6 +178,14 @@ impl Replier {
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.buffers().take(), body: body.into() })
+    }
+
+    /// Creates the reply that ends a stream.
+    ///
+    /// # Errors
+    /// Never fails, as for `bytes`.
+    pub fn end(&self) -> Result<Reply, Failure> {
+        self.bytes(Bytes::new())
     }
 
     /// Creates a reply with optional raw bytes, after a byte that is 1 if there are any.

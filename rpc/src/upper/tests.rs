@@ -7,6 +7,7 @@ mod metadata;
 mod numbers;
 mod replies;
 mod routes;
+mod streams;
 mod turns;
 
 use crate::budgets::Limits;
@@ -73,7 +74,8 @@ fn reply(token: Token) -> Vec<u8> {
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
-    RequestHeader { call, one_way: false, asked: method.into(), time_left_us: 0, metadata: 0 }
+    let opens = method.streams.any();
+    RequestHeader { call, one_way: false, opens, asked: method.into(), time_left_us: 0, metadata: 0 }
 }
 
 /// The number of a method at the fake service, which adds them in this order.

@@ -320,8 +320,13 @@ fn polling_a_finished_call_returns_an_error() {
         codec_name: "bincode",
         hash: 1,
     };
-    static METHOD: trunkline::stub::MethodName =
-        trunkline::stub::MethodName { service: &SERVICE, name: "y", hash: 2, one_way: false };
+    static METHOD: trunkline::stub::MethodName = trunkline::stub::MethodName {
+        service: &SERVICE,
+        name: "y",
+        hash: 2,
+        one_way: false,
+        streams: trunkline::stub::Streams::Neither,
+    };
     let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
     let mut call = channel.call(&trunkline::CallOptions::new(), &METHOD, &(), Bytes::new());
     let status = block_on(&mut call).unwrap_err();

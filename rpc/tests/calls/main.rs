@@ -46,6 +46,7 @@ mod pool;
 mod ports;
 mod runtimes;
 mod signals;
+mod streams;
 mod stuck;
 mod threads;
 mod timers;

@@ -14,10 +14,10 @@ import sys
 
 KINDS = {
     0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
-    0x41: "one-way",
+    0x41: "one-way", 0x42: "open", 0x21: "data", 0x22: "reset", 0x31: "accept", 0x32: "window", 0x33: "end",
 }
 METADATA, KEY_BYTES = 3, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
-CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED = 1, 2, 4, 8
+CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED, FROM_CALLER = 1, 2, 4, 8, 16
 # RoCEv2: the services and operations of a packet that carry messages.
 RC, XRC = 0, 5
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(6)
@@ -150,7 +150,9 @@ def decode(frame):
         raise ValueError(f"a {name} of another length")
     if name == "settings":
         settings(frame)
-    if name in ("request", "one-way"):
+    if flags & FROM_CALLER and name not in ("data", "reset", "accept", "window", "end"):
+        raise ValueError("a flag of streams")
+    if name in ("request", "one-way", "open"):
         _call, _time_left, encoded, extended = struct.unpack_from("<QIIH", frame, 8)
         types, metadata, found = extensions(frame, header, extended)
         if metadata[1]:

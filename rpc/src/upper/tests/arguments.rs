@@ -42,7 +42,8 @@ fn request(call: u64, texts: usize, one_way: bool) -> Vec<u8> {
 
 fn encode(call: u64, encoded: &[u8], one_way: bool) -> Vec<u8> {
     let method = if one_way { &METHODS[6] } else { KEEP };
-    let header = RequestHeader { call, one_way, asked: method.into(), time_left_us: 0, metadata: 0 };
+    let header =
+        RequestHeader { call, one_way, opens: false, asked: method.into(), time_left_us: 0, metadata: 0 };
     let mut bytes = Vec::new();
     Header::Request(header).emit(u32::try_from(encoded.len()).unwrap(), &mut bytes);
     bytes.extend_from_slice(encoded);
@@ -147,7 +148,14 @@ fn small_arguments_and_those_that_do_not_decode_are_not_charged() {
     let refused = replies(&mut rig);
     assert_eq!((refused[0].0, charged(&rig, HONEST)), (Code::InvalidArgument, 0), "{refused:?}");
     // Nor are bytes that are passed on as they are.
-    let header = RequestHeader { call: 3, one_way: false, asked: ECHO.into(), time_left_us: 0, metadata: 0 };
+    let header = RequestHeader {
+        call: 3,
+        one_way: false,
+        opens: false,
+        asked: ECHO.into(),
+        time_left_us: 0,
+        metadata: 0,
+    };
     let mut bytes = Vec::new();
     Header::Request(header).emit(0, &mut bytes);
     bytes.resize(600_000, 7);

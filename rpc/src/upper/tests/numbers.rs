@@ -167,7 +167,7 @@ fn refusals_carry_the_number_of_a_method_that_there_is() {
     }
     // A draining node reports no refusal of a one-way call.
     let one_way = RequestHeader { one_way: true, ..request(HANG_UNHEARD, 4) };
-    for header in [request(HANG, 1), one_way, request(&METHODS[8], 2), newer] {
+    for header in [request(HANG, 1), one_way, request(&METHODS[11], 2), newer] {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
     let numbers = sent(&mut rig).into_iter().map(|(_, header)| match header {

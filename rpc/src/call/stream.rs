@@ -1,0 +1,144 @@
+//! The opening of a stream by a client.
+
+use super::answer::Outcome;
+use super::future::Wait;
+use super::submission::{Submission, shutting_down};
+use crate::codec::DecodeValue;
+use crate::name::Streams;
+use crate::response::Response;
+use crate::status::Status;
+use crate::stream::{ItemBuffer, Misuse, Owner, Stream, Streaming, send_all};
+use bytes::Bytes;
+use futures_core::Stream as Source;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A task that sends items.
+pub(crate) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The items that a call sends: the result of [`outgoing`] or of [`no_items`].
+pub struct Outgoing(Option<Box<dyn FnOnce(Arc<Stream>) -> Sending + Send>>);
+
+/// Returns the items of a stream, which `put` encodes.
+pub fn outgoing<S, P>(items: S, put: P) -> Outgoing
+where
+    S: Source + Send + 'static,
+    S::Item: Send,
+    P: Fn(S::Item, &mut ItemBuffer) -> Result<(), Status> + Send + Sync + 'static,
+{
+    Outgoing(Some(Box::new(move |stream| Box::pin(send_all(stream, items, put)))))
+}
+
+/// Returns the items of a call that sends none.
+#[must_use]
+pub fn no_items() -> Outgoing {
+    Outgoing(None)
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Outgoing").field(&self.0.is_some()).finish()
+    }
+}
+
+/// A call that opens a stream, on its way to a poller.
+pub(crate) struct Opening {
+    pub(crate) submission: Submission<StreamAnswer>,
+    pub(crate) sending: Option<Sending>,
+}
+
+/// The parts of a call that opens a stream.
+pub(crate) struct NewStream {
+    pub(crate) answer: StreamAnswer,
+    pub(crate) wait: StreamWait,
+    pub(crate) opened: Opened,
+    pub(crate) sending: Option<Sending>,
+}
+
+impl NewStream {
+    /// Creates the stream of a call that the poller of `owner` makes.
+    pub(crate) fn new(owner: Arc<dyn Owner>, streams: Streams, outgoing: Outgoing) -> Self {
+        let stream = Stream::of_client(owner, streams);
+        Self {
+            answer: StreamAnswer(Some(Arc::clone(&stream))),
+            wait: StreamWait(Some(Arc::clone(&stream))),
+            opened: Opened(Arc::clone(&stream)),
+            sending: outgoing.0.map(|make| make(stream)),
+        }
+    }
+}
+
+/// Delivers the outcome of a call that streams items. Dropping it ends the call.
+#[derive(Debug)]
+pub(crate) struct StreamAnswer(Option<Arc<Stream>>);
+
+impl StreamAnswer {
+    pub(crate) fn complete(mut self, outcome: Outcome) {
+        if let Some(stream) = self.0.take() {
+            stream.complete(outcome);
+        }
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.0.as_ref().is_none_or(|stream| stream.is_abandoned())
+    }
+
+    pub(crate) fn stream(&self) -> Option<&Arc<Stream>> {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for StreamAnswer {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.take() {
+            stream.complete(Err(shutting_down()));
+        }
+    }
+}
+
+/// A wait for the reply to a call that streams items, or for its handler's stream.
+#[derive(Debug)]
+pub struct StreamWait(Option<Arc<Stream>>);
+
+impl Wait for StreamWait {
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(stream) = &self.0 else { return Poll::Pending };
+        let outcome = std::task::ready!(stream.poll_opened(task));
+        let reads = stream.reads();
+        self.0 = None;
+        Poll::Ready(match outcome {
+            None => Ok(Response::empty()),
+            Some(Ok(response)) if reads && !response.is_error() => {
+                Err(Misuse("the reply came before the stream").status())
+            }
+            Some(outcome) => outcome,
+        })
+    }
+}
+
+impl Drop for StreamWait {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.take() {
+            stream.drop_reader();
+        }
+    }
+}
+
+/// A stream that a call opens, for the reader of its items.
+#[derive(Debug)]
+pub struct Opened(Arc<Stream>);
+
+impl Opened {
+    /// Returns the items, decoded.
+    pub fn items<D: DecodeValue>(&self, _decoder: D) -> Streaming<D::Value> {
+        Streaming::coded::<D>(Arc::clone(&self.0))
+    }
+
+    /// Returns the items, which are raw bytes.
+    #[must_use]
+    pub fn bytes<T>(&self, value: fn(Bytes) -> T) -> Streaming<T> {
+        Streaming::raw(Arc::clone(&self.0), value)
+    }
+}

@@ -1,0 +1,75 @@
+//! The streams of running calls: charged to their peer when they open, and given the frames of their caller.
+
+use super::{Caller, Dispatch, Key};
+use crate::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::executor::TaskId;
+use crate::frame::StreamPart;
+use crate::reason::Reason;
+use crate::server::{ArgumentMemory, Failure};
+use crate::status::{Code, Status};
+use crate::stream::{Address, FIRST_BYTES, Stream};
+use std::sync::Arc;
+use trunkline_transport::{Carrier, Origin, Toward};
+
+impl Dispatch {
+    /// Charges a peer with the first window of a stream, if its call has one.
+    #[inline]
+    pub(super) fn admit_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
+        if !caller.streams.has_client_items() || self.arguments.take(caller.key.peer, FIRST_BYTES) {
+            return Ok(());
+        }
+        self.ended(caller.key.peer, table);
+        let text =
+            format!("the peer's streams and arguments take all of its {ARGUMENTS} (setting {DECODED_BYTES})");
+        Err(Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded))
+    }
+
+    /// Creates the stream of an admitted call.
+    #[cold]
+    pub(super) fn open(&self, caller: &Caller) -> Arc<Stream> {
+        let Key { peer, session, poller, call } = caller.key;
+        let address = Address { peer, toward: Toward::Poller(poller), session: Some(session), call };
+        let charged = if caller.streams.has_client_items() { FIRST_BYTES } else { 0 };
+        Stream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
+    }
+
+    /// Takes a frame of a stream from its caller.
+    pub(crate) fn stream_frame(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        (call, part): (u64, StreamPart),
+        item: &[u8],
+    ) {
+        let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
+        let Some(stream) = self.running.get(&task).and_then(|running| running.stream.as_ref()) else {
+            return;
+        };
+        if let Err(misuse) = stream.frame(part, item) {
+            self.fail(carrier, task, misuse.status());
+        }
+    }
+
+    /// Ends the stream of a caller whose large item found no memory here in time.
+    pub(crate) fn stream_gap(&mut self, carrier: &mut dyn Carrier, from: Origin, call: u64, bytes: usize) {
+        let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
+        if self.running.get(&task).is_some_and(|running| running.stream.is_some()) {
+            let text = format!("no memory became free in time for an item of {bytes} bytes");
+            self.fail(carrier, task, Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
+        }
+    }
+
+    /// Ends a running call with a status.
+    fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
+        let caller = self.running.get(&task).map(|running| running.caller);
+        self.drop_task(task);
+        if let Some(caller) = caller {
+            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        }
+    }
+
+    /// The memory that streams are charged to.
+    pub(crate) fn memory(&self) -> &ArgumentMemory {
+        &self.arguments
+    }
+}

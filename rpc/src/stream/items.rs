@@ -1,0 +1,225 @@
+//! The reader of a stream.
+
+use super::Window;
+use super::buffer::{Item, ReceivedItems};
+use super::state::{Read, Stream};
+use crate::budgets::DECODED_BYTES;
+use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
+use crate::on_poller;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use bytes::Bytes;
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Largest decoded item, in bytes.
+const MOST_DECODED: usize = 256 << 20;
+
+/// A stream of received items: of a call's response in a client, of a caller's items in a handler.
+///
+/// It implements [`Stream`](futures_core::Stream). [`Streaming::message`] needs no trait. Both may be used on any thread
+/// and any executor.
+///
+/// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation or a panic is an
+/// `Err`, which says how many items were delivered; `None` follows it.
+///
+/// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
+/// 4096 items. In a client dropping the stream cancels the call. In a handler dropping it stops the client's stream.
+pub struct Streaming<T>(Kind<T>);
+
+enum Kind<T> {
+    Received(Reader<T>),
+    Local(Pin<Box<dyn futures_core::Stream<Item = Result<T, Status>> + Send>>),
+}
+
+struct Reader<T> {
+    stream: Arc<Stream>,
+    /// Received items, without a lock.
+    batch: ReceivedItems,
+    /// Consumed, and not given back yet.
+    consumed: Window,
+    delivered: u64,
+    decode: Decode<T>,
+    is_over: bool,
+}
+
+/// How items become values.
+enum Decode<T> {
+    Coded(fn(&[u8]) -> Result<T, Status>),
+    Raw(fn(Bytes) -> T),
+}
+
+impl<T> Streaming<T> {
+    /// Creates a stream of the items of another one, for mocks.
+    ///
+    /// ```
+    /// # use trunkline::{Status, Streaming, block_on};
+    /// # use std::pin::Pin;
+    /// # use std::task::{Context, Poll};
+    /// let (sender, receiver) = trunkline::stream::channel::<Result<u32, Status>>(4);
+    /// sender.try_send(Ok(7)).unwrap();
+    /// drop(sender);
+    /// let mut items = Streaming::from_stream(receiver);
+    /// assert_eq!(block_on(items.message()), Ok(Some(7)));
+    /// assert_eq!(block_on(items.message()), Ok(None));
+    /// ```
+    pub fn from_stream(items: impl futures_core::Stream<Item = Result<T, Status>> + Send + 'static) -> Self {
+        Self(Kind::Local(Box::pin(items)))
+    }
+
+    pub(crate) fn coded<D: DecodeValue<Value = T>>(stream: Arc<Stream>) -> Self {
+        Self::new(stream, Decode::Coded(decode::<D>))
+    }
+
+    pub(crate) fn raw(stream: Arc<Stream>, value: fn(Bytes) -> T) -> Self {
+        Self::new(stream, Decode::Raw(value))
+    }
+
+    fn new(stream: Arc<Stream>, decode: Decode<T>) -> Self {
+        let batch = ReceivedItems::default();
+        let reader = Reader { stream, batch, consumed: Window::NONE, delivered: 0, decode, is_over: false };
+        Self(Kind::Received(reader))
+    }
+
+    /// Returns the next item, or `None` if the writer has finished.
+    ///
+    /// # Errors
+    /// Fails once when the stream ends in any other way.
+    pub async fn message(&mut self) -> Result<Option<T>, Status> {
+        poll_fn(|task| self.poll(task)).await.transpose()
+    }
+
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
+        match &mut self.0 {
+            Kind::Received(reader) => reader.poll(task),
+            Kind::Local(items) => items.as_mut().poll_next(task),
+        }
+    }
+}
+
+impl<T> futures_core::Stream for Streaming<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(task)
+    }
+}
+
+impl<T> Reader<T> {
+    fn poll(&mut self, task: &Context<'_>) -> Poll<Option<Result<T, Status>>> {
+        loop {
+            if self.is_over {
+                return Poll::Ready(None);
+            }
+            if let Some(value) = self.next() {
+                return Poll::Ready(Some(value));
+            }
+            match self.stream.read(&mut self.batch, &mut self.consumed, task) {
+                Read::Items => {}
+                Read::Finished => self.is_over = true,
+                Read::Failed(status) => {
+                    self.is_over = true;
+                    return Poll::Ready(Some(Err(self.after(status))));
+                }
+                Read::Wait => {
+                    return match on_poller::interruption() {
+                        Some(status) => Poll::Ready(Some(Err(status))),
+                        None => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Returns the next item of the batch.
+    fn next(&mut self) -> Option<Result<T, Status>> {
+        let decode = &self.decode;
+        let mut bytes = 0;
+        let value = self.batch.take(|item| match (decode, item) {
+            (Decode::Coded(decode), Item::Small(item)) => {
+                bytes = item.len();
+                decode(item)
+            }
+            (Decode::Coded(decode), Item::Large(item)) => {
+                bytes = item.len();
+                decode(&item)
+            }
+            (Decode::Raw(value), Item::Small(item)) => {
+                bytes = item.len();
+                Ok(value(Bytes::copy_from_slice(item)))
+            }
+            (Decode::Raw(value), Item::Large(item)) => {
+                bytes = item.len();
+                Ok(value(item))
+            }
+        })?;
+        self.consumed.add(Window { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), items: 1 });
+        match value {
+            Ok(value) => {
+                self.delivered += 1;
+                Some(Ok(value))
+            }
+            Err(status) => {
+                self.is_over = true;
+                self.stream.drop_reader();
+                Some(Err(self.after(status)))
+            }
+        }
+    }
+
+    /// Adds the number of delivered items to a status of a node. That of a handler is the handler's own.
+    fn after(&self, status: Status) -> Status {
+        if status.reason().is_none() {
+            return status;
+        }
+        status.with_cause(format_args!("{} items of the stream were delivered before", self.delivered))
+    }
+}
+
+impl<T> Drop for Reader<T> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.stream.drop_reader();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Streaming<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let delivered = if let Kind::Received(reader) = &self.0 { Some(reader.delivered) } else { None };
+        f.debug_struct("Streaming").field("delivered", &delivered).finish_non_exhaustive()
+    }
+}
+
+fn decode<D: DecodeValue>(bytes: &[u8]) -> Result<D::Value, Status> {
+    let allowance = Most(Cell::new(MOST_DECODED));
+    let limits = Limits::of_message(bytes.len(), &allowance);
+    D::decode(bytes, &limits).map_err(|error| {
+        let text = format!("an item of the stream cannot be decoded: {error}");
+        match error {
+            DecodeError::Malformed(_) => Status::ran(Code::Internal, text).because(Reason::BadReply),
+            _ => Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge),
+        }
+    })
+}
+
+/// Memory that the decoded item may still take, in bytes.
+struct Most(Cell<usize>);
+
+impl Allowance for Most {
+    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.ok_or_else(|| {
+            DecodeError::TooLarge(format!(
+                "it takes more than {MOST_DECODED} bytes of memory (setting {DECODED_BYTES})"
+            ))
+        })?);
+        Ok(())
+    }
+
+    fn less(&self, _: usize) {}
+}

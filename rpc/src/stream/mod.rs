@@ -1,0 +1,64 @@
+//! Streams of items in calls: [`Streaming`] reads one, and [`channel`] feeds one.
+//!
+//! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
+//! has a [`Stream`], which the reader, the writer and the poller of the call share. The poller puts received items in and
+//! sends what the writer has handed over; the other two may be on any thread. What changes for the poller is reported by
+//! [`Owner`], which wakes it.
+//!
+//! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
+//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item.
+
+mod buffer;
+mod changes;
+mod channel;
+mod items;
+mod owner;
+mod state;
+mod writer;
+
+#[doc(hidden)]
+pub use buffer::ItemBuffer;
+pub(crate) use changes::{Changes, Unsent};
+pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
+pub use items::Streaming;
+pub(crate) use owner::Owner;
+pub(crate) use state::{Address, Misuse, Stream};
+pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
+
+/// Bytes of the window of a direction when a stream begins.
+pub(crate) const FIRST_BYTES: usize = 16 << 10;
+/// That window.
+const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
+/// The largest window.
+const MOST: Window = Window { bytes: 1 << 20, items: 4096 };
+
+/// Bytes and items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) bytes: i64,
+    pub(crate) items: i64,
+}
+
+impl Window {
+    const NONE: Self = Self { bytes: 0, items: 0 };
+
+    /// Returns true if another item may be sent.
+    fn is_open(self) -> bool {
+        self.bytes > 0 && self.items > 0
+    }
+
+    /// Takes an item off.
+    fn spend(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.items -= 1;
+    }
+
+    fn add(&mut self, more: Self) {
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.items = self.items.saturating_add(more.items);
+    }
+
+    fn at_most(self, most: Self) -> Self {
+        Self { bytes: self.bytes.min(most.bytes), items: self.items.min(most.items) }
+    }
+}

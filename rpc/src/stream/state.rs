@@ -1,0 +1,683 @@
+//! The state of one stream at one side, which its reader, its writer and its poller share.
+//!
+//! Wakers are woken after the lock is released, because they may run code of the program.
+
+use super::buffer::{ItemBuffer, Next, ReceivedItems};
+use super::changes::Charge;
+use super::owner::Owner;
+use super::{FIRST, MOST, Window};
+use crate::frame::{DATA_BYTES, Encoded, Header, NOBODY, StreamHeader, StreamPart, send};
+use crate::lifecycle::lost_in_child;
+use crate::name::Streams;
+use crate::reason::Reason;
+use crate::response::Response;
+use crate::status::{Code, Status};
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use trunkline_rings::panics::catch;
+use trunkline_transport::{
+    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
+};
+
+/// The side of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+/// Where the frames of a stream go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) peer: PeerKey,
+    pub(crate) toward: Toward,
+    /// `None` takes the session that is up.
+    pub(crate) session: Option<SessionNumber>,
+    pub(crate) call: u64,
+}
+
+/// What a peer did that a stream does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misuse(pub(crate) &'static str);
+
+impl Misuse {
+    /// Returns the status that ends the stream.
+    pub(crate) fn status(self) -> Status {
+        Status::ran(Code::Internal, format!("the peer broke the protocol of streams: {}", self.0))
+            .because(Reason::OtherProtocol)
+    }
+}
+
+/// The result of a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    All,
+    /// The queue of messages is full.
+    NoRoom,
+}
+
+/// What a writer may do.
+#[derive(Debug)]
+pub(super) enum Room {
+    /// Add items of this window.
+    Window(Window),
+    /// Wait; it is woken.
+    Wait,
+    /// Stop: all was sent, nobody takes items, or the call is over.
+    End,
+    /// Stop: items cannot be sent.
+    Failed(Status),
+}
+
+/// The next thing for a reader.
+pub(super) enum Read {
+    /// More items are in its batch.
+    Items,
+    /// The writer has finished.
+    Finished,
+    Failed(Status),
+    Wait,
+}
+
+/// How a call ended.
+type Outcome = Result<Response, Status>;
+
+/// One stream at one side.
+pub(crate) struct Stream {
+    owner: Arc<dyn Owner>,
+    side: Side,
+    streams: Streams,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` until the request has left.
+    address: Option<Address>,
+    /// True if its poller will look at it.
+    is_reported: bool,
+    /// True once the call has ended.
+    is_over: bool,
+    /// True once the handler's stream exists.
+    is_accepted: bool,
+    /// True if the caller has given up.
+    is_dropped: bool,
+    /// The status with which this side ends the call.
+    aborted: Option<Status>,
+    /// The outcome of the call, for its caller.
+    outcome: Option<Outcome>,
+    /// Window charged to the peer, in bytes.
+    charged: usize,
+    incoming: Incoming,
+    sending: Sending,
+}
+
+struct Incoming {
+    items: ReceivedItems,
+    /// What the peer may still send.
+    left: Window,
+    window: Window,
+    /// Consumed, and not given back yet.
+    consumed: Window,
+    received: u64,
+    has_ended: bool,
+    /// True once the reader is gone.
+    is_closed: bool,
+    /// True if the peer must be told that the reader is gone.
+    resets: bool,
+    /// The reader, or the caller that waits for the stream.
+    waker: Option<Waker>,
+}
+
+struct Sending {
+    buffer: ItemBuffer,
+    left: Window,
+    sent: u64,
+    /// True if the peer must be told that the handler's stream exists.
+    accepts: bool,
+    /// True if the writer has no more items.
+    is_finished: bool,
+    has_ended: bool,
+    is_reset: bool,
+    failure: Option<Status>,
+    /// True if the writer waits for the window or the queue.
+    waits: bool,
+    waker: Option<Waker>,
+}
+
+impl Stream {
+    /// Creates a stream of a call that the poller of `owner` makes.
+    pub(crate) fn of_client(owner: Arc<dyn Owner>, streams: Streams) -> Arc<Self> {
+        Self::new(owner, Side::Client, streams, None, 0)
+    }
+
+    /// Creates a stream of a call that runs on the poller of `owner`, whose window is charged to its peer.
+    pub(crate) fn of_server(
+        owner: Arc<dyn Owner>,
+        streams: Streams,
+        to: Address,
+        charged: usize,
+    ) -> Arc<Self> {
+        Self::new(owner, Side::Server, streams, Some(to), charged)
+    }
+
+    fn new(
+        owner: Arc<dyn Owner>,
+        side: Side,
+        streams: Streams,
+        address: Option<Address>,
+        charged: usize,
+    ) -> Arc<Self> {
+        let incoming = Incoming {
+            items: ReceivedItems::default(),
+            left: FIRST,
+            window: FIRST,
+            consumed: Window::NONE,
+            received: 0,
+            has_ended: false,
+            is_closed: false,
+            resets: false,
+            waker: None,
+        };
+        let sending = Sending {
+            buffer: ItemBuffer::default(),
+            left: FIRST,
+            sent: 0,
+            accepts: false,
+            is_finished: false,
+            has_ended: false,
+            is_reset: false,
+            failure: None,
+            waits: false,
+            waker: None,
+        };
+        let state = State {
+            address,
+            is_reported: false,
+            is_over: false,
+            is_accepted: false,
+            is_dropped: false,
+            aborted: None,
+            outcome: None,
+            charged,
+            incoming,
+            sending,
+        };
+        Arc::new(Self { owner, side, streams, state: Mutex::new(state) })
+    }
+
+    /// Returns true if this side receives items.
+    pub(crate) fn reads(&self) -> bool {
+        match self.side {
+            Side::Client => self.streams.has_server_items(),
+            Side::Server => self.streams.has_client_items(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes its poller look at it.
+    fn report(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let is_new = !mem::replace(&mut state.is_reported, true);
+        drop(state);
+        if is_new {
+            self.owner.stream_changed(Arc::clone(self));
+        }
+    }
+
+    // For the poller.
+
+    /// Its frames can be sent from now on.
+    pub(crate) fn opened(self: &Arc<Self>, address: Address) {
+        let mut state = self.lock();
+        state.address = Some(address);
+        self.report(state);
+    }
+
+    /// Returns true if its request has left.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().address.is_some()
+    }
+
+    /// Takes a frame of the peer.
+    ///
+    /// # Errors
+    /// The peer broke the protocol.
+    pub(crate) fn frame(&self, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
+        let mut state = self.lock();
+        if state.is_over {
+            return Ok(());
+        }
+        let woken = match part {
+            StreamPart::Data { number } => state.incoming.item(self.reads(), number, item)?,
+            StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
+            StreamPart::Window { bytes, items } => state.sending.more(bytes, items),
+            StreamPart::Reset => state.sending.reset(),
+            StreamPart::Accept => {
+                state.is_accepted = true;
+                state.incoming.waker.take()
+            }
+        };
+        drop(state);
+        wake(woken);
+        Ok(())
+    }
+
+    /// Ends it with the outcome of the call, on the client.
+    pub(crate) fn complete(&self, outcome: Outcome) {
+        let mut state = self.lock();
+        if !state.is_over {
+            let aborted = state.aborted.take();
+            state.outcome = Some(aborted.map_or(outcome, Err));
+        }
+        self.over(state);
+    }
+
+    /// Ends it on the server. Returns the bytes that were charged for it.
+    pub(crate) fn close(&self) -> usize {
+        let mut state = self.lock();
+        let charged = mem::take(&mut state.charged);
+        self.over(state);
+        charged
+    }
+
+    fn over(&self, mut state: MutexGuard<'_, State>) {
+        state.is_over = true;
+        let buffer = mem::take(&mut state.sending.buffer);
+        let woken = [state.incoming.waker.take(), state.sending.waker.take()];
+        drop(state);
+        drop(buffer);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// Returns the bytes that are charged for it.
+    pub(crate) fn charged(&self) -> usize {
+        self.lock().charged
+    }
+
+    /// Returns true if the caller has given up, or this side has ended the call.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let state = self.lock();
+        state.is_dropped || state.aborted.is_some()
+    }
+
+    /// Sends what it has.
+    pub(super) fn flush(
+        &self,
+        carrier: &mut dyn Carrier,
+        charge: Charge<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Flushed {
+        let mut state = self.lock();
+        state.is_reported = false;
+        let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
+        if self.side == Side::Server {
+            state.grow(charge, address.peer);
+        } else {
+            state.grow_freely();
+        }
+        let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
+        let sent = state.send(&mut line);
+        let is_empty = state.sending.buffer.is_empty();
+        let mut woken = None;
+        let flushed = match sent {
+            Ok(()) => Flushed::All,
+            Err(SendError::QueueFull(_)) => Flushed::NoRoom,
+            // The end of the session ends the call.
+            Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,
+            Err(error) => {
+                let text = format!("an item of the stream cannot be sent: {error}");
+                state.sending.failure =
+                    Some(Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge));
+                woken = state.sending.waker.take();
+                Flushed::All
+            }
+        };
+        if is_empty && mem::take(&mut state.sending.waits) {
+            woken = state.sending.waker.take();
+        }
+        drop(state);
+        wake(woken);
+        flushed
+    }
+
+    // For the writer.
+
+    /// Reports that the handler's stream exists.
+    pub(super) fn accept(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.sending.accepts = true;
+        self.report(state);
+    }
+
+    /// Returns what the writer may do. It is woken when that changes.
+    pub(super) fn room(&self, task: &Context<'_>) -> Room {
+        let mut state = self.lock();
+        let is_over = state.is_over || state.aborted.is_some();
+        let sending = &mut state.sending;
+        if let Some(status) = sending.failure.take() {
+            return Room::Failed(status);
+        }
+        if is_over || sending.is_reset || sending.has_ended {
+            return Room::End;
+        }
+        register(&mut sending.waker, task);
+        if sending.is_finished || !sending.buffer.is_empty() || !sending.left.is_open() {
+            sending.waits = true;
+            return Room::Wait;
+        }
+        Room::Window(sending.left.at_most(MOST))
+    }
+
+    /// Hands items over. The writer waits for room if `waits`.
+    pub(super) fn hand_over(self: &Arc<Self>, items: &mut ItemBuffer, is_finished: bool, waits: bool) {
+        let mut state = self.lock();
+        if state.is_over || state.sending.is_reset {
+            return;
+        }
+        mem::swap(&mut state.sending.buffer, items);
+        state.sending.is_finished |= is_finished;
+        state.sending.waits |= waits || is_finished;
+        self.report(state);
+    }
+
+    /// Ends the call from this side, on the client.
+    pub(crate) fn abort(&self, status: Status) {
+        let mut state = self.lock();
+        if state.is_over || state.is_dropped {
+            return;
+        }
+        state.aborted.get_or_insert(status);
+        drop(state);
+        self.ask_for_sweep();
+    }
+
+    fn ask_for_sweep(&self) {
+        if !self.owner.is_forked() {
+            self.owner.stream_dropped();
+        }
+    }
+
+    // For the caller and the reader.
+
+    /// Returns the outcome of the call, or an empty response once the handler's stream exists.
+    pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
+        let mut state = self.lock();
+        if self.reads() && state.is_accepted {
+            return Poll::Ready(None);
+        }
+        if let Some(outcome) = state.outcome.take() {
+            return Poll::Ready(Some(outcome));
+        }
+        if self.owner.is_forked() {
+            return Poll::Ready(Some(Err(lost_in_child())));
+        }
+        register(&mut state.incoming.waker, task);
+        Poll::Pending
+    }
+
+    /// Gives consumed items back, and takes the received ones into an empty batch.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        batch: &mut ReceivedItems,
+        consumed: &mut Window,
+        task: &Context<'_>,
+    ) -> Read {
+        let mut state = self.lock();
+        let incoming = &mut state.incoming;
+        incoming.consumed.add(mem::replace(consumed, Window::NONE));
+        let gives_back = incoming.gives_back();
+        let read = if !incoming.items.is_empty() {
+            mem::swap(&mut incoming.items, batch);
+            Read::Items
+        } else if incoming.is_closed {
+            Read::Finished
+        } else {
+            self.end_of(&mut state, task)
+        };
+        if gives_back && !state.is_over && !state.incoming.has_ended {
+            self.report(state);
+        }
+        read
+    }
+
+    /// Returns the end of the received items, if there is one.
+    fn end_of(&self, state: &mut State, task: &Context<'_>) -> Read {
+        if self.side == Side::Server {
+            if state.incoming.has_ended {
+                return Read::Finished;
+            }
+            if state.is_over {
+                let text = "the call has ended before its caller has finished the stream";
+                return Read::Failed(Status::ran(Code::Cancelled, text).because(Reason::Cancelled));
+            }
+        } else if state.is_over {
+            return match state.outcome.take() {
+                Some(Err(status)) => Read::Failed(status),
+                Some(Ok(response)) if state.incoming.has_ended && !response.is_error() => Read::Finished,
+                Some(Ok(_)) => Read::Failed(Misuse("the reply came without the end of the stream").status()),
+                None => Read::Finished,
+            };
+        }
+        if self.owner.is_forked() {
+            return Read::Failed(lost_in_child());
+        }
+        register(&mut state.incoming.waker, task);
+        Read::Wait
+    }
+
+    /// The reader is gone, or the caller no longer waits.
+    pub(crate) fn drop_reader(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.incoming.is_closed = true;
+        let items = mem::take(&mut state.incoming.items);
+        if state.is_over {
+            return;
+        }
+        if self.side == Side::Client {
+            state.is_dropped = true;
+            drop(state);
+            self.ask_for_sweep();
+        } else if !state.incoming.has_ended {
+            state.incoming.resets = true;
+            self.report(state);
+        }
+        drop(items);
+    }
+}
+
+impl State {
+    /// Gives consumed items back and doubles the window, as far as the peer may use memory.
+    fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
+        if !self.incoming.wants_more() {
+            return;
+        }
+        let bytes = usize::try_from(self.incoming.window.bytes).unwrap_or_default();
+        if charge(peer, bytes) {
+            self.charged += bytes;
+            self.incoming.double();
+        }
+    }
+
+    /// As [`State::grow`], for the side that has opened the stream.
+    fn grow_freely(&mut self) {
+        if self.incoming.wants_more() {
+            self.incoming.double();
+        }
+    }
+
+    fn send(&mut self, line: &mut Line<'_>) -> Result<(), SendError> {
+        let Self { incoming, sending, .. } = self;
+        if sending.accepts {
+            line.send(StreamPart::Accept, true)?;
+            sending.accepts = false;
+        }
+        if incoming.resets {
+            line.send(StreamPart::Reset, false)?;
+            incoming.resets = false;
+        }
+        if incoming.gives_back() && !incoming.has_ended && !incoming.is_closed {
+            let Window { bytes, items } = incoming.consumed;
+            let [bytes, items] = [bytes, items].map(|more| u32::try_from(more).unwrap_or(u32::MAX));
+            line.send(StreamPart::Window { bytes, items }, false)?;
+            incoming.left.add(Window { bytes: bytes.into(), items: items.into() });
+            incoming.consumed.add(Window { bytes: -i64::from(bytes), items: -i64::from(items) });
+        }
+        if sending.is_reset {
+            return Ok(());
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "the number of an item is modulo 2^16")]
+        while let Some(next) = sending.buffer.next(line.address.call, line.from_caller, sending.sent as u16) {
+            let bytes = next.head.len() + next.body.len() - DATA_BYTES;
+            line.send_item(next)?;
+            sending.left.spend(bytes);
+            sending.sent += 1;
+            sending.buffer.pop();
+        }
+        if sending.is_finished && !sending.has_ended {
+            line.send(StreamPart::End { items: sending.sent }, true)?;
+            sending.has_ended = true;
+        }
+        Ok(())
+    }
+}
+
+impl Incoming {
+    /// Takes an item.
+    fn item(&mut self, reads: bool, number: u16, item: &[u8]) -> Result<Option<Waker>, Misuse> {
+        if !reads || self.has_ended {
+            return Err(Misuse("an item came that belongs to no stream"));
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "the number of an item is modulo 2^16")]
+        if number != self.received as u16 {
+            return Err(Misuse("items are missing"));
+        }
+        if !self.left.is_open() {
+            return Err(Misuse("an item came beyond the window"));
+        }
+        self.left.spend(item.len());
+        self.received += 1;
+        if self.is_closed {
+            return Ok(None);
+        }
+        self.items.push(item);
+        Ok(self.waker.take())
+    }
+
+    /// The peer has no more items.
+    fn end(&mut self, reads: bool, items: u64) -> Result<Option<Waker>, Misuse> {
+        if !reads || self.has_ended {
+            return Err(Misuse("an end came that belongs to no stream"));
+        }
+        if items != self.received {
+            return Err(Misuse("items are missing at the end"));
+        }
+        self.has_ended = true;
+        Ok(self.waker.take())
+    }
+
+    /// Returns true if half of the window was consumed.
+    fn gives_back(&self) -> bool {
+        self.consumed.bytes * 2 >= self.window.bytes || self.consumed.items * 2 >= self.window.items
+    }
+
+    /// Returns true if the window is used up quickly enough to be worth doubling.
+    fn wants_more(&self) -> bool {
+        self.gives_back() && self.window.bytes < MOST.bytes && !self.has_ended && !self.is_closed
+    }
+
+    fn double(&mut self) {
+        self.consumed.add(self.window);
+        self.window.add(self.window);
+    }
+}
+
+impl Sending {
+    fn more(&mut self, bytes: u32, items: u32) -> Option<Waker> {
+        self.left.add(Window { bytes: bytes.into(), items: items.into() });
+        // No reader has a larger window, so more would be a mistake of the peer's, and memory of this node.
+        self.left = self.left.at_most(MOST);
+        let is_woken = self.waits && self.left.is_open() && self.buffer.is_empty();
+        self.waits &= !is_woken;
+        is_woken.then(|| self.waker.take()).flatten()
+    }
+
+    fn reset(&mut self) -> Option<Waker> {
+        self.is_reset = true;
+        self.buffer = ItemBuffer::default();
+        self.waker.take()
+    }
+}
+
+/// Sends the frames of one stream.
+struct Line<'a> {
+    carrier: &'a mut dyn Carrier,
+    address: Address,
+    from_caller: bool,
+    scratch: &'a mut Vec<u8>,
+}
+
+impl Line<'_> {
+    fn out(&self, ordered: bool) -> Outgoing<'static> {
+        Outgoing {
+            peer: self.address.peer,
+            toward: self.address.toward,
+            session: self.address.session,
+            connect: Connect::FailFast,
+            ordered,
+            head: &[],
+            announced: 0,
+            body: Body::new(),
+            token: NOBODY,
+            report: Report::Never,
+            deadline: None,
+            leaves: Leaves::Nothing,
+        }
+    }
+
+    fn send(&mut self, part: StreamPart, ordered: bool) -> Result<(), SendError> {
+        let Address { call, .. } = self.address;
+        let header = Header::Stream(StreamHeader { call, from_caller: self.from_caller, part });
+        let (mut out, mut nothing) = (self.out(ordered), Encoded::default());
+        send(self.carrier, &header, &mut nothing, self.scratch, &mut out).map(drop)
+    }
+
+    fn send_item(&mut self, Next { head, body }: Next<'_>) -> Result<(), SendError> {
+        let out = Outgoing {
+            head,
+            announced: DATA_BYTES,
+            body: body.into(),
+            // Items leave room for requests and replies.
+            leaves: Leaves::Quarter,
+            ..self.out(true)
+        };
+        self.carrier.send(&out).map(drop)
+    }
+}
+
+/// Stores the waker of a task.
+fn register(waker: &mut Option<Waker>, task: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(task.waker()),
+        None => *waker = Some(task.waker().clone()),
+    }
+}
+
+/// Wakes a task, which may be any program's.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        let _ended = catch(|| waker.wake());
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("side", &self.side)
+            .field("streams", &self.streams)
+            .finish_non_exhaustive()
+    }
+}

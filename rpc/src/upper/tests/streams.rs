@@ -1,0 +1,448 @@
+//! Streams, frame by frame.
+
+use super::{Given, PORT, call, frame, number, request, sent, server};
+use crate::budgets::Limits;
+use crate::call::{Response, StreamWait, Wait as _, no_items, outgoing};
+use crate::fake::{ECHO, FEED, GATHER, LIMIT, Rig, TALK};
+use crate::frame::{By, Header, StreamHeader, StreamPart};
+use crate::metadata::MetadataBytes;
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use crate::stream::{ItemBuffer, Streaming, channel};
+use bytes::Bytes;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use trunkline_transport::{
+    Exhausted, Limit, PeerDown, PeerEvent, SendError, SendOutcome, SessionNumber, Token, Upper as _,
+};
+
+const CALL: u64 = 7;
+
+fn data(number: u16) -> StreamPart {
+    StreamPart::Data { number }
+}
+
+fn stream(call: u64, from_caller: bool, part: StreamPart, item: &[u8]) -> Vec<u8> {
+    frame(Header::Stream(StreamHeader { call, from_caller, part }), &[], item)
+}
+
+/// Opens a stream as a peer does, with this body.
+fn open(rig: &mut Rig, method: &MethodName, body: &[u8]) {
+    rig.message(server(), frame(Header::Request(request(method, CALL)), &[], body));
+    rig.run();
+}
+
+/// Sends a frame of the caller.
+fn from_caller(rig: &mut Rig, part: StreamPart, item: &[u8]) {
+    rig.message(server(), stream(CALL, true, part, item));
+}
+
+/// The parts that were sent, with the bytes of items.
+fn parts(rig: &mut Rig) -> Vec<(StreamPart, usize)> {
+    let part = |(given, header): (Given, Header)| match header {
+        Header::Stream(StreamHeader { part, .. }) => Some((part, given.bytes.len().saturating_sub(16))),
+        _ => None,
+    };
+    sent(rig).into_iter().filter_map(part).collect()
+}
+
+/// Code and origin of the reply that was sent last.
+fn reply(rig: &mut Rig) -> Option<(u8, By)> {
+    sent(rig).into_iter().rev().find_map(|(_, header)| match header {
+        Header::Reply { code, by, .. } => Some((code, by)),
+        _ => None,
+    })
+}
+
+fn broken() -> Option<(u8, By)> {
+    Some((Code::Internal.number(), By::Node { reason: Some(Reason::OtherProtocol), ran: true }))
+}
+
+fn charged(rig: &Rig) -> usize {
+    let ledger = rig.poller.ledger();
+    for budget in &ledger.budgets {
+        assert_eq!(budget.used, budget.counted, "{}", budget.name);
+    }
+    ledger.budgets.iter().flat_map(|budget| budget.used.values()).sum()
+}
+
+#[test]
+fn a_handlers_stream_is_accepted_sent_ended_and_replied_to_in_this_order() {
+    let mut rig = Rig::new();
+    open(&mut rig, FEED, &[3, 1]);
+    assert_eq!(rig.poller.sizes().1, 1, "it ends when its items have left");
+    rig.run();
+    let frames = sent(&mut rig);
+    let kinds = frames.iter().map(|(given, _)| given.bytes[0]).collect::<Vec<_>>();
+    assert_eq!(kinds, [0x31, 0x21, 0x21, 0x21, 0x33, 0x30]);
+    let header =
+        Header::Stream(StreamHeader { call: CALL, from_caller: false, part: StreamPart::End { items: 3 } });
+    assert_eq!(frames[4].1, header);
+    assert!(frames.iter().all(|(given, _)| given.session == Some(SessionNumber(1))));
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+}
+
+#[test]
+fn a_writer_stops_at_the_window_of_items_and_of_bytes() {
+    for (hundreds, first, window, next) in [
+        (1, 64, (1 << 20, 3), 3),
+        (100, 2, (10_000, 64), 1),
+        (0, 64, (0, 5), 5),
+        (1, 64, (u32::MAX, u32::MAX), 4096),
+    ] {
+        let mut rig = Rig::new();
+        open(&mut rig, FEED, &[255, hundreds]);
+        let count = |rig: &mut Rig| {
+            (0..5).for_each(|_| rig.run());
+            parts(rig).into_iter().filter(|(part, _)| matches!(part, StreamPart::Data { .. })).count()
+        };
+        assert_eq!(count(&mut rig), first, "items of {hundreds} hundred bytes");
+        let (bytes, items) = window;
+        from_caller(&mut rig, StreamPart::Window { bytes, items }, &[]);
+        assert_eq!(count(&mut rig), next, "after {window:?}");
+    }
+}
+
+#[test]
+fn items_wait_for_room_in_the_queue_and_keep_their_order() {
+    let mut rig = Rig::new();
+    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
+    rig.message(server(), frame(Header::Request(request(FEED, CALL)), &[], &[3, 1]));
+    // The refusal is for requests, too.
+    rig.carrier.refusal = None;
+    sent(&mut rig);
+    open(&mut rig, FEED, &[3, 1]);
+    rig.carrier.refusal = None;
+    let mut rig = Rig::new();
+    rig.message(server(), frame(Header::Request(request(FEED, CALL)), &[], &[3, 1]));
+    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
+    (0..3).for_each(|_| rig.run());
+    assert!(sent(&mut rig).is_empty());
+    assert_eq!(rig.poller.next_timer(), Some(rig.carrier.now + Duration::from_millis(1)));
+    rig.carrier.refusal = None;
+    rig.carrier.wait(Duration::from_millis(1));
+    (0..3).for_each(|_| rig.run());
+    let kinds = sent(&mut rig).iter().map(|(given, _)| given.bytes[0]).collect::<Vec<_>>();
+    assert_eq!(kinds, [0x31, 0x21, 0x21, 0x21, 0x33, 0x30]);
+    assert_eq!((rig.poller.sizes(), rig.poller.next_timer()), ((0, 0), None));
+}
+
+#[test]
+fn an_item_that_is_larger_than_any_message_ends_the_call_with_a_status() {
+    let mut rig = Rig::new();
+    open(&mut rig, TALK, &[]);
+    rig.carrier.refusal = Some(SendError::TooLarge { bytes: 9, limit: 8 });
+    from_caller(&mut rig, data(0), b"item");
+    rig.run();
+    rig.carrier.refusal = None;
+    rig.run();
+    let by = By::Node { reason: Some(Reason::TooLarge), ran: true };
+    assert_eq!(reply(&mut rig), Some((Code::ResourceExhausted.number(), by)));
+}
+
+#[test]
+fn a_callers_items_reach_the_handler_once_and_in_order() {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[]);
+    for number in 0..3 {
+        from_caller(&mut rig, data(number), b"item");
+    }
+    rig.run();
+    from_caller(&mut rig, StreamPart::End { items: 3 }, &[]);
+    rig.run();
+    let (given, header) = sent(&mut rig).pop().unwrap();
+    assert_eq!(
+        header,
+        Header::Reply {
+            call: CALL,
+            code: 0,
+            by: By::Handler,
+            number: number(GATHER),
+            metadata: MetadataBytes::default()
+        }
+    );
+    assert_eq!(given.bytes.last(), Some(&3));
+    assert_eq!(charged(&rig), 0);
+}
+
+#[test]
+fn a_caller_that_breaks_the_protocol_loses_its_stream_and_nothing_else() {
+    type Step = (StreamPart, usize);
+    let beyond = (0..66).map(|number| (data(number), 1)).collect::<Vec<Step>>();
+    let bytes = (0..4).map(|number| (data(number), 16 << 10)).collect::<Vec<Step>>();
+    let cases: [(&MethodName, Vec<Step>); 7] = [
+        (GATHER, vec![(data(1), 1)]),
+        (GATHER, vec![(data(0), 1), (data(0), 1)]),
+        (GATHER, vec![(StreamPart::End { items: 1 }, 0)]),
+        (FEED, vec![(data(0), 1)]),
+        (FEED, vec![(StreamPart::End { items: 0 }, 0)]),
+        (GATHER, beyond),
+        (GATHER, bytes),
+    ];
+    for (method, steps) in cases {
+        let mut rig = Rig::new();
+        // The handler takes no items, or sends without an end.
+        open(&mut rig, method, if method == FEED { &[255, 1] } else { &[0] });
+        sent(&mut rig);
+        for (part, bytes) in &steps {
+            from_caller(&mut rig, *part, &vec![1; *bytes]);
+        }
+        assert_eq!(reply(&mut rig), broken(), "{method} {:?}", steps.last());
+        assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+        // A frame that is late finds nothing.
+        from_caller(&mut rig, data(9), &[]);
+        assert!(sent(&mut rig).is_empty());
+        rig.message(server(), frame(Header::Request(request(ECHO, 9)), &[], &[]));
+        assert_eq!(reply(&mut rig), Some((0, By::Handler)));
+    }
+}
+
+#[test]
+fn a_reader_gives_its_window_back_when_half_is_consumed_and_a_stopped_one_does_not() {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[40]);
+    for number in 0..31 {
+        from_caller(&mut rig, data(number), b"item");
+    }
+    rig.run();
+    assert!(parts(&mut rig).is_empty(), "less than a half");
+    from_caller(&mut rig, data(31), b"item");
+    rig.run();
+    // What was consumed, and as much again as the window had.
+    let window = StreamPart::Window { bytes: 32 * 4 + (16 << 10), items: 32 + 64 };
+    assert_eq!(parts(&mut rig), [(window, 8)]);
+    assert_eq!(charged(&rig), 1 + (32 << 10), "the handler and the window");
+    for number in 32..128 {
+        from_caller(&mut rig, data(number), b"item");
+    }
+    rig.run();
+    assert!(parts(&mut rig).is_empty(), "the reader takes 40 and no more");
+    assert_eq!(reply(&mut rig), None);
+    from_caller(&mut rig, data(128), b"item");
+    from_caller(&mut rig, data(129), b"item");
+    assert_eq!(rig.poller.sizes(), (0, 1));
+    let rest = (130..).take_while(|number| {
+        from_caller(&mut rig, data(*number), b"item");
+        rig.poller.sizes().1 > 0
+    });
+    assert_eq!(130 + rest.count(), 64 + 32 + 64, "the window ends here");
+    assert_eq!(charged(&rig), 0);
+}
+
+#[test]
+fn streams_are_refused_beyond_the_budget_of_their_peer() {
+    let limit = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    for call in 0..5 {
+        rig.message(server(), frame(Header::Request(request(GATHER, call)), &[], &[]));
+    }
+    let by = By::Node { reason: Some(Reason::Overloaded), ran: false };
+    assert_eq!(reply(&mut rig), Some((Code::ResourceExhausted.number(), by)));
+    assert_eq!(rig.poller.sizes().1, 4);
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!((rig.poller.sizes().1, charged(&rig)), (0, 0));
+}
+
+#[test]
+fn a_handler_that_drops_its_reader_tells_the_caller_once() {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[]);
+    from_caller(&mut rig, data(0), b"item");
+    let text = frame(Header::Cancel { call: CALL }, &[], &[]);
+    rig.message(server(), text);
+    rig.run();
+    assert!(parts(&mut rig).is_empty(), "the call is over");
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+}
+
+#[test]
+fn requests_of_another_kind_than_the_method_are_refused() {
+    let mut rig = Rig::new();
+    let plain = |method: &MethodName, opens| crate::frame::RequestHeader { opens, ..request(method, CALL) };
+    let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
+    let refused = Some((Code::Unimplemented.number(), by));
+    for (method, opens) in [(ECHO, true), (FEED, false), (TALK, false)] {
+        rig.message(server(), frame(Header::Request(plain(method, opens)), &[], &[]));
+        assert_eq!(reply(&mut rig), refused, "{method}");
+        let asked = crate::frame::Asked::Number(number(method).unwrap().number);
+        let header = crate::frame::RequestHeader { asked, ..plain(method, opens) };
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+        assert_eq!(reply(&mut rig), refused, "{method} by its number");
+    }
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+/// A client's stream that its server has accepted, the call's number, and the reader.
+fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
+    rig.carrier.leaves_through = Some(SessionNumber(1));
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    let (mut wait, opened) = rig.open(PORT, FEED, no_items());
+    rig.run();
+    let Token(call) = rig.carrier.given.last().unwrap().token;
+    assert!(poll(&mut wait).is_pending());
+    rig.message(server(), stream(call, false, StreamPart::Accept, &[]));
+    assert!(matches!(poll(&mut wait), Poll::Ready(Ok(_))));
+    sent(rig);
+    (call, opened.bytes(|bytes| bytes))
+}
+
+fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
+    wait.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The next item or the end, if it has come.
+fn next(items: &mut Streaming<Bytes>) -> Poll<Result<Option<Bytes>, Status>> {
+    pin!(items.message()).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_stream_has_finished_only_with_its_end_and_a_good_reply() {
+    let mut rig = Rig::new();
+    let (call, mut items) = accepted(&mut rig);
+    rig.message(server(), stream(call, false, data(0), b"item"));
+    assert_eq!(next(&mut items), Poll::Ready(Ok(Some(Bytes::from_static(b"item")))));
+    rig.message(server(), stream(call, false, StreamPart::End { items: 1 }, &[]));
+    assert!(next(&mut items).is_pending(), "the reply may be a failure");
+    rig.message(server(), super::reply(Token(call)));
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
+
+    let (call, mut items) = accepted(&mut rig);
+    rig.message(server(), super::reply(Token(call)));
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("no end came") };
+    assert_eq!(status.reason(), Some(Reason::OtherProtocol), "{status}");
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)), "an error comes once");
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_lost_session_is_an_error_after_the_items_that_came_and_says_how_many() {
+    let mut rig = Rig::new();
+    let (call, mut items) = accepted(&mut rig);
+    for number in 0..2 {
+        rig.message(server(), stream(call, false, data(number), b"item"));
+    }
+    rig.message(server(), stream(call, false, StreamPart::End { items: 2 }, &[]));
+    rig.carrier.sessions_are_over = true;
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("its session is lost") };
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.to_string().contains("2 items of the stream were delivered"), "{status}");
+}
+
+#[test]
+fn dropping_a_clients_stream_cancels_its_call_and_a_finished_one_does_not() {
+    let mut rig = Rig::new();
+    let (call, items) = accepted(&mut rig);
+    drop(items);
+    rig.run();
+    let headers = sent(&mut rig).into_iter().map(|(_, header)| header).collect::<Vec<_>>();
+    assert_eq!(headers, [Header::Cancel { call }]);
+    let (call, mut items) = accepted(&mut rig);
+    rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
+    rig.message(server(), super::reply(Token(call)));
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
+    drop(items);
+    rig.run();
+    assert!(sent(&mut rig).is_empty());
+    let (wait, _opened) = rig.open(PORT, FEED, no_items());
+    rig.run();
+    drop(wait);
+    sent(&mut rig);
+    rig.run();
+    assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { .. })]), "before it was accepted");
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_cancellation_without_room_is_sent_later() {
+    let mut rig = Rig::new();
+    let (call, items) = accepted(&mut rig);
+    drop(items);
+    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
+    rig.run();
+    rig.carrier.refusal = None;
+    assert!(rig.poller.next_timer().is_some());
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { call: of })] if of == call));
+    assert_eq!(rig.poller.next_timer(), None);
+}
+
+#[test]
+fn a_server_that_breaks_the_protocol_loses_the_stream_and_its_handler_is_cancelled() {
+    let beyond = (0..65).map(data).collect::<Vec<_>>();
+    for steps in [vec![data(3)], vec![StreamPart::End { items: 1 }], beyond] {
+        let mut rig = Rig::new();
+        let (call, mut items) = accepted(&mut rig);
+        for part in steps {
+            rig.message(server(), stream(call, false, part, b"item"));
+        }
+        let cancels =
+            sent(&mut rig).into_iter().filter(|(_, header)| *header == Header::Cancel { call }).count();
+        assert_eq!(cancels, 1);
+        let end = (0..66).find_map(|_| match next(&mut items) {
+            Poll::Ready(Err(status)) => Some(status),
+            _ => None,
+        });
+        assert_eq!(end.and_then(|status| status.reason()), Some(Reason::OtherProtocol));
+        assert_eq!(rig.poller.sizes(), (0, 0));
+    }
+}
+
+#[test]
+fn a_callers_items_follow_its_request_once_that_has_left() {
+    let mut rig = Rig::new();
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    let (sender, receiver) = channel::<Bytes>(4);
+    sender.try_send(Bytes::from_static(b"one")).unwrap();
+    let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
+    let (mut wait, _opened) = rig.open(PORT, GATHER, items);
+    (0..3).for_each(|_| rig.run());
+    let token = rig.carrier.given.last().unwrap().token;
+    assert!(matches!(sent(&mut rig)[..], [(_, Header::Request(_))]), "the request waits to be sent");
+    rig.sent(token, SendOutcome::Delivered);
+    (0..3).for_each(|_| rig.run());
+    assert_eq!(parts(&mut rig), [(data(0), 3)]);
+    drop(sender);
+    (0..3).for_each(|_| rig.run());
+    assert_eq!(parts(&mut rig), [(StreamPart::End { items: 1 }, 8)]);
+    rig.message(server(), super::reply(token));
+    assert!(matches!(poll(&mut wait), Poll::Ready(Ok(_))));
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_caller_stops_when_its_reader_is_gone_or_its_call_is_over() {
+    for is_reset in [true, false] {
+        let mut rig = Rig::new();
+        rig.carrier.leaves_through = Some(SessionNumber(1));
+        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        let (sender, receiver) = channel::<Bytes>(4);
+        let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
+        let (_wait, _opened) = rig.open(PORT, GATHER, items);
+        (0..3).for_each(|_| rig.run());
+        let token = rig.carrier.given.last().unwrap().token;
+        assert!(!sender.is_closed());
+        if is_reset {
+            rig.message(server(), stream(token.0, false, StreamPart::Reset, &[]));
+        } else {
+            rig.message(server(), super::reply(token));
+        }
+        (0..3).for_each(|_| rig.run());
+        assert!(sender.is_closed(), "the stream that was passed in is dropped");
+    }
+}
+
+#[test]
+fn unary_calls_are_as_before_next_to_streams() {
+    let mut rig = Rig::new();
+    let (_stream_call, _items) = accepted(&mut rig);
+    let (mut getter, token) = call(&mut rig, ECHO);
+    rig.message(server(), super::reply(token));
+    assert!(getter.try_take().unwrap().unwrap().is_ok());
+}

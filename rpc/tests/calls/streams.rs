@@ -1,0 +1,457 @@
+//! Streams of items between two nodes of one process.
+
+use crate::common::{Guard, Reporter, events, until};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use trunkline::stream::{Receiver, channel};
+use trunkline::{
+    Bytes, CallError, CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream,
+    Streaming, block_on,
+};
+
+/// An error of the service's own.
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+enum Refusal {
+    Closed,
+}
+
+#[trunkline::service]
+trait Feed {
+    async fn count(&self, to: u64, then: String) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    async fn upload(&self, most: u64, chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status>;
+    async fn chat(
+        &self,
+        says: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Refusal>;
+    async fn refuse(
+        &self,
+        says: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Refusal>;
+    async fn ping(&self) -> u8;
+}
+
+/// A stream of an iterator's items.
+struct Iterate<I>(I);
+
+impl<I: Iterator + Unpin> Stream for Iterate<I> {
+    type Item = I::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
+}
+
+struct Server {
+    /// Items that `count` has produced.
+    produced: Arc<AtomicU64>,
+    reporter: Reporter<&'static str>,
+}
+
+/// Counts, then does what it is told.
+struct Counter {
+    next: u64,
+    to: u64,
+    then: String,
+    has_waited: bool,
+    produced: Arc<AtomicU64>,
+    _guard: Guard,
+}
+
+impl Stream for Counter {
+    type Item = Result<u64, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.next < self.to {
+            self.next += 1;
+            self.produced.fetch_add(1, Ordering::Relaxed);
+            return Poll::Ready(Some(Ok(self.next - 1)));
+        }
+        match self.then.as_str() {
+            "end" => Poll::Ready(None),
+            "fail" => Poll::Ready(Some(Err(Status::aborted("enough")))),
+            // In another turn than that of the items.
+            "panic" if self.has_waited => panic!("a stream that panics"),
+            "panic" => {
+                self.has_waited = true;
+                task.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Answers each text by its bytes, and says goodbye.
+struct Chat {
+    says: Streaming<String>,
+    has_ended: bool,
+}
+
+impl Stream for Chat {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let said = std::task::ready!(Pin::new(&mut self.says).poll_next(task));
+        self.has_ended = said.is_none();
+        Poll::Ready(Some(said.unwrap_or_else(|| Ok("bye".to_owned())).map(Bytes::from)))
+    }
+}
+
+impl Feed for Server {
+    async fn count(&self, to: u64, then: String) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+        if then == "refuse" {
+            return Err(Status::not_found("no such count"));
+        }
+        let (produced, guard) = (Arc::clone(&self.produced), Guard(self.reporter.clone()));
+        Ok(Counter { next: 0, to, then, has_waited: false, produced, _guard: guard })
+    }
+
+    async fn upload(&self, most: u64, mut chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status> {
+        let mut sizes = Vec::new();
+        while (sizes.len() as u64) < most {
+            let Some(chunk) = chunks.message().await? else { break };
+            assert!(chunk.iter().all(|byte| *byte == fill(chunk.len())), "the chunk is whole");
+            sizes.push(chunk.len() as u64);
+        }
+        if most == 1 {
+            return Err(Status::aborted("one is enough"));
+        }
+        if most == 2 {
+            drop(chunks);
+            self.reporter.tell("two");
+            std::future::pending::<()>().await;
+        }
+        Ok(sizes)
+    }
+
+    async fn chat(
+        &self,
+        says: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Refusal> {
+        Ok(Chat { says, has_ended: false })
+    }
+
+    async fn refuse(
+        &self,
+        _: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Refusal> {
+        Err::<Chat, _>(Refusal::Closed)
+    }
+
+    async fn ping(&self) -> u8 {
+        7
+    }
+}
+
+/// Two nodes, the number of produced items, and a client.
+struct Pair {
+    server: Node,
+    node: Node,
+    produced: Arc<AtomicU64>,
+    events: crate::common::Events<&'static str>,
+    client: FeedClient,
+}
+
+fn pair() -> Pair {
+    let network = InProcessNetwork::new();
+    let (reporter, events) = events();
+    let produced = Arc::new(AtomicU64::new(0));
+    let service = FeedServer::new(Server { produced: Arc::clone(&produced), reporter });
+    let server = Node::builder().in_process(&network).serve(service).start().unwrap();
+    let node = Node::builder().in_process(&network).start().unwrap();
+    let client = FeedClient::connect(&node, server.local_address()).unwrap();
+    Pair { server, node, produced, events, client }
+}
+
+/// Reads all items up to the end, which has come without an error if it is `Ok`.
+fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
+    let mut all = Vec::new();
+    loop {
+        match block_on(items.message()) {
+            Ok(Some(item)) => all.push(item),
+            end => {
+                assert!(matches!(block_on(items.message()), Ok(None)), "an end stays");
+                return (all, end.map(drop));
+            }
+        }
+    }
+}
+
+/// The bytes of a chunk of this size.
+fn fill(size: usize) -> u8 {
+    u8::try_from(size % 256).unwrap_or_default()
+}
+
+fn chunk(size: usize) -> Bytes {
+    vec![fill(size); size].into()
+}
+
+const MANY: u64 = 10_000;
+
+#[test]
+fn each_shape_carries_its_items_once_and_in_order() {
+    let pair = pair();
+    let (counted, end) = read(block_on(pair.client.count(MANY, "end".into())).unwrap());
+    assert_eq!((counted.len() as u64, end), (MANY, Ok(())));
+    assert!(counted.into_iter().eq(0..MANY));
+    let sizes = || (0..10_000).map(|number| number % 100);
+    let uploaded = block_on(pair.client.upload(u64::MAX, Iterate(sizes().map(chunk)))).unwrap();
+    assert!(uploaded.into_iter().eq(sizes().map(|size| size as u64)));
+    let says = Iterate((0..MANY).map(|number| number.to_string()));
+    let (answers, end) = read(block_on(pair.client.chat(says)).unwrap());
+    assert_eq!(end, Ok(()));
+    let expected = (0..MANY).map(|number| number.to_string()).chain(["bye".to_owned()]);
+    assert!(answers.into_iter().eq(expected.map(Bytes::from)), "the stream goes on after the client's end");
+}
+
+#[test]
+fn tasks_on_a_poller_stream_as_other_threads_do() {
+    let pair = pair();
+    let address = pair.server.local_address();
+    let ended = pair.node.run_on(PollerIndex(0), move |poller| {
+        let client = FeedLocal::connect(&poller, address);
+        async move {
+            let client = client?;
+            let mut counted = client.count(1000, "end".into()).await?;
+            let mut sum = 0;
+            while let Some(number) = counted.message().await? {
+                sum += number;
+            }
+            let sizes = client.upload(u64::MAX, Iterate((0..1000).map(|_| chunk(3)))).await?;
+            Ok::<_, Status>((sum, sizes.len()))
+        }
+    });
+    assert_eq!(block_on(ended).unwrap(), Ok((499_500, 1000)));
+}
+
+#[test]
+fn items_of_all_sizes_keep_their_places() {
+    let pair = pair();
+    let sizes = [0, 1, 300_000, 2, 5000, 17_000, 3, 1_000_000, 300_000, 4, 4096, 4097, 9];
+    let sizes = || sizes.into_iter().cycle().take(65);
+    let uploaded = block_on(pair.client.upload(u64::MAX, Iterate(sizes().map(chunk)))).unwrap();
+    assert!(uploaded.into_iter().eq(sizes().map(|size| size as u64)));
+    let says = Iterate(sizes().map(|size| "a".repeat(size)));
+    let (answers, end) = read(block_on(pair.client.chat(says)).unwrap());
+    assert_eq!(end, Ok(()));
+    assert!(answers.into_iter().map(|bytes| bytes.len()).eq(sizes().chain([3])));
+}
+
+#[test]
+fn a_handler_ends_its_stream_with_a_status_after_the_items() {
+    let pair = pair();
+    let (counted, end) = read(block_on(pair.client.count(500, "fail".into())).unwrap());
+    assert_eq!(counted.len(), 500);
+    let status = end.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Aborted, "enough"));
+    assert_eq!(pair.events.next(), "dropped");
+}
+
+#[test]
+fn a_handler_refuses_a_stream_with_a_status_or_an_error_of_its_own() {
+    let pair = pair();
+    let status = block_on(pair.client.count(1, "refuse".into())).unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    let (sender, says) = channel::<String>(1);
+    let error = block_on(pair.client.refuse(says)).unwrap_err();
+    assert_eq!(error, CallError::Handler(Refusal::Closed));
+    until("the client's stream is dropped", || sender.is_closed().then_some(()));
+}
+
+#[test]
+fn a_panic_in_a_handlers_stream_is_an_error_that_says_how_many_items_came() {
+    let pair = pair();
+    let (counted, end) = read(block_on(pair.client.count(5, "panic".into())).unwrap());
+    let status = end.unwrap_err();
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Panicked)));
+    let text = format!("{} items of the stream were delivered", counted.len());
+    assert!(status.to_string().contains(&text), "{status}");
+    assert_eq!(block_on(pair.client.ping()), Ok(7));
+}
+
+#[test]
+fn a_server_may_answer_before_the_client_has_finished() {
+    let pair = pair();
+    let (sender, chunks) = channel(4);
+    sender.try_send(chunk(9)).unwrap();
+    let status = block_on(pair.client.upload(1, chunks)).unwrap_err();
+    assert_eq!(status.message(), "one is enough");
+    until("the client's stream is dropped", || sender.is_closed().then_some(()));
+}
+
+#[test]
+fn a_handler_that_drops_its_reader_stops_the_clients_stream_and_goes_on() {
+    let pair = pair();
+    let (sender, chunks) = channel(4);
+    for _ in 0..2 {
+        sender.try_send(chunk(9)).unwrap();
+    }
+    let mut upload = pin!(pair.client.upload(2, chunks));
+    assert_eq!(pair.events.next(), "two");
+    until("the client's stream is dropped", || sender.is_closed().then_some(()));
+    let mut task = Context::from_waker(Waker::noop());
+    assert!(upload.as_mut().poll(&mut task).is_pending(), "the handler has not returned");
+}
+
+#[test]
+fn a_client_that_drops_its_stream_stops_the_handlers() {
+    let pair = pair();
+    let mut counted = block_on(pair.client.count(u64::MAX, "end".into())).unwrap();
+    assert_eq!(block_on(counted.message()), Ok(Some(0)));
+    assert!(pair.events.is_empty());
+    drop(counted);
+    assert_eq!(pair.events.next(), "dropped");
+    // Before the handler has returned, and before the future is polled.
+    drop(pair.client.count(u64::MAX, "end".into()));
+    assert_eq!(block_on(pair.client.ping()), Ok(7));
+    let (sender, says) = channel::<String>(1);
+    drop(block_on(pair.client.chat(says)).unwrap());
+    until("the client's stream is dropped", || sender.is_closed().then_some(()));
+    until("nothing is left", || {
+        pair.server.report().budgets.iter().all(|budget| budget.used == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_deadline_bounds_the_whole_stream() {
+    let pair = pair();
+    let options = CallOptions::new().timeout(Duration::from_millis(300));
+    let (counted, end) = read(block_on(pair.client.with(&options).count(3, "wait".into())).unwrap());
+    let status = end.unwrap_err();
+    assert_eq!((counted.len(), status.code()), (3, Code::DeadlineExceeded), "{status}");
+    assert!(status.to_string().contains("3 items of the stream were delivered"), "{status}");
+    assert_eq!(pair.events.next(), "dropped");
+}
+
+#[test]
+fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
+    let pair = pair();
+    let mut stopped = block_on(pair.client.count(u64::MAX, "end".into())).unwrap();
+    for number in 0..10 {
+        assert_eq!(block_on(stopped.message()), Ok(Some(number)));
+    }
+    let held = pair.produced.load(Ordering::Relaxed);
+    assert!(held <= 64, "{held} items without a reader");
+    let (counted, end) = read(block_on(pair.client.count(MANY, "end".into())).unwrap());
+    assert_eq!((counted.len() as u64, end), (MANY, Ok(())));
+    assert_eq!(block_on(pair.client.ping()), Ok(7));
+    let produced = pair.produced.load(Ordering::Relaxed);
+    assert!(produced <= 64 + MANY, "{produced}: the first one has stopped");
+    for number in 10..MANY {
+        assert_eq!(block_on(stopped.message()), Ok(Some(number)), "it goes on with its reader");
+    }
+}
+
+#[test]
+fn a_lost_server_is_an_error_and_never_the_end() {
+    let Pair { server, node: _node, client, events, .. } = pair();
+    let mut counted = block_on(client.count(3, "wait".into())).unwrap();
+    for number in 0..3 {
+        assert_eq!(block_on(counted.message()), Ok(Some(number)));
+    }
+    drop(server);
+    let status = block_on(counted.message()).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.to_string().contains("3 items of the stream were delivered"), "{status}");
+    assert_eq!(block_on(counted.message()), Ok(None));
+    assert_eq!(events.next(), "dropped");
+}
+
+#[test]
+fn a_lost_client_drops_the_handlers_stream_and_ends_the_ones_it_reads() {
+    let Pair { server: _server, node, client, events, .. } = pair();
+    let counted = block_on(client.count(3, "wait".into())).unwrap();
+    drop(node);
+    assert_eq!(events.next(), "dropped");
+    let (_, end) = read(counted);
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn a_clients_stream_that_panics_ends_the_call_with_an_error() {
+    let pair = pair();
+    let chunks = Iterate(
+        (0..).map(|number: usize| if number < 3 { chunk(number) } else { panic!("a client's stream") }),
+    );
+    let status = block_on(pair.client.upload(u64::MAX, chunks)).unwrap_err();
+    assert_eq!(status.reason(), Some(Reason::Panicked), "{status}");
+    assert_eq!(block_on(pair.client.ping()), Ok(7));
+}
+
+#[test]
+fn streams_work_on_tokio_and_are_fed_from_there() {
+    let pair = pair();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+    let (sender, says): (_, Receiver<String>) = channel(2);
+    let client = pair.client.clone();
+    let answers = runtime.block_on(async move {
+        let feeder = tokio::spawn(async move {
+            for number in 0..100 {
+                sender.send(format!("{number}")).await.unwrap();
+            }
+        });
+        let mut answers = client.chat(says).await.unwrap();
+        let mut count = 0;
+        while let Some(answer) = answers.message().await.unwrap() {
+            assert_eq!(answer, if count < 100 { count.to_string() } else { "bye".to_owned() });
+            count += 1;
+        }
+        feeder.await.unwrap();
+        count
+    });
+    assert_eq!(answers, 101);
+}
+
+/// Code that takes a client or a mock.
+async fn sum(feed: &impl FeedCalls) -> Result<u64, Status> {
+    let mut items = feed.count(3, "end".into()).await?;
+    let mut sum = feed.upload(u64::MAX, Iterate([chunk(5)].into_iter())).await?.into_iter().sum();
+    while let Some(item) = items.message().await? {
+        sum += item;
+    }
+    Ok(sum)
+}
+
+struct Mock;
+
+impl FeedCalls for Mock {
+    async fn count(&self, to: u64, _: String) -> Result<Streaming<u64>, Status> {
+        Ok(Streaming::from_stream(Iterate((0..to).map(|number| Ok(number * 100)))))
+    }
+    async fn upload<S: Stream<Item = Bytes> + Send + 'static>(
+        &self,
+        _: u64,
+        chunks: S,
+    ) -> Result<Vec<u64>, Status> {
+        let mut chunks = Box::pin(chunks);
+        let first = std::future::poll_fn(|task| chunks.as_mut().poll_next(task)).await;
+        Ok(first.into_iter().map(|chunk| chunk.len() as u64).collect())
+    }
+    async fn chat<S: Stream<Item = String> + Send + 'static>(
+        &self,
+        _: S,
+    ) -> Result<Streaming<Bytes>, CallError<Refusal>> {
+        Err(CallError::Handler(Refusal::Closed))
+    }
+    async fn refuse<S: Stream<Item = String> + Send + 'static>(
+        &self,
+        _: S,
+    ) -> Result<Streaming<Bytes>, CallError<Refusal>> {
+        Err(CallError::Handler(Refusal::Closed))
+    }
+    async fn ping(&self) -> Result<u8, Status> {
+        Ok(1)
+    }
+}
+
+#[test]
+fn mocks_stream_as_clients_do() {
+    assert_eq!(block_on(sum(&Mock)), Ok(305));
+    assert_eq!(block_on(sum(&pair().client)), Ok(8));
+}
