@@ -87,6 +87,8 @@ enum Shortage {
 struct Connection {
     socket: Socket,
     peer: Peer,
+    /// True if the member takes no more messages: it counts as lost once this connection is empty.
+    ends_when_empty: bool,
 }
 
 /// One member's connections with the others.
@@ -350,7 +352,7 @@ impl Connections {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, key as u64);
         match self.epoll.add(&socket, event) {
             Ok(()) => {
-                entry.insert(Connection { socket, peer });
+                entry.insert(Connection { socket, peer, ends_when_empty: false });
                 self.recovered();
                 Some(key)
             }
@@ -401,7 +403,12 @@ impl Connections {
                 return None;
             }
             Ok(received) => received,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return None,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {
+                if connection.ends_when_empty {
+                    self.end(key);
+                }
+                return None;
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted) => (0, None),
             Err(_) => {
                 self.end(key);
@@ -451,7 +458,19 @@ impl Connections {
         let Some(connection) = self.connections.try_remove(key) else { return };
         match connection.peer {
             Peer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
-            Peer::From(member) | Peer::To(member) => self.lose(member),
+            Peer::From(member) => self.lose(member),
+            Peer::To(member) => {
+                self.to.remove(&member);
+                // A member that exits sends its last messages before its sockets close, in any order.
+                let last = self.from.get(&member).copied();
+                match last.and_then(|key| Some((key, self.connections.get_mut(key)?))) {
+                    Some((key, last)) => {
+                        last.ends_when_empty = true;
+                        self.readable.push_back(key as u64);
+                    }
+                    None => self.lose(member),
+                }
+            }
         }
     }
 

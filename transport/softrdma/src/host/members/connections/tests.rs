@@ -105,6 +105,35 @@ fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it(
 }
 
 #[test]
+fn the_last_messages_of_a_member_arrive_before_its_end() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let gone = me(&b);
+    a.send(gone, 1, &[b"x"]).unwrap();
+    assert!(next(&mut b).is_some());
+    let last = [1, 2, 3];
+    last.iter().for_each(|kind| b.send(me(&a), *kind, &[b"last"]).unwrap());
+    drop(b);
+    assert_eq!(
+        last.map(|_| next(&mut a).map(|(from, kind, _)| (from, kind))),
+        last.map(|kind| Some((gone, kind)))
+    );
+    assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
+    assert_eq!(a.connections.len(), 0);
+    // The same if this side learns of the end when it sends.
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let gone = me(&b);
+    a.send(gone, 1, &[b"x"]).unwrap();
+    b.send(me(&a), 1, &[b"last"]).unwrap();
+    assert!(next(&mut b).is_some() && next(&mut a).is_some());
+    b.send(me(&a), 2, &[b"last"]).unwrap();
+    drop(b);
+    assert!(a.send(gone, 1, &[b"x"]).is_err());
+    assert_eq!(next(&mut a), Some((gone, 2, b"last".to_vec())));
+    assert_eq!(lost(&mut a), Some(gone));
+}
+
+#[test]
 fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
     let runtime = Runtime::new("local");
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
