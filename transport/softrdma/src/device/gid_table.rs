@@ -31,6 +31,8 @@ pub(super) struct GidTable {
     /// Addresses of the host that the table has no room for. Each was warned of.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
+    /// Addresses that others have replaced since [`GidTable::take_replaced`].
+    replaced: BTreeSet<IpAddr>,
 }
 
 impl GidTable {
@@ -42,6 +44,7 @@ impl GidTable {
             gone: Vec::new(),
             left_out: BTreeSet::new(),
             left_out_count: 0,
+            replaced: BTreeSet::new(),
         }
     }
 
@@ -70,6 +73,7 @@ impl GidTable {
             } else if let Some(old) = self.gone.pop() {
                 let slot = self.addresses.iter_mut().find(|known| **known == old);
                 slot.into_iter().for_each(|slot| *slot = address);
+                self.replaced.insert(old);
             } else if self.left_out.insert(address) {
                 self.left_out_count += 1;
                 tracing::warn!(
@@ -79,8 +83,14 @@ impl GidTable {
                 );
             }
         }
-        let Self { left_out, addresses, .. } = self;
+        let Self { left_out, addresses, replaced, .. } = self;
         left_out.retain(|address| found.contains(address) && !addresses.contains(address));
+        replaced.retain(|address| !addresses.contains(address));
+    }
+
+    /// Takes the addresses that the table has no more because others have their places.
+    pub(super) fn take_replaced(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.replaced)
     }
 
     fn has_room(&self) -> bool {
@@ -254,6 +264,22 @@ mod tests {
             );
         }
         assert_eq!((table.left_out_count(), table.left_out.len()), (2, 0));
+    }
+
+    #[test]
+    fn replaced_addresses_are_told_once_unless_they_are_back() {
+        let of =
+            |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
+        let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };
+        table.follow(&of(0..128));
+        table.follow(&of(2..128));
+        assert!(table.take_replaced().is_empty(), "addresses that are gone keep their places");
+        table.follow(&of(2..130));
+        assert_eq!(table.take_replaced(), of(0..2).into_iter().collect());
+        assert!(table.take_replaced().is_empty());
+        table.follow(&of(3..131));
+        table.follow(&of(2..130));
+        assert_eq!(table.take_replaced(), of(130..131).into_iter().collect());
     }
 
     /// The addresses in the order of the table.
