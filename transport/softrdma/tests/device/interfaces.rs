@@ -2,7 +2,7 @@
 //! own.
 
 use crate::common::node::{BOUND, Node, next_event, post};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -188,4 +188,27 @@ fn sockets_of_addresses_that_were_replaced_are_closed() {
         let is_closed = || (sockets() <= 128).then_some(());
         wait_until("sockets at the addresses before are closed", BOUND, is_closed);
     }
+}
+
+/// Another user may have port 4791 at 127.0.0.1 all the time.
+#[test]
+fn clients_share_the_address_that_stands_in_for_one_of_another_program() {
+    if !is_inside("clients_share_the_address_that_stands_in_for_one_of_another_program") {
+        return;
+    }
+    let _other = UdpSocket::bind("127.0.0.1:4791").unwrap();
+    let device = SoftDevice::open(SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() }).unwrap();
+    let channel = device.connection_manager().create_channel().unwrap();
+    let dial = || {
+        let side = EndpointSide::Active { remote: "127.0.0.2:7".parse().unwrap(), source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = device.connection_manager().create_endpoint(&request, &channel).unwrap();
+        id.local_address().ip()
+    };
+    let first = dial();
+    assert!(first.is_loopback() && first != IpAddr::V4(Ipv4Addr::LOCALHOST), "{first}");
+    for _ in 0..300 {
+        assert_eq!(dial(), first);
+    }
+    assert!(device.gid_table().iter().any(|entry| entry.gid.ip() == first));
 }

@@ -33,6 +33,8 @@ pub(super) struct Addresses {
     unopened: BTreeSet<IpAddr>,
     /// Addresses that listeners were made at, rather than at a wildcard. They stay open when the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
+    /// Loopback address that stands in for those whose port 4791 another program has.
+    other_loopback: Option<IpAddr>,
 }
 
 /// Result of opening the addresses of a wildcard.
@@ -47,7 +49,7 @@ pub(super) struct Opened {
 impl Addresses {
     pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
         let (unopened, named_by_listeners) = Default::default();
-        Self { gids, host, asks_host, random, unopened, named_by_listeners }
+        Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None }
     }
 
     /// The GID table.
@@ -300,12 +302,21 @@ impl Addresses {
     }
 
     fn open_some_loopback(&mut self, shards: &mut Reach<'_>) -> Option<IpAddr> {
+        if self.other_loopback.is_some() {
+            return self.other_loopback;
+        }
         for _ in 0..OTHER_LOOPBACKS {
             let [_, b, c, d] = self.random.next_u32().to_be_bytes();
             let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
-            if shards.first().link_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
-                return Some(address);
+            if shards.first().link_mut().open(address).is_err() {
+                continue;
             }
+            self.other_loopback = self.gids.index_of(address).map(|_index| address);
+            if self.other_loopback.is_none() {
+                // The table is full.
+                shards.first().link_mut().close(address);
+            }
+            return self.other_loopback;
         }
         None
     }
