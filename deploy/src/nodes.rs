@@ -171,7 +171,7 @@ fn table(listing: &Listing) -> String {
     let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text = format!("{:<45} {:>8} {:>7} {:>4} {:>5}\n", "ADDRESS", "PID", "POLLERS", "KIND", "PEERS");
     for node in &listing.nodes {
-        let peers = node.peers.len() + node.peers_omitted;
+        let peers = node.peers.len().saturating_add(node.peers_omitted);
         let removed = if node.is_device_removed { "  its device is removed" } else { "" };
         line(
             &mut text,
@@ -276,6 +276,16 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
         assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
+    }
+
+    /// Any process of the user can claim to be a node.
+    #[test]
+    fn numbers_of_a_hostile_node_are_shown_as_they_are() {
+        let hostile = NodeStatus { omitted: usize::MAX, at_ns: u64::MAX, ..node(0, u64::MAX) };
+        let earlier = BTreeMap::from([("a".to_owned(), node(1, 0))]);
+        let listing = list(&[found("a", u32::MAX, Some(hostile.to_text()))], &earlier);
+        assert!(table(&listing).contains(&format!("and {} more peers", usize::MAX)), "{listing:?}");
+        assert!(json(&listing).contains("peers_omitted"));
     }
 
     /// Counters that went back, or a clock that did, as after a restart at the same name, give no rate.

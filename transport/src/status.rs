@@ -12,6 +12,8 @@ use trunkline_verbs::QpPath;
 
 /// The first line.
 const MAGIC: &str = "trunkline-node 1";
+/// Longest value that is not a number or an address, in characters.
+const LONGEST: usize = 256;
 /// Room for the line that counts omitted peers.
 const LAST_LINE: usize = 64;
 
@@ -159,9 +161,10 @@ impl PeerStatus {
     }
 }
 
-/// Replaces what would end a field, or act on a terminal.
+/// Shortens a value, and replaces what would end a field, act on a terminal, or be shown in another order.
 fn clean(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    let is_plain = |letter: char| letter == ' ' || letter.is_ascii_graphic();
+    text.chars().take(LONGEST).map(|letter| if is_plain(letter) { letter } else { '?' }).collect()
 }
 
 #[cfg(test)]
@@ -225,5 +228,16 @@ mod tests {
         }
         let escape = NodeStatus { link: "u\u{1b}[2Jdp\t\n".into(), ..node(0) };
         assert_eq!(NodeStatus::parse(&escape.to_text()).unwrap().link, "u?[2Jdp??");
+    }
+
+    /// Any process of the user can claim to be a node.
+    #[test]
+    fn values_of_a_text_are_short_and_plain() {
+        let long = "\u{1b}[31m".repeat(MAX_NODE_BYTES / 8);
+        let head = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\n");
+        let text = format!("{head}link\t{long}\nconnections\tx\u{202e}\u{2028}\u{85}rc\n");
+        let read = NodeStatus::parse(&text).unwrap();
+        assert_eq!((read.link.len(), read.connections.as_str()), (LONGEST, "x???rc"));
+        assert!(read.link.starts_with("?[31m?[31m"), "{}", read.link);
     }
 }

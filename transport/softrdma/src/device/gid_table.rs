@@ -31,6 +31,8 @@ pub(super) struct GidTable {
     /// Addresses of the host that the table has no room for. Each was warned of.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
+    /// Addresses that others have replaced since [`GidTable::take_replaced`].
+    replaced: BTreeSet<IpAddr>,
 }
 
 impl GidTable {
@@ -42,6 +44,7 @@ impl GidTable {
             gone: Vec::new(),
             left_out: BTreeSet::new(),
             left_out_count: 0,
+            replaced: BTreeSet::new(),
         }
     }
 
@@ -54,12 +57,23 @@ impl GidTable {
 
     /// Adds the addresses that the host has gained, and notes which of the others it has lost.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
-        self.follow(&host_addresses()?);
+        if let Some((address, count)) = self.follow(&host_addresses()?) {
+            // One line, since a host may have thousands.
+            tracing::warn!(
+                %address,
+                count,
+                "the device goes without some addresses, of which this is the first, since it has {MAX_OF_HOST} others; \
+                 name those that it is to have in TRUNKLINE_ADDRESS"
+            );
+        }
         Ok(())
     }
 
-    /// Takes note of all addresses that the host has.
-    fn follow(&mut self, found: &[IpAddr]) {
+    /// Takes note of all addresses that the host has. Returns the first of those that are left out from now on, and
+    /// their number.
+    fn follow(&mut self, found: &[IpAddr]) -> Option<(IpAddr, u64)> {
+        let mut first_left_out = None;
+        let left_out_before = self.left_out_count;
         self.note_gone(found);
         for address in found.iter().copied() {
             if self.addresses.contains(&address) {
@@ -70,17 +84,21 @@ impl GidTable {
             } else if let Some(old) = self.gone.pop() {
                 let slot = self.addresses.iter_mut().find(|known| **known == old);
                 slot.into_iter().for_each(|slot| *slot = address);
+                self.replaced.insert(old);
             } else if self.left_out.insert(address) {
                 self.left_out_count += 1;
-                tracing::warn!(
-                    %address,
-                    "the device goes without this address, since it has {MAX_OF_HOST} others; name those that it is to \
-                     have in TRUNKLINE_ADDRESS"
-                );
+                first_left_out.get_or_insert(address);
             }
         }
-        let Self { left_out, addresses, .. } = self;
+        let Self { left_out, addresses, replaced, .. } = self;
         left_out.retain(|address| found.contains(address) && !addresses.contains(address));
+        replaced.retain(|address| !addresses.contains(address));
+        first_left_out.map(|first| (first, self.left_out_count - left_out_before))
+    }
+
+    /// Takes the addresses that the table has no more because others have their places.
+    pub(super) fn take_replaced(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.replaced)
     }
 
     fn has_room(&self) -> bool {
@@ -242,8 +260,8 @@ mod tests {
             range.map(address).collect()
         };
         let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };
-        table.follow(&of(0..130));
-        table.follow(&of(0..130));
+        assert_eq!(table.follow(&of(0..130)), Some((of(128..129)[0], 2)));
+        assert_eq!(table.follow(&of(0..130)), None, "they were left out before");
         assert_eq!((table.present().len(), table.left_out_count()), (128, 2));
         // Each floating address takes the place of one that has gone.
         for start in 1..1000 {
@@ -254,6 +272,22 @@ mod tests {
             );
         }
         assert_eq!((table.left_out_count(), table.left_out.len()), (2, 0));
+    }
+
+    #[test]
+    fn replaced_addresses_are_told_once_unless_they_are_back() {
+        let of =
+            |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
+        let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };
+        table.follow(&of(0..128));
+        table.follow(&of(2..128));
+        assert!(table.take_replaced().is_empty(), "addresses that are gone keep their places");
+        table.follow(&of(2..130));
+        assert_eq!(table.take_replaced(), of(0..2).into_iter().collect());
+        assert!(table.take_replaced().is_empty());
+        table.follow(&of(3..131));
+        table.follow(&of(2..130));
+        assert_eq!(table.take_replaced(), of(130..131).into_iter().collect());
     }
 
     /// The addresses in the order of the table.

@@ -76,13 +76,17 @@ impl PortOwner {
     }
 }
 
+/// Names are escaped: another user may have chosen them, and they are printed to terminals and logs.
 impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.who {
             Owner::Process { pid, program, runtime_directory } => {
-                write!(f, "process {pid} ({program})")?;
+                write!(f, "process {pid} ({})", program.escape_debug())?;
                 match runtime_directory {
-                    Some(directory) => write!(f, ", whose runtime directory is {}", directory.display())?,
+                    Some(directory) => {
+                        let directory = directory.to_string_lossy();
+                        write!(f, ", whose runtime directory is {}", directory.escape_debug())?;
+                    }
                     None => f.write_str(", which has no runtime directory of ours")?,
                 }
             }
@@ -149,8 +153,8 @@ fn process_with(inode: u64) -> Option<Owner> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let links = links_of(&process);
         if links.contains(&wanted) {
-            let program = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            let program = program.trim_end().to_owned();
+            let program = fs::read(process.join("comm")).unwrap_or_default();
+            let program = String::from_utf8_lossy(&program).trim_end().to_owned();
             let runtime_directory = links.iter().find_map(|link| runtime_directory_of(link));
             return Some(Owner::Process { pid, program, runtime_directory });
         }
@@ -194,6 +198,25 @@ mod tests {
         assert!(sockets_of("garbage\n:\n1: zz:zz", "127.0.0.2".parse().unwrap()).is_empty());
         let v6 = address_of("00000000000000000000000001000000").unwrap();
         assert_eq!(v6, "::1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn names_of_other_users_are_escaped() {
+        let who = Owner::Process {
+            pid: 7,
+            program: "\u{1b}[2J\nroot: ok".to_owned(),
+            runtime_directory: Some("/tmp/\u{1b}]0;x\u{7}\u{202e}".into()),
+        };
+        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who }.to_string();
+        assert!(
+            text.starts_with(r"process 7 (\u{1b}[2J\nroot: ok), whose runtime directory is /tmp/\u{1b}]0;x"),
+            "{text}"
+        );
+        assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text}");
+        let plain =
+            Owner::Process { pid: 7, program: "a b".into(), runtime_directory: Some("/run/é".into()) };
+        let text = PortOwner { address: Ipv4Addr::LOCALHOST.into(), who: plain }.to_string();
+        assert_eq!(text, "process 7 (a b), whose runtime directory is /run/é");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //! own.
 
 use crate::common::node::{BOUND, Node, next_event, post};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
-use trunkline_testkit::is_in_network_namespace;
+use trunkline_testkit::{is_in_network_namespace, wait_until};
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
     Mtu, PortSpace, QpType, SendOperation,
@@ -159,4 +159,56 @@ fn wildcard_listener_starts_without_an_address_of_its_family() {
     ip(&format!("addr add {FAR}/24 dev far"));
     ip(&format!("addr add {NEAR}/24 dev near"));
     reach(&at(FAR), SocketAddr::new(NEAR, port), &arrivals);
+}
+
+/// Addresses of containers, or temporary ones of IPv6.
+#[test]
+fn sockets_of_addresses_that_were_replaced_are_closed() {
+    if !is_inside("sockets_of_addresses_that_were_replaced_are_closed") {
+        return;
+    }
+    let (node, _arrivals, _listener, _port) = wildcard();
+    let has_all = |net: u8| {
+        let has = |host: u8| {
+            let address = IpAddr::from([10, 9, net, host]);
+            node.device.gid_table().iter().any(|entry| entry.gid.ip() == address)
+        };
+        (1..=100).all(has)
+    };
+    for net in 1..=4 {
+        let each = |what: &str| {
+            let all = format!("for i in $(seq 100); do ip addr {what} 10.9.{net}.$i/32 dev lo || exit; done");
+            assert!(Command::new("sh").args(["-c", &all]).status().unwrap().success());
+        };
+        each("add");
+        wait_until("the device has the addresses", BOUND, || has_all(net).then_some(()));
+        each("del");
+        // The sockets of addresses that the table still has stay open.
+        let sockets = || std::fs::read_to_string("/proc/net/udp").unwrap().matches(":12B7 ").count();
+        let is_closed = || (sockets() <= 128).then_some(());
+        wait_until("sockets at the addresses before are closed", BOUND, is_closed);
+    }
+}
+
+/// Another user may have port 4791 at 127.0.0.1 all the time.
+#[test]
+fn clients_share_the_address_that_stands_in_for_one_of_another_program() {
+    if !is_inside("clients_share_the_address_that_stands_in_for_one_of_another_program") {
+        return;
+    }
+    let _other = UdpSocket::bind("127.0.0.1:4791").unwrap();
+    let device = SoftDevice::open(SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() }).unwrap();
+    let channel = device.connection_manager().create_channel().unwrap();
+    let dial = || {
+        let side = EndpointSide::Active { remote: "127.0.0.2:7".parse().unwrap(), source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = device.connection_manager().create_endpoint(&request, &channel).unwrap();
+        id.local_address().ip()
+    };
+    let first = dial();
+    assert!(first.is_loopback() && first != IpAddr::V4(Ipv4Addr::LOCALHOST), "{first}");
+    for _ in 0..300 {
+        assert_eq!(dial(), first);
+    }
+    assert!(device.gid_table().iter().any(|entry| entry.gid.ip() == first));
 }

@@ -31,6 +31,10 @@ pub(super) struct Addresses {
     random: Random,
     /// Addresses of wildcard listeners that could not be opened, and were warned of.
     unopened: BTreeSet<IpAddr>,
+    /// Addresses that listeners were made at, rather than at a wildcard. They stay open when the host loses them.
+    named_by_listeners: BTreeSet<IpAddr>,
+    /// Loopback address that stands in for those whose port 4791 another program has.
+    other_loopback: Option<IpAddr>,
 }
 
 /// Result of opening the addresses of a wildcard.
@@ -44,7 +48,8 @@ pub(super) struct Opened {
 
 impl Addresses {
     pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
-        Self { gids, host, asks_host, random, unopened: BTreeSet::new() }
+        let (unopened, named_by_listeners) = Default::default();
+        Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None }
     }
 
     /// The GID table.
@@ -112,7 +117,9 @@ impl Addresses {
         is_family_only: bool,
     ) -> Result<(), VerbsError> {
         if !address.is_unspecified() {
-            return shards.first().link_mut().open(address);
+            shards.first().link_mut().open(address)?;
+            self.named_by_listeners.insert(address);
+            return Ok(());
         }
         let opened = self.open_covered(shards, address, is_family_only);
         match opened.first_error {
@@ -128,6 +135,7 @@ impl Addresses {
         address: IpAddr,
         is_family_only: bool,
     ) -> Opened {
+        self.close_replaced(shards);
         let mut result = Opened { is_any: false, is_complete: true, first_error: None };
         for own in self.covered(address, is_family_only) {
             let Err(error) = shards.first().link_mut().open(own) else {
@@ -142,6 +150,17 @@ impl Addresses {
             }
         }
         result
+    }
+
+    /// Closes the addresses that others have replaced in the table. Otherwise a host whose addresses change, such as one
+    /// that starts containers, would run out of descriptors, and the registry out of records of ports.
+    fn close_replaced(&mut self, shards: &mut Reach<'_>) {
+        for address in self.gids.take_replaced() {
+            self.unopened.remove(&address);
+            if !self.named_by_listeners.contains(&address) {
+                shards.each(|shard| shard.link_mut().close(address));
+            }
+        }
     }
 
     fn warn_unopened(&self, own: IpAddr, error: VerbsError) {
@@ -250,6 +269,7 @@ impl Addresses {
         if routed.is_some_and(|routed| !self.gids.has(routed)) {
             // The host has a new address.
             self.refresh()?;
+            self.close_replaced(shards);
         }
         let table = self.gids.present();
         let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
@@ -282,12 +302,21 @@ impl Addresses {
     }
 
     fn open_some_loopback(&mut self, shards: &mut Reach<'_>) -> Option<IpAddr> {
+        if self.other_loopback.is_some() {
+            return self.other_loopback;
+        }
         for _ in 0..OTHER_LOOPBACKS {
             let [_, b, c, d] = self.random.next_u32().to_be_bytes();
             let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
-            if shards.first().link_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
-                return Some(address);
+            if shards.first().link_mut().open(address).is_err() {
+                continue;
             }
+            self.other_loopback = self.gids.index_of(address).map(|_index| address);
+            if self.other_loopback.is_none() {
+                // The table is full.
+                shards.first().link_mut().close(address);
+            }
+            return self.other_loopback;
         }
         None
     }

@@ -60,6 +60,15 @@ impl LinkEndpoint {
         Ok(())
     }
 
+    /// Closes an address that is not used any more.
+    pub(in crate::device) fn close(&mut self, address: IpAddr) {
+        if let Some(place) = self.opened.iter().position(|open| *open == address) {
+            self.opened.swap_remove(place);
+            self.link.close(address);
+            self.descriptors_changed += 1;
+        }
+    }
+
     /// Returns true if packets to the address reach us.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
