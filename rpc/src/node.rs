@@ -172,6 +172,8 @@ impl NodeBuilder {
 
     /// Runs handlers and tasks in the context of a tokio runtime, so that `tokio::time::sleep`, `tokio::spawn` and
     /// tokio's sockets work in them. The node's pollers still poll them. The runtime must outlive the node.
+    ///
+    /// Clients do not need it: their calls can be awaited in any task.
     #[cfg(feature = "tokio")]
     pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
         self.foreign = Foreign::tokio(handle);

@@ -222,7 +222,7 @@ impl Status {
         self.details.as_bytes()
     }
 
-    /// Sets the details.
+    /// Sets the details. `Debug` output has their length only.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = Body::from(details.into());

@@ -1,13 +1,14 @@
 //! The part of a message that is sent without a copy.
 
 use bytes::Bytes;
+use std::fmt;
 use std::ops::Deref;
 use trunkline_rings::panics::catch;
 
 /// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]), and the last handle is dropped on a
 /// poller's thread as a rule: an owner that panics then has been dropped nonetheless, and the panic goes no further.
 // `None` for no bytes: then there is nothing to drop.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Body(Option<Bytes>);
 
 impl Body {
@@ -22,6 +23,13 @@ impl Body {
     pub fn as_bytes(&self) -> &Bytes {
         static NOTHING: Bytes = Bytes::new();
         self.0.as_ref().unwrap_or(&NOTHING)
+    }
+}
+
+/// Writes the length only: the details of a status may be secret or large.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} bytes)", self.len())
     }
 }
 
@@ -79,6 +87,12 @@ mod tests {
                 panic_any(Self(Arc::clone(&self.0), self.1 - 1));
             }
         }
+    }
+
+    #[test]
+    fn debug_output_has_no_bytes() {
+        let bodies = [Body::new(), Body::from(Bytes::new()), Body::from(Bytes::from_static(b"token"))];
+        assert_eq!(format!("{bodies:?}"), "[Body(0 bytes), Body(0 bytes), Body(5 bytes)]");
     }
 
     #[test]

@@ -369,6 +369,23 @@ async fn order(shop: &ShopClient, item: String) {
     }
 }
 
+async fn checkout(shop: ShopClient, token: &str, item: String) -> Result<Receipt, (u16, String)> {
+    let mut metadata = Metadata::new();
+    metadata.insert("token", token).map_err(|error| (400, error.to_string()))?;
+    let options = CallOptions::new().metadata(metadata).timeout(Duration::from_secs(2));
+    shop.with(&options).order(item).await.map_err(|error| match error {
+        CallError::Handler(ShopError::Warehouse(status)) if status.code() == Code::Unauthenticated => {
+            (401, status.to_string())
+        }
+        CallError::Handler(error) => (409, error.to_string()),
+        CallError::Status(status) => match status.code() {
+            Code::DeadlineExceeded => (504, status.to_string()),
+            _ if !status.may_have_run() => (503, status.to_string()),
+            _ => (500, status.to_string()),
+        },
+    })
+}
+
 struct Till {
     bank: OnceLock<BankClient>,
 }
@@ -412,6 +429,10 @@ fn errors_of_handlers_arrive_as_they_were_returned() -> Outcome {
     let client = ShopClient::new(pair.node.channel(early.local_address()));
     let error = block_on(client.order("pepper".into())).unwrap_err();
     assert_eq!(error.to_string(), "the warehouse: Unavailable: no bank yet");
+    let refused = block_on(checkout(client.clone(), "6f1d", "salt".into())).unwrap_err();
+    assert_eq!(refused, (409, "only 0 are left".to_owned()));
+    let unknown = ShopClient::new(pair.node.channel("nobody"));
+    assert_eq!(block_on(checkout(unknown, "6f1d", "salt".into())).unwrap_err().0, 503);
     block_on(order(&client, "salt".into()));
     Ok(())
 }
@@ -559,6 +580,43 @@ fn generic_code_calls_clients_and_mocks() -> Outcome {
     assert_eq!(block_on(client.get("b".into()))?.as_deref(), Some(&b"1"[..]));
     assert_eq!(block_on(copy(&Empty, "a", "b")).unwrap_err().code(), Code::NotFound);
     Ok(())
+}
+
+struct SoldOut;
+
+impl ShopCalls for SoldOut {
+    async fn order(&self, _: String) -> Result<Receipt, CallError<ShopError>> {
+        Err(CallError::Handler(ShopError::OutOfStock(0)))
+    }
+}
+
+async fn order_salt(shop: &impl ShopCalls) -> Result<Receipt, CallError<ShopError>> {
+    shop.order("salt".into()).await
+}
+
+#[test]
+fn mock_returns_a_typed_error() {
+    let error = block_on(order_salt(&SoldOut)).unwrap_err();
+    assert!(matches!(error, CallError::Handler(ShopError::OutOfStock(0))), "{error}");
+}
+
+#[test]
+fn handlers_run_without_a_node() -> Outcome {
+    let mut metadata = Metadata::new();
+    metadata.insert("token", "6f1d")?;
+    assert!(block_on(check(&Context::detached_with(metadata))).is_ok());
+    assert_eq!(block_on(Store::default().get("a".into()))?, None);
+    assert!(block_on(check(&Context::detached())).is_err());
+    Ok(())
+}
+
+#[test]
+fn node_calls_its_own_services() -> Outcome {
+    let node = Node::builder()
+        .in_process(&InProcessNetwork::new())
+        .serve(KvServer::new(Store::default()))
+        .start()?;
+    block_on(try_out(&KvClient::new(node.channel(node.local_address()))))
 }
 
 mod facade {
