@@ -16,8 +16,8 @@ use crate::crate_path::crate_path;
 use crate::model::{Argument, Method, Runs, Service};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::Ident;
 use syn::ext::IdentExt as _;
+use syn::{Ident, Type};
 
 /// Emits the trait and all its stubs.
 pub(crate) fn service(service: &Service) -> TokenStream {
@@ -135,6 +135,23 @@ fn codec_alias(service: &Service) -> Ident {
 /// Returns the path of the crate `trunkline` in emitted code, for errors at `span`.
 fn krate(service: &Service, span: Span) -> TokenStream {
     crate_path(&service.ident, service.krate.as_ref(), span)
+}
+
+/// Returns the path of a type's values in the codec.
+fn coding(service: &Service, ty: &Type) -> TokenStream {
+    of_codec(service, ty, "Coding")
+}
+
+/// Returns the path of a method's error type in the codec.
+fn failing(service: &Service, ty: &Type) -> TokenStream {
+    of_codec(service, ty, "Failing")
+}
+
+fn of_codec(service: &Service, ty: &Type, name: &str) -> TokenStream {
+    // The compiler finds references within a tuple or a struct at each use. With one span it reports them once.
+    let span = Span::call_site();
+    let (krate, codec, name) = (krate(service, span), codec_alias(service), Ident::new(name, span));
+    quote!(#krate::stub::#name::<#codec, #ty, { #krate::stub::Named::<#ty>::IS_BORROWED }>)
 }
 
 fn constant(service: &Service, method: &Method) -> Ident {

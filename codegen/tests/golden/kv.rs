@@ -143,7 +143,13 @@ impl KvServer {
                             let (key,) = __request
                                 .arguments(
                                     &["key"],
-                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                    (
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
+                                    ),
                                 )?;
                             let __replier = __request.replier();
                             let __value = Kv::get(&**__handler, key).await;
@@ -173,7 +179,13 @@ impl KvServer {
                             let (key,) = __request
                                 .arguments(
                                     &["key"],
-                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                    (
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
+                                    ),
                                 )?;
                             let __replier = __request.replier();
                             let value = ::trunkline::stub::Named::<
@@ -187,7 +199,11 @@ impl KvServer {
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        (),
+                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -206,7 +222,11 @@ impl KvServer {
                             let __value = Kv::count(&**__handler).await;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, u64>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        u64,
+                                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -224,15 +244,27 @@ impl KvServer {
                                 .arguments(
                                     &["type", "key"],
                                     (
-                                        ::trunkline::stub::Coding::<__KvCodec, u8>::decoder(),
-                                        ::trunkline::stub::Coding::<__KvCodec, String>::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            u8,
+                                            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                                        >::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
                                     ),
                                 )?;
                             let __replier = __request.replier();
                             let __value = Kv::forget(&**__handler, r#type, key).await;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        (),
+                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -350,7 +382,13 @@ impl KvClient {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -372,11 +410,24 @@ impl KvClient {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -394,7 +445,14 @@ impl KvClient {
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -411,8 +469,16 @@ impl KvClient {
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -447,7 +513,13 @@ impl<'c> KvClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -469,11 +541,24 @@ impl<'c> KvClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -486,7 +571,14 @@ impl<'c> KvClientWith<'c, '_> {
         self.channel
             .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -503,8 +595,16 @@ impl<'c> KvClientWith<'c, '_> {
                 self.options,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -585,7 +685,13 @@ impl KvLocal {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -607,11 +713,24 @@ impl KvLocal {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -629,7 +748,14 @@ impl KvLocal {
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -646,8 +772,16 @@ impl KvLocal {
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -682,7 +816,13 @@ impl<'c> KvLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -704,11 +844,24 @@ impl<'c> KvLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -721,7 +874,14 @@ impl<'c> KvLocalWith<'c, '_> {
         self.channel
             .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -738,8 +898,16 @@ impl<'c> KvLocalWith<'c, '_> {
                 self.options,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -1004,8 +1172,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `get` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `get` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1034,8 +1211,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `put` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1051,7 +1237,16 @@ const _: () = ::trunkline::stub::require(
     "the result of `put` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
 );
 const _: () = ::trunkline::stub::require(
-    false || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    false || !::trunkline::stub::Named::<()>::IS_BORROWED,
+    "the result of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Named::<()>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            (),
+            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1073,7 +1268,17 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u64>::IS_RESULT
-        || ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
+        || !::trunkline::stub::Named::<u64>::IS_BORROWED,
+    "the result of `count` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u64>::IS_RESULT
+        || ::trunkline::stub::Named::<u64>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            u64,
+            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1086,8 +1291,17 @@ const _: () = ::trunkline::stub::require(
     "argument `type` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<u8>::IS_BORROWED,
+    "argument `type` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u8>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<u8>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            u8,
+            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1099,8 +1313,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1113,7 +1336,17 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<()>::IS_RESULT
-        || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+        || !::trunkline::stub::Named::<()>::IS_BORROWED,
+    "the result of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<()>::IS_RESULT
+        || ::trunkline::stub::Named::<()>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            (),
+            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
