@@ -12,10 +12,11 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use std::collections::HashSet;
 use syn::ext::IdentExt as _;
+use syn::parse::{ParseStream, Parser as _};
 use syn::spanned::Spanned as _;
 use syn::{
     Attribute, Expr, ExprLit, FnArg, Ident, ItemTrait, Lit, Meta, Pat, ReceiverKind, ReturnType, Signature,
-    TraitItem, TraitItemFn, Type, parse_quote,
+    TraitItem, TraitItemFn, Type, Visibility, parse_quote,
 };
 
 /// Maximum number of methods of a service.
@@ -56,9 +57,16 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     let (mut idents, mut names) = (HashSet::new(), HashSet::new());
     let mut methods = Vec::new();
     for member in item.items {
-        let TraitItem::Fn(function) = member else {
-            errors.add(&member, "a service can have only methods; put types and constants next to it");
-            continue;
+        let function = match (visible_method(&member), member) {
+            (Some((visibility, function)), _) => {
+                errors.add(&visibility, "a method has the visibility of its trait; remove this one");
+                function
+            }
+            (None, TraitItem::Fn(function)) => function,
+            (None, other) => {
+                errors.add(&other, "a service can have only methods; put types and constants next to it");
+                continue;
+            }
         };
         let ident = function.sig.ident.clone();
         if !idents.insert(ident.unraw().to_string()) {
@@ -89,6 +97,18 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
         attributes: item.attrs,
         methods,
     })
+}
+
+/// Returns a method that has a visibility, which syn does not parse, and that visibility.
+pub(crate) fn visible_method(member: &TraitItem) -> Option<(Visibility, TraitItemFn)> {
+    let TraitItem::Verbatim(tokens) = member else { return None };
+    let parse = |input: ParseStream<'_>| {
+        let attributes = Attribute::parse_outer(input)?;
+        let visibility = input.parse::<Visibility>()?;
+        let function = input.parse::<TraitItemFn>()?;
+        Ok((visibility, TraitItemFn { attrs: attributes, ..function }))
+    };
+    parse.parse2(tokens.clone()).ok()
 }
 
 /// Removes and returns the attribute that marks a service.
@@ -207,10 +227,10 @@ fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
 
 fn check_signature(sig: &Signature, errors: &mut Errors) {
     let ident = &sig.ident;
-    if sig.asyncness.is_none() {
+    if sig.asyncness.is_none() && sig.constness.is_none() {
         errors.add(&sig.fn_token, format!("`{ident}` has to be an `async fn`"));
     }
-    errors.refuse(&sig.constness, format!("`{ident}` cannot be const"));
+    errors.refuse(&sig.constness, format!("`{ident}` cannot be const; write `async fn`"));
     errors.refuse(&sig.safety, format!("`{ident}` cannot be unsafe"));
     errors.refuse(&sig.abi, format!("`{ident}` cannot have an ABI"));
     errors.refuse(
@@ -231,6 +251,7 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
 fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>, Option<Items>) {
     let method = &sig.ident;
     let (mut context, mut arguments, mut items) = (None, Vec::new(), None);
+    let mut names = HashSet::new();
     for (at, input) in sig.inputs.iter().enumerate() {
         let FnArg::Typed(typed) = input else { continue };
         let plain = match &*typed.pat {
@@ -245,6 +266,10 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
             continue;
         };
         let ident = pattern.ident.clone();
+        if !names.insert(ident.unraw().to_string()) {
+            errors.add(&ident, format!("another argument of `{method}` is named `{ident}`"));
+            continue;
+        }
         if let Some(ty) = context_type(&typed.ty) {
             if at != 1 {
                 let text =

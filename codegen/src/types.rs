@@ -19,6 +19,7 @@ pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
             Type::Slice(_) => "it is a reference; take a `Vec<T>`",
             _ => "it is a reference; take a type that owns its data, such as `String` or `Vec<T>`",
         },
+        Type::Path(path) if path.path.is_ident("str") => "its size is unknown; take a `String`",
         Type::Slice(_) => "its size is unknown; take a `Vec<T>`",
         Type::ImplTrait(_) | Type::Infer(_) => "its type must be known on both sides; name it",
         Type::TraitObject(_) => {
@@ -41,6 +42,7 @@ pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
     };
     Some((ty, remedy))
 }
+
 pub(crate) fn is_unit(ty: &Type) -> bool {
     matches!(bare(ty), Type::Tuple(tuple) if tuple.elems.is_empty())
 }
@@ -57,9 +59,13 @@ fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a T
             Some((ty, "it borrows; take a type that owns its data, or one with the lifetime `'static`"))
         }
         // A box owns what it points to.
-        GenericArgument::Type(ty) if !matches!(bare(ty), Type::Slice(_)) => unsendable(ty),
+        GenericArgument::Type(ty) if !is_slice(ty) => unsendable(ty),
         _ => None,
     })
+}
+
+fn is_slice(ty: &Type) -> bool {
+    matches!(bare(ty), Type::Slice(_)) || is_named(ty, "str")
 }
 
 /// Returns true if the type has this name and no parameters.
@@ -85,10 +91,18 @@ pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
 
 /// Returns true if the type belongs to a crate whose errors hide their type.
 pub(crate) fn is_report(ty: &Type) -> bool {
-    let Type::Path(path) = bare(ty) else { return false };
-    let first = path.path.segments.first().map(|segment| segment.ident.to_string());
-    path.path.segments.len() > 1
-        && first.is_some_and(|first| ["anyhow", "eyre", "color_eyre"].contains(&first.as_str()))
+    report_feature(ty).is_some()
+}
+
+/// Returns the feature that converts the errors of the type's crate.
+pub(crate) fn report_feature(ty: &Type) -> Option<&'static str> {
+    let Type::Path(path) = bare(ty) else { return None };
+    let first = path.path.segments.first().filter(|_| path.path.segments.len() > 1)?;
+    match first.ident.to_string().as_str() {
+        "anyhow" => Some("anyhow"),
+        "eyre" | "color_eyre" => Some("eyre"),
+        _ => None,
+    }
 }
 
 /// The type arguments if `ty` is `name<...>`.

@@ -159,9 +159,10 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
 }
 
 /// The error type of a method, checked against its codec. An emitted assertion rejects a type that is not a
-/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, as in `codec/coding.rs`.
+/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, as in `codec/coding.rs`, where `IS_BORROWED` is
+/// explained too.
 #[derive(Debug)]
-pub struct Failing<C, E>(PhantomData<fn() -> (C, E)>);
+pub struct Failing<C, E, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, E)>);
 
 impl<C, E: HandlerError<C>> Failing<C, E> {
     /// True if the type can be the error of a method.
@@ -201,7 +202,7 @@ pub trait NotFailing<E> {
     }
 }
 
-impl<C, E> NotFailing<E> for Failing<C, E> {}
+impl<C, E, const IS_BORROWED: bool> NotFailing<E> for Failing<C, E, IS_BORROWED> {}
 
 /// Maps a handler's error type to the error type of the client's method. `IS_STATUS` is true for [`Status`] and false for
 /// other types.

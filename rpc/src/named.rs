@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::server::Failure;
 use crate::status::Status;
 use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::marker::PhantomData;
 
 /// A type that may be [`Bytes`], [`Context`] or [`Status`].
@@ -88,6 +89,39 @@ impl Named<Status> {
     }
 }
 
+impl<E> Named<E>
+where
+    Status: From<E>,
+{
+    /// True if the type becomes a [`Status`], as errors of anyhow and eyre do with the feature of that name.
+    pub const IS_REPORT: bool = true;
+
+    /// Converts a handler's error to the failure of its call.
+    pub fn report(error: E) -> Failure {
+        Failure::Handler(error.into())
+    }
+}
+
+impl<T: Borrowed> Named<T> {
+    /// True if the type holds references.
+    pub const IS_BORROWED: bool = true;
+}
+
+/// A type that holds references, which serde decodes only from bytes that live for ever. The macro does not see them in an
+/// alias.
+pub trait Borrowed {}
+
+impl<T: ?Sized> Borrowed for &T {}
+impl<T: Borrowed> Borrowed for Option<T> {}
+impl<T: Borrowed> Borrowed for Box<T> {}
+impl<T: Borrowed> Borrowed for Vec<T> {}
+impl<T: Borrowed, const LENGTH: usize> Borrowed for [T; LENGTH] {}
+impl<T: Borrowed, E> Borrowed for Result<T, E> {}
+impl<T: Borrowed, S> Borrowed for HashSet<T, S> {}
+impl<T: Borrowed> Borrowed for BTreeSet<T> {}
+impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
+impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
+
 const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
 /// The fallback of [`Named`] for other types. A program that would call these functions does not compile.
@@ -102,6 +136,16 @@ pub trait NotNamed<T> {
     const IS_RESULT: bool = false;
     /// Always false for another type.
     const IS_STATUS: bool = false;
+    /// Always false for another type.
+    const IS_REPORT: bool = false;
+    /// Always false for another type.
+    const IS_BORROWED: bool = false;
+
+    /// Placeholder for [`Named::report`].
+    #[must_use]
+    fn report(_: T) -> Failure {
+        Failure::Handler(Status::internal(REFUSED))
+    }
 
     /// Placeholder for [`Named::body`].
     #[must_use]
@@ -174,6 +218,9 @@ mod tests {
             assert!(Named::<Option<Blob>>::IS_OPTIONAL_BYTES && !Named::<Blob>::IS_OPTIONAL_BYTES);
             assert!(!Named::<Option<Blob>>::IS_BYTES && !Named::<Vec<u8>>::IS_BYTES);
             assert!(Named::<std::io::Result<u8>>::IS_RESULT && !Named::<Option<u8>>::IS_RESULT);
+            assert!(Named::<&str>::IS_BORROWED && Named::<Vec<Option<&[u8]>>>::IS_BORROWED);
+            assert!(!Named::<Vec<Option<String>>>::IS_BORROWED);
+            assert!(Named::<Trouble>::IS_REPORT && !Named::<String>::IS_REPORT);
             assert!(Named::<Trouble>::IS_STATUS && !Named::<other::Status>::IS_STATUS);
         }
     }

@@ -10,7 +10,7 @@ pub use crate::codec::{
     NoCoding, NoValue,
 };
 pub use crate::name::{MethodName, ServiceName, Streams};
-pub use crate::named::{Named, NotNamed, require};
+pub use crate::named::{Borrowed, Named, NotNamed, require};
 pub use crate::not_made::Cause;
 pub use crate::pool::{Pool, Ticket};
 pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service, Writer};

@@ -1,6 +1,6 @@
 //! Emits the client stubs: one for any thread, one for tasks of a poller.
 
-use super::{codec_alias, constant, krate, put, quiet};
+use super::{coding, constant, failing, krate, put, quiet};
 use crate::model::{ErrorType, Items, Method, Service, StreamItem};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
@@ -220,11 +220,11 @@ fn open(
             })
         };
     };
-    let codec = codec_alias(service);
     let received = if *raw {
         quote!(bytes(#krate::stub::Named::<#ty>::value))
     } else {
-        quote!(items(#krate::stub::Coding::<#codec, #ty>::decoder()))
+        let coding = coding(service, ty);
+        quote!(items(#coding::decoder()))
     };
     quote! {
         let (__call, __opened) = self.channel.open(#call, #items);
@@ -240,12 +240,12 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
     let krate = krate(service, Span::call_site());
-    let (constant, codec) = (constant(service, method), codec_alias(service));
+    let constant = constant(service, method);
     let argument_names = arguments.iter().map(|argument| &argument.ident);
     let argument_types = arguments.iter().map(|argument| &argument.ty);
     let coded = arguments.iter().filter(|argument| !argument.raw).map(|argument| {
-        let (name, ty) = (&argument.ident, &argument.ty);
-        quote!(#krate::stub::Coding::<#codec, #ty>::of(&#name))
+        let (name, coding) = (&argument.ident, coding(service, &argument.ty));
+        quote!(#coding::of(&#name))
     });
     let raw = arguments.iter().find(|argument| argument.raw).map_or_else(
         || quote!(#krate::Bytes::new()),
@@ -260,16 +260,20 @@ fn function(service: &Service, method: &Method, kind: Kind, through: Through) ->
     let check = match &output.error {
         Some(ErrorType::Other(own)) => {
             let (error, krate) = (error(service, method), super::krate(service, span));
+            let failing = failing(service, own);
             Some(quote_spanned! {span=>
                 let __response: ::core::result::Result<#krate::stub::Response, #error> =
-                    #krate::stub::Failing::<#codec, #own>::check(__response);
+                    #failing::check(__response);
             })
         }
         _ => None,
     };
     let raw_type = &output.raw;
     let take = match output.payload {
-        Payload::Coded => quote!(value(#krate::stub::Coding::<#codec, #ty>::decoder())),
+        Payload::Coded => {
+            let coding = coding(service, ty);
+            quote!(value(#coding::decoder()))
+        }
         Payload::Bytes => quote!(bytes().map(#krate::stub::Named::<#raw_type>::value)),
         Payload::OptionalBytes => {
             quote!(optional_bytes().map(#krate::stub::Named::<#ty>::optional_value))

@@ -2,7 +2,7 @@
 
 use super::{quiet, stubs};
 use crate::model::{Runs, Service};
-use crate::parse::OURS;
+use crate::parse::{OURS, visible_method};
 use proc_macro2::TokenStream;
 use quote::quote;
 use std::collections::HashSet;
@@ -13,12 +13,19 @@ use syn::{FnArg, ItemTrait, Pat, TraitItem, parse_quote};
 pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenStream {
     let mut names = HashSet::new();
     item.items.retain_mut(|member| {
+        if let Some((_, function)) = visible_method(member) {
+            *member = TraitItem::Fn(function);
+        }
         let TraitItem::Fn(function) = member else { return true };
+        function.sig.constness = None;
         function.attrs.retain(|attribute| !OURS.iter().any(|ours| attribute.path().is_ident(ours)));
+        let mut arguments = HashSet::new();
         for input in &mut function.sig.inputs {
             if let FnArg::Typed(typed) = input {
                 typed.attrs.clear();
-                if !matches!(&*typed.pat, Pat::Ident(pattern) if pattern.mutability.is_none()) {
+                let is_plain = matches!(&*typed.pat, Pat::Ident(pattern)
+                    if pattern.mutability.is_none() && arguments.insert(pattern.ident.unraw().to_string()));
+                if !is_plain {
                     // Functions without a body take no patterns.
                     *typed.pat = parse_quote!(_);
                 }
@@ -26,10 +33,12 @@ pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenS
         }
         names.insert(function.sig.ident.unraw().to_string())
     });
+    // `Self` in an argument is an error already.
+    item.supertraits.push(parse_quote!(::core::marker::Sized));
+    item.colon_token.get_or_insert_with(Default::default);
     let stubs = service.map(|service| {
         // As the trait of a service has it.
         item.supertraits.push(parse_quote!('static));
-        item.colon_token.get_or_insert_with(Default::default);
         // The trait as it is written does not promise that futures are `Send`.
         let mut service = service.clone();
         service.methods.iter_mut().for_each(|method| method.runs = Runs::Poller);

@@ -16,8 +16,8 @@ use crate::crate_path::crate_path;
 use crate::model::{Argument, Items, Method, Runs, Service, StreamItem};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::Ident;
 use syn::ext::IdentExt as _;
+use syn::{Ident, Type};
 
 /// Emits the trait and all its stubs.
 pub(crate) fn service(service: &Service) -> TokenStream {
@@ -151,13 +151,31 @@ fn krate(service: &Service, span: Span) -> TokenStream {
 
 /// Emits the closure that encodes an item of a stream.
 fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
-    let (krate, codec) = (krate(service, Span::call_site()), codec_alias(service));
+    let krate = krate(service, Span::call_site());
     let put = if *raw {
         quote!(bytes(#krate::stub::Named::<#ty>::body(__item)))
     } else {
-        quote!(value(&#krate::stub::Coding::<#codec, #ty>::of(&__item)))
+        let coding = coding(service, ty);
+        quote!(value(&#coding::of(&__item)))
     };
     quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
+}
+
+/// Returns the path of a type's values in the codec.
+fn coding(service: &Service, ty: &Type) -> TokenStream {
+    of_codec(service, ty, "Coding")
+}
+
+/// Returns the path of a method's error type in the codec.
+fn failing(service: &Service, ty: &Type) -> TokenStream {
+    of_codec(service, ty, "Failing")
+}
+
+fn of_codec(service: &Service, ty: &Type, name: &str) -> TokenStream {
+    // The compiler finds references within a tuple or a struct at each use. With one span it reports them once.
+    let span = Span::call_site();
+    let (krate, codec, name) = (krate(service, span), codec_alias(service), Ident::new(name, span));
+    quote!(#krate::stub::#name::<#codec, #ty, { #krate::stub::Named::<#ty>::IS_BORROWED }>)
 }
 
 fn constant(service: &Service, method: &Method) -> Ident {

@@ -3,10 +3,10 @@
 //! Each assertion names its method and argument, and fails at the type as written. No other part of the stubs fails to
 //! compile for the same reason.
 
-use super::{codec_alias, krate};
+use super::{coding, failing, krate};
 use crate::model::{ErrorType, Method, Service, StreamItem};
 use crate::payload::Payload;
-use crate::types::is_bytes;
+use crate::types::{is_bytes, report_feature};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Type;
@@ -19,7 +19,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 }
 
 fn of_method(service: &Service, method: &Method) -> TokenStream {
-    let (codec, paths) = (codec_alias(service), |ty: &Type| krate(service, ty.span()));
+    let paths = |ty: &Type| krate(service, ty.span());
     let krate = krate(service, Span::call_site());
     let name = method.ident.unraw();
     let mut all = TokenStream::new();
@@ -39,6 +39,12 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
              `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields"
         )
     };
+    let borrowed = |what: &str| {
+        format!(
+            "{what} cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` \
+             or `Vec<T>`"
+        )
+    };
     let hidden = |what: &str| {
         format!(
             "{what} is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes"
@@ -56,11 +62,9 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
             "{what} is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`"
         );
         holds(ty, quote!(!#named::IS_CONTEXT), text);
-        holds(
-            ty,
-            quote!(#named::IS_CONTEXT || #krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE),
-            coded(&what),
-        );
+        holds(ty, quote!(!#named::IS_BORROWED), borrowed(&what));
+        let coding = coding(service, ty);
+        holds(ty, quote!(#named::IS_CONTEXT || #named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
         if !is_bytes(ty) {
             holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
@@ -74,7 +78,9 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         if *raw {
             holds(ty, quote!(#named::IS_BYTES), bytes(&what));
         } else {
-            holds(ty, quote!(#krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+            holds(ty, quote!(!#named::IS_BORROWED), borrowed(&what));
+            let coding = coding(service, ty);
+            holds(ty, quote!(#named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
             holds(ty, quote!(!#named::IS_BYTES), hidden(&what));
         }
     }
@@ -98,7 +104,9 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
                  name `Result`"
             );
             holds(ty, quote!(!#is_result), text);
-            holds(ty, quote!(#is_result || #krate::stub::Coding::<#codec, #ty>::IS_POSSIBLE), coded(&what));
+            holds(ty, quote!(#is_result || !#named::IS_BORROWED), borrowed(&what));
+            let coding = coding(service, ty);
+            holds(ty, quote!(#is_result || #named::IS_BORROWED || #coding::IS_POSSIBLE), coded(&what));
             holds(ty, quote!(!(#named::IS_BYTES || #named::IS_OPTIONAL_BYTES)), hidden(&what));
         }
     }
@@ -116,13 +124,23 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         );
         holds(ty, quote!(#krate::stub::Named::<#ty>::IS_STATUS), text);
     }
+    if let Some(ErrorType::Report(ty)) = &method.output.error {
+        let feature = report_feature(&method.output.whole).or_else(|| report_feature(ty)).unwrap_or("anyhow");
+        let text = format!(
+            "the error of `{name}` cannot be sent: use trunkline's feature `{feature}`, which makes a `Status` of it, or return \
+             `trunkline::Status`"
+        );
+        holds(ty, quote!(#krate::stub::Named::<#ty>::IS_REPORT), text);
+    }
     if let Some(ErrorType::Other(ty)) = &method.output.error {
+        let (named, failing) = (quote!(#krate::stub::Named::<#ty>), failing(service, ty));
+        holds(ty, quote!(!#named::IS_BORROWED), borrowed(&format!("the error of `{name}`")));
         let text = format!(
             "the error of `{name}` cannot be sent: add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of \
              its fields, or return `trunkline::Status`; for an error of anyhow or eyre write `anyhow::Result<T>` or \
              `eyre::Result<T>`, and use the feature of that name"
         );
-        holds(ty, quote!(#krate::stub::Failing::<#codec, #ty>::IS_POSSIBLE), text);
+        holds(ty, quote!(#named::IS_BORROWED || #failing::IS_POSSIBLE), text);
     }
     // The type of a stream has no name.
     if method.output.error.is_some() && method.output.items.is_none() {

@@ -1,6 +1,6 @@
 //! Emits the server stub.
 
-use super::{codec_alias, constant, krate, put, quiet, service_name};
+use super::{coding, constant, failing, krate, put, quiet, service_name};
 use crate::model::{Argument, ErrorType, Items, Method, Runs, Service, StreamItem};
 use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
@@ -196,12 +196,12 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
     let krate = krate(service, Span::call_site());
-    let (constant, codec) = (constant(service, method), codec_alias(service));
+    let constant = constant(service, method);
     let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
     let coded_names = coded.iter().map(|argument| &argument.ident);
     let decoders = coded.iter().map(|argument| {
-        let ty = &argument.ty;
-        quote!(#krate::stub::Coding::<#codec, #ty>::decoder())
+        let coding = coding(service, &argument.ty);
+        quote!(#coding::decoder())
     });
     let texts = coded.iter().map(|argument| argument.ident.unraw().to_string());
     let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
@@ -214,7 +214,8 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let received = if *raw {
             quote!(raw_items(#krate::stub::Named::<#ty>::value))
         } else {
-            quote!(items(#krate::stub::Coding::<#codec, #ty>::decoder()))
+            let coding = coding(service, ty);
+            quote!(items(#coding::decoder()))
         };
         quote!(let #ident = __request.#received?;)
     });
@@ -234,12 +235,11 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let krate = super::krate(service, at);
         let convert = match error {
             ErrorType::Status(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::failure),
-            ErrorType::Report(_) => quote_spanned! {at=>
-                |__error| #krate::stub::Failure::Handler(#krate::Status::from(__error))
-            },
-            ErrorType::Other(ty) => quote_spanned! {at=>
-                |__error| #krate::stub::Failing::<#codec, #ty>::into_failure(__error, &__replier)
-            },
+            ErrorType::Report(ty) => quote_spanned!(at=> #krate::stub::Named::<#ty>::report),
+            ErrorType::Other(ty) => {
+                let failing = failing(service, ty);
+                quote_spanned!(at=> |__error| #failing::into_failure(__error, &__replier))
+            }
         };
         let (named, ty) = match &method.output.items {
             // The type of a stream has no name.
@@ -253,7 +253,10 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     });
     let reply = match method.output.payload {
         Payload::Coded if method.output.items.is_some() => quote!(end()),
-        Payload::Coded => quote!(value(&#krate::stub::Coding::<#codec, #ty>::of(&__value))),
+        Payload::Coded => {
+            let coding = coding(service, ty);
+            quote!(value(&#coding::of(&__value)))
+        }
         Payload::Bytes => quote!(bytes(#krate::stub::Named::<#raw_type>::body(__value))),
         Payload::OptionalBytes => {
             quote!(optional_bytes(#krate::stub::Named::<#ty>::optional_body(__value)))

@@ -147,7 +147,13 @@ impl KvServer {
                             let (key,) = __request
                                 .arguments(
                                     &["key"],
-                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                    (
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
+                                    ),
                                 )?;
                             let __replier = __request.replier();
                             let __value = Kv::get(&**__handler, key).await;
@@ -177,7 +183,13 @@ impl KvServer {
                             let (key,) = __request
                                 .arguments(
                                     &["key"],
-                                    (::trunkline::stub::Coding::<__KvCodec, String>::decoder(),),
+                                    (
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
+                                    ),
                                 )?;
                             let __replier = __request.replier();
                             let value = ::trunkline::stub::Named::<
@@ -191,7 +203,11 @@ impl KvServer {
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        (),
+                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -210,7 +226,11 @@ impl KvServer {
                             let __value = Kv::count(&**__handler).await;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, u64>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        u64,
+                                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -228,15 +248,27 @@ impl KvServer {
                                 .arguments(
                                     &["type", "key"],
                                     (
-                                        ::trunkline::stub::Coding::<__KvCodec, u8>::decoder(),
-                                        ::trunkline::stub::Coding::<__KvCodec, String>::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            u8,
+                                            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                                        >::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __KvCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
                                     ),
                                 )?;
                             let __replier = __request.replier();
                             let __value = Kv::forget(&**__handler, r#type, key).await;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__KvCodec, ()>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __KvCodec,
+                                        (),
+                                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -354,7 +386,13 @@ impl KvClient {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -376,11 +414,24 @@ impl KvClient {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -398,7 +449,14 @@ impl KvClient {
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -415,8 +473,16 @@ impl KvClient {
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -451,7 +517,13 @@ impl<'c> KvClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -473,11 +545,24 @@ impl<'c> KvClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -490,7 +575,14 @@ impl<'c> KvClientWith<'c, '_> {
         self.channel
             .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -507,8 +599,16 @@ impl<'c> KvClientWith<'c, '_> {
                 self.options,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -589,7 +689,13 @@ impl KvLocal {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -611,11 +717,24 @@ impl KvLocal {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -633,7 +752,14 @@ impl KvLocal {
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -650,8 +776,16 @@ impl KvLocal {
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -686,7 +820,13 @@ impl<'c> KvLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_get,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::Bytes::new(),
             )
             .decoded(|__response| {
@@ -708,11 +848,24 @@ impl<'c> KvLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Kv_put,
-                &(::trunkline::stub::Coding::<__KvCodec, String>::of(&key),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(value),
             )
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, ()>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            (),
+                            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// Returns the number of keys.
@@ -725,7 +878,14 @@ impl<'c> KvLocalWith<'c, '_> {
         self.channel
             .call(self.options, &__Kv_count, &(), ::trunkline::Bytes::new())
             .decoded(|__response| {
-                __response.value(::trunkline::stub::Coding::<__KvCodec, u64>::decoder())
+                __response
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __KvCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
     /// The key will not be needed soon.
@@ -742,8 +902,16 @@ impl<'c> KvLocalWith<'c, '_> {
                 self.options,
                 &__Kv_forget,
                 &(
-                    ::trunkline::stub::Coding::<__KvCodec, u8>::of(&r#type),
-                    ::trunkline::stub::Coding::<__KvCodec, String>::of(&key),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::of(&r#type),
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&key),
                 ),
                 ::trunkline::Bytes::new(),
             )
@@ -1008,8 +1176,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `get` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `get` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `get` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1038,8 +1215,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `put` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1055,7 +1241,16 @@ const _: () = ::trunkline::stub::require(
     "the result of `put` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
 );
 const _: () = ::trunkline::stub::require(
-    false || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+    false || !::trunkline::stub::Named::<()>::IS_BORROWED,
+    "the result of `put` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Named::<()>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            (),
+            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `put` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1077,7 +1272,17 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u64>::IS_RESULT
-        || ::trunkline::stub::Coding::<__KvCodec, u64>::IS_POSSIBLE,
+        || !::trunkline::stub::Named::<u64>::IS_BORROWED,
+    "the result of `count` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u64>::IS_RESULT
+        || ::trunkline::stub::Named::<u64>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            u64,
+            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `count` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1090,8 +1295,17 @@ const _: () = ::trunkline::stub::require(
     "argument `type` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<u8>::IS_BORROWED,
+    "argument `type` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<u8>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, u8>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<u8>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            u8,
+            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `type` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1103,8 +1317,17 @@ const _: () = ::trunkline::stub::require(
     "argument `key` of `forget` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `key` of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__KvCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `key` of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1117,7 +1340,17 @@ const _: () = ::trunkline::stub::require(
 );
 const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<()>::IS_RESULT
-        || ::trunkline::stub::Coding::<__KvCodec, ()>::IS_POSSIBLE,
+        || !::trunkline::stub::Named::<()>::IS_BORROWED,
+    "the result of `forget` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<()>::IS_RESULT
+        || ::trunkline::stub::Named::<()>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __KvCodec,
+            (),
+            { ::trunkline::stub::Named::<()>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `forget` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(

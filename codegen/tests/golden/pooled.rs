@@ -180,6 +180,7 @@ impl ImagesServer {
                                         ::trunkline::stub::Coding::<
                                             __ImagesCodec,
                                             String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
                                         >::decoder(),
                                     ),
                                 )?;
@@ -212,6 +213,7 @@ impl ImagesServer {
                                     &::trunkline::stub::Coding::<
                                         __ImagesCodec,
                                         u64,
+                                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
                                     >::of(&__value),
                                 )
                         }
@@ -340,12 +342,24 @@ impl ImagesClient {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_store,
-                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(image),
             )
             .decoded(|__response| {
                 __response
-                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __ImagesCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
 }
@@ -397,12 +411,24 @@ impl<'c> ImagesClientWith<'c, '_> {
             .call(
                 self.options,
                 &__Images_store,
-                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(image),
             )
             .decoded(|__response| {
                 __response
-                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __ImagesCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
 }
@@ -500,12 +526,24 @@ impl ImagesLocal {
             .call(
                 &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Images_store,
-                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(image),
             )
             .decoded(|__response| {
                 __response
-                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __ImagesCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
 }
@@ -557,12 +595,24 @@ impl<'c> ImagesLocalWith<'c, '_> {
             .call(
                 self.options,
                 &__Images_store,
-                &(::trunkline::stub::Coding::<__ImagesCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::stub::Named::<Bytes>::body(image),
             )
             .decoded(|__response| {
                 __response
-                    .value(::trunkline::stub::Coding::<__ImagesCodec, u64>::decoder())
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __ImagesCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )
             })
     }
 }
@@ -736,8 +786,17 @@ const _: () = ::trunkline::stub::require(
     "argument `name` of `store` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `name` of `store` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__ImagesCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __ImagesCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `name` of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -753,7 +812,16 @@ const _: () = ::trunkline::stub::require(
     "the result of `store` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
 );
 const _: () = ::trunkline::stub::require(
-    false || ::trunkline::stub::Coding::<__ImagesCodec, u64>::IS_POSSIBLE,
+    false || !::trunkline::stub::Named::<u64>::IS_BORROWED,
+    "the result of `store` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Named::<u64>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __ImagesCodec,
+            u64,
+            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `store` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(

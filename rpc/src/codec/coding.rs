@@ -9,9 +9,10 @@ use super::codec_for::CodecFor;
 use super::values::{Coded, Decoder, NoValue};
 use std::marker::PhantomData;
 
-/// Values of type `T` in the codec `C`.
+/// Values of type `T` in the codec `C`. `IS_BORROWED` is true for a type that is known to hold references: serde decodes
+/// some of these, but only from bytes that live for ever.
 #[derive(Debug)]
-pub struct Coding<C, T>(PhantomData<fn() -> (C, T)>);
+pub struct Coding<C, T, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, T)>);
 
 impl<C: CodecFor<T>, T> Coding<C, T> {
     /// True if the codec accepts the type.
@@ -48,7 +49,7 @@ pub trait NoCoding<T> {
     }
 }
 
-impl<C, T> NoCoding<T> for Coding<C, T> {}
+impl<C, T, const IS_BORROWED: bool> NoCoding<T> for Coding<C, T, IS_BORROWED> {}
 
 #[cfg(test)]
 mod tests {
@@ -65,6 +66,7 @@ mod tests {
             assert!(Coding::<Bincode, Option<u8>>::IS_POSSIBLE);
             assert!(!Coding::<Bincode, Plain>::IS_POSSIBLE);
             assert!(!Coding::<Bincode, Vec<Plain>>::IS_POSSIBLE);
+            assert!(!Coding::<Bincode, &str, true>::IS_POSSIBLE);
         }
     }
 }

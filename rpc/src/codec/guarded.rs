@@ -545,6 +545,23 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "message-pack")]
+    fn message_pack_refuses_deep_newtypes_before_it_reaches_their_end() {
+        use super::super::MessagePack;
+        let refusal = |depth| {
+            let chain = deep(depth, |_, below| Newtype(Some(Box::new(below))));
+            encoded::<MessagePack, Newtype>(&chain).unwrap_err()
+        };
+        for depth in [150, 300, 30_000] {
+            let error = refusal(depth);
+            assert!(error.contains("nested too deep"), "{depth}: {error}");
+        }
+        // A `Some` and a newtype are two levels, and the innermost `Some` has an empty value.
+        let error = refusal(120);
+        assert!(error.contains("`Some` of an empty"), "{error}");
+    }
+
+    #[test]
     fn a_value_too_deep_for_a_small_stack_is_refused() {
         let chain = deep(100, |_, below| Newtype(Some(Box::new(below))));
         let error = stacker::grow(100_000, || Bincode::encode(&*chain, &mut Vec::new())).unwrap_err();

@@ -206,8 +206,13 @@ impl<'m> Limits<'m> {
     /// Checks that a message may have one more level here.
     #[inline]
     pub(super) fn admit<E: Error>(&self, level: Level) -> Result<(), E> {
-        let is_top = self.depth.get() > DEPTH - TOP;
-        if is_top && level.is_modest() { Ok(()) } else { self.admit_deep(level) }
+        if self.is_top() && level.is_modest() { Ok(()) } else { self.admit_deep(level) }
+    }
+
+    /// Returns true at the first [`TOP`] levels.
+    #[inline]
+    fn is_top(&self) -> bool {
+        self.depth.get() > DEPTH - TOP
     }
 
     // Out of line, because flat values do not come here.
@@ -216,16 +221,17 @@ impl<'m> Limits<'m> {
         if self.depth.get() == 0 {
             return Err(E::custom(format_args!("values are nested more than {DEPTH} deep")));
         }
-        if self.stack.admit(level) { Ok(()) } else { Err(self.stack.shortage()) }
+        self.stack.admit(self.is_top(), level)
     }
 
     /// Checks that the stack has room for a value of type `T`, whose own level is checked later, if it is large.
     #[inline]
     pub(super) fn admit_large<T, E: Error>(&self) -> Result<(), E> {
-        if size_of::<T>() > LARGE && !self.stack.admit(Level::of_fields::<T>(0)) {
-            return Err(self.stack.shortage());
+        if size_of::<T>() > LARGE {
+            self.stack.admit(self.is_top(), Level::of_fields::<T>(0))
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
     /// Runs `inside` one level deeper. Decoding ends at the first error, so the level is returned only

@@ -9,6 +9,8 @@ use std::cell::Cell;
 /// Bytes of the stack that no level may use: for values that contain no others, for types' own code, and to drop
 /// what was decoded before the refusal.
 const MARGIN: usize = 128 << 10;
+/// The same for the first [`TOP`] levels, whose values are quickly dropped: a thread may have a stack of 64 KiB.
+const TOP_MARGIN: usize = 32 << 10;
 
 // The stack use of one level was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to
 // the next one: 1.5 to 3.5 KB, and
@@ -30,10 +32,10 @@ const COPIES_FOR_VARIANT: usize = 2;
 const MOST: usize = 1 << 20;
 
 /// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
-/// percent of what decoding a small struct costs. Together they take less than [`MARGIN`].
+/// percent of what decoding a small struct costs. Together they take less than [`TOP_MARGIN`].
 pub(super) const TOP: usize = 4;
 /// Maximum expected stack use of a modest level.
-const MODEST: usize = 24 << 10;
+const MODEST: usize = 4 << 10;
 
 /// Stack use of one level, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,13 +80,19 @@ impl Encoded {
 /// Returns true if there is stack for one more level of a value that is being encoded, below `levels` others.
 #[inline]
 pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
-    (levels < TOP && encoded.0 <= MODEST) || has_room(encoded)
+    let is_top = levels < TOP;
+    (is_top && encoded.0 <= MODEST) || has_room(is_top, encoded)
 }
 
 // Out of line, because flat values do not come here.
 #[inline(never)]
-fn has_room(Encoded(bytes): Encoded) -> bool {
-    stacker::remaining_stack().is_none_or(|left| left >= MARGIN + bytes.min(MOST))
+fn has_room(is_top: bool, Encoded(bytes): Encoded) -> bool {
+    stacker::remaining_stack().is_none_or(|left| left >= margin(is_top) + bytes.min(MOST))
+}
+
+/// Returns the bytes of the stack that a level must leave.
+const fn margin(is_top: bool) -> usize {
+    if is_top { TOP_MARGIN } else { MARGIN }
 }
 
 /// Stack use of the values of one message.
@@ -96,34 +104,36 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Returns true if the level fits.
+    /// Checks that the level fits. `is_top` tells that it is one of the first [`TOP`].
     // Out of line: inlined, it slows down the decoding of flat values, which need no check.
     #[inline(never)]
-    pub(super) fn admit(&self, level: Level) -> bool {
+    pub(super) fn admit<E: Error>(&self, is_top: bool, level: Level) -> Result<(), E> {
         let most = self.most.get().max(level.0);
         self.most.set(most);
+        let needed = margin(is_top) + most;
         // The end of an unknown stack is unknown.
-        stacker::remaining_stack().is_none_or(|left| left >= MARGIN + most)
+        let fits = stacker::remaining_stack().is_none_or(|left| left >= needed);
+        if fits { Ok(()) } else { Err(shortage(needed)) }
     }
+}
 
-    /// The error of a level that does not fit.
-    #[cold]
-    pub(super) fn shortage<E: Error>(&self) -> E {
-        let needed = MARGIN + self.most.get();
-        E::custom(format_args!(
-            "values are nested too deep, or too large, for what is left of the thread's stack: the next level needs \
-             {needed} bytes"
-        ))
-    }
+/// Returns the error of a level that does not fit.
+#[cold]
+fn shortage<E: Error>(needed: usize) -> E {
+    E::custom(format_args!(
+        "values are nested too deep, or too large, for what is left of the thread's stack: the next level needs \
+         {needed} bytes"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Unlimited;
-    use super::super::{Bincode, DecodeError, decode_by};
+    use super::super::{Bincode, Codec as _, CodecFor, DecodeError, decode_by};
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Serialize};
     use std::collections::BTreeMap;
+    use std::mem::ManuallyDrop;
 
     /// Type with levels of 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes has no room for [`DEEP`]
     /// levels.
@@ -226,6 +236,80 @@ mod tests {
             decode_by(Bincode::decode_value::<Wrapped>, &[1; 4096], &Unlimited).map(drop)
         });
         assert!(deep.unwrap_err().to_string().contains("stack"));
+    }
+
+    /// Runs through 64 KiB of stack: encodes for the first time, which decodes too, and encodes and decodes again. The
+    /// values work or are refused with a reason.
+    fn survives<C: CodecFor<T>, T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
+        for depth in [1, 2, 3, 4, 5, 50] {
+            let mut bytes = on_stack(64 << 20, || {
+                ::bincode::serde::encode_to_vec(make(depth), ::bincode::config::standard()).unwrap()
+            });
+            let value = ManuallyDrop::new(on_stack(64 << 20, || Box::new(make(depth))));
+            let encoded = |into: &mut Vec<u8>| on_stack(64 << 10, || C::encode(&value, into));
+            for _ in 0..2 {
+                let mut sent = Vec::new();
+                if let Err(error) = encoded(&mut sent) {
+                    assert!(error.contains("stack"), "{error}");
+                } else {
+                    bytes = sent;
+                }
+            }
+            let decoded = on_stack(64 << 10, || super::super::decode::<C, T>(&bytes, &Unlimited).map(drop));
+            if let Err(error) = decoded {
+                let text = error.to_string();
+                assert!(C::ID != Bincode::ID || text.contains("stack"), "{text}");
+            }
+            on_stack(64 << 20, || drop(ManuallyDrop::into_inner(value)));
+        }
+    }
+
+    #[test]
+    fn no_value_overflows_a_stack_of_64_kib() {
+        /// About the largest values of the levels that are not checked, and of those that are.
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        struct Sized<const WORDS: usize, T: Default>([[u64; 8]; WORDS], Vec<Self>, T)
+        where
+            [[u64; 8]; WORDS]: Serialize + DeserializeOwned + Default;
+        macro_rules! survive {
+            ($($words:literal)*) => {
+                $(
+                    survives::<Bincode, _>(|depth| {
+                        let leaf = || Sized::<$words, (u8, String)>::default();
+                        (0..depth).fold(leaf(), |below, _| Sized(Default::default(), vec![below], Default::default()))
+                    });
+                )*
+            };
+        }
+        survive!(1 2 4 8 12 16 32);
+        survives::<Bincode, _>(page);
+        survives::<Bincode, _>(boxed);
+        survives::<Bincode, _>(wrapped);
+        survives::<Bincode, _>(map);
+        #[cfg(feature = "message-pack")]
+        {
+            use super::super::MessagePack;
+            survives::<MessagePack, _>(page);
+            survives::<MessagePack, _>(boxed);
+            survives::<MessagePack, _>(map);
+        }
+    }
+
+    #[test]
+    fn a_modest_value_works_on_a_stack_of_64_kib() {
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        struct Order {
+            number: u64,
+            address: [u64; 32],
+            items: Vec<(u32, String)>,
+        }
+        let order = Order { number: 1, address: [7; 32], items: vec![(1, "salt".to_owned())] };
+        for _ in 0..2 {
+            let mut bytes = Vec::new();
+            assert_eq!(on_stack(64 << 10, || Bincode::encode(&order, &mut bytes)), Ok(()));
+            let decoded = on_stack(64 << 10, || super::super::decode::<Bincode, Order>(&bytes, &Unlimited));
+            assert_eq!(decoded.as_ref(), Ok(&order));
+        }
     }
 
     #[test]

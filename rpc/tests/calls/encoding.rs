@@ -141,6 +141,41 @@ fn chains_too_deep_end_their_call_and_nothing_else() {
 }
 
 #[test]
+fn no_value_overflows_the_stack_of_a_thread_of_64_kib() {
+    let (_server, _node, client) = deep();
+    let run = |depth| {
+        let client = client.clone();
+        let chain = Chain::of_depth(depth);
+        let calls = move || {
+            let sent = block_on(client.argument(chain)).map_err(|status| status.to_string());
+            let read = block_on(client.reply(depth)).map(drop).map_err(|status| status.to_string());
+            let failed = status_or_chain(block_on(client.fail(depth)));
+            [sent, read, failed]
+        };
+        std::thread::Builder::new().stack_size(64 << 10).spawn(calls).unwrap().join().unwrap()
+    };
+    for depth in [0, 1, 3, 50, 30_000] {
+        for _ in 0..2 {
+            for outcome in run(depth) {
+                assert!(
+                    outcome.as_ref().err().is_none_or(|text| text.contains("nested too deep")),
+                    "{outcome:?}"
+                );
+                assert!(depth > 0 || outcome.is_ok(), "{outcome:?}");
+            }
+        }
+    }
+}
+
+/// The reason of a call that neither succeeded nor failed with its handler's error.
+fn status_or_chain(outcome: Result<(), CallError<Chain>>) -> Result<(), String> {
+    match outcome {
+        Err(CallError::Status(status)) => Err(status.to_string()),
+        _ => Ok(()),
+    }
+}
+
+#[test]
 fn types_whose_sides_differ_are_refused_by_name() {
     let (_server, _node, client) = deep();
     assert_eq!(block_on(client.take(Order { first: Some(1), second: 2 })), Ok(2));

@@ -158,6 +158,111 @@ fn a_method_may_have_the_name_of_an_emitted_item() {
     assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
 }
 
+/// What a trait may have besides: attributes, arguments with the names of the stubs' variables, and types of every
+/// spelling.
+mod odd {
+    #![deny(warnings)]
+
+    use super::{Handler, block_on, pair};
+    use std::borrow::Cow;
+
+    macro_rules! number {
+        () => {
+            u8
+        };
+    }
+
+    #[trunkline::service]
+    pub(crate) trait Odd {
+        /// A comment of
+        /// two lines.
+        #[doc(alias = "numbers")]
+        #[allow(clippy::too_many_arguments, reason = "the names are the point")]
+        async fn names(&self, self_: u8, cx: u8, client: u8, options: u8, value: u8, error: u8) -> u8;
+        #[doc(hidden)]
+        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, f: u8) -> u8;
+        #[must_use]
+        async fn important(&self) -> u8;
+        async fn unit(&self) -> ();
+        async fn nothing(&self);
+        async fn spelled(
+            &self,
+            number: number!(),
+            text: Cow<'static, str>,
+            nested: <u8 as core::ops::Add>::Output,
+        ) -> Box<str>;
+        async fn arrays(&self, list: Box<[u8]>, array: [u8; 1 + 1]) -> (u8,);
+        async fn r#move(&self, r#type: u8) -> u8;
+        async fn poll(&self) -> u8;
+        async fn into_future(&self) -> u8;
+        async fn to_owned(&self) -> u8;
+        async fn borrow(&self) -> u8;
+        async fn as_ref(&self) -> u8;
+        async fn limit(&self, limit: u8) -> u8;
+        async fn per_poller(&self) -> u8;
+    }
+
+    impl Odd for Handler {
+        async fn names(&self, self_: u8, cx: u8, client: u8, options: u8, value: u8, error: u8) -> u8 {
+            self_ + cx + client + options + value + error
+        }
+        async fn stubs(&self, server: u8, krate: u8, r#await: u8, message: u8, f: u8) -> u8 {
+            server + krate + r#await + message + f
+        }
+        async fn important(&self) -> u8 {
+            3
+        }
+        async fn unit(&self) {}
+        async fn nothing(&self) {}
+        async fn spelled(&self, number: u8, text: Cow<'static, str>, nested: u8) -> Box<str> {
+            format!("{number}{text}{nested}").into()
+        }
+        async fn arrays(&self, list: Box<[u8]>, array: [u8; 2]) -> (u8,) {
+            (list.iter().chain(&array).sum(),)
+        }
+        async fn r#move(&self, r#type: u8) -> u8 {
+            r#type
+        }
+        async fn poll(&self) -> u8 {
+            4
+        }
+        async fn into_future(&self) -> u8 {
+            5
+        }
+        async fn to_owned(&self) -> u8 {
+            6
+        }
+        async fn borrow(&self) -> u8 {
+            7
+        }
+        async fn as_ref(&self) -> u8 {
+            8
+        }
+        async fn limit(&self, limit: u8) -> u8 {
+            limit
+        }
+        async fn per_poller(&self) -> u8 {
+            9
+        }
+    }
+
+    #[test]
+    fn odd_traits_are_services_too() {
+        let (server, node) = pair(OddServer::new(Handler).limit_limit(9));
+        let client = OddClient::connect(&node, server.local_address()).unwrap();
+        assert_eq!(block_on(client.names(1, 2, 3, 4, 5, 6)), Ok(21));
+        assert_eq!(block_on(client.stubs(1, 2, 3, 4, 5)), Ok(15));
+        assert_eq!(block_on(client.important()), Ok(3));
+        assert_eq!((block_on(client.unit()), block_on(client.nothing())), (Ok(()), Ok(())));
+        assert_eq!(block_on(client.spelled(1, "a".into(), 2)), Ok("1a2".into()));
+        assert_eq!(block_on(client.arrays([1, 2].into(), [3, 4])), Ok((10,)));
+        assert_eq!((block_on(client.r#move(3)), block_on(client.poll())), (Ok(3), Ok(4)));
+        assert_eq!((block_on(client.into_future()), block_on(client.to_owned())), (Ok(5), Ok(6)));
+        assert_eq!((block_on(client.borrow()), block_on(client.as_ref())), (Ok(7), Ok(8)));
+        assert_eq!((block_on(client.limit(2)), block_on(client.per_poller())), (Ok(2), Ok(9)));
+    }
+}
+
 /// Types, traits, modules and macros with the names of the prelude's, and the library by another path.
 mod shadowed {
     use super::facade;

@@ -92,6 +92,42 @@ trait AliasOfReferences {
     async fn order(&self) -> Texts;
 }
 
+type Refusal = &'static str;
+type Keyed = std::collections::BTreeMap<&'static str, u8>;
+
+#[trunkline::service]
+trait AliasOfABorrowedError {
+    async fn order(&self) -> Result<u8, Refusal>;
+}
+
+#[trunkline::service]
+trait AliasWithinAnother {
+    async fn order(&self, items: Option<Vec<Text>>, names: Keyed) -> u8;
+}
+
+type Pair = (u8, &'static str);
+
+#[trunkline::service]
+trait AliasOfATuple {
+    async fn order(&self, item: Pair) -> u8;
+}
+
+/// As the crate, without the library's feature for it.
+mod anyhow {
+    pub struct Error;
+    pub type Result<T, E = Error> = core::result::Result<T, E>;
+}
+
+#[trunkline::service]
+trait ReportWithoutTheFeature {
+    async fn order(&self) -> anyhow::Result<u8>;
+}
+
+#[trunkline::service]
+trait ReportAsAnError {
+    async fn order(&self) -> Result<u8, anyhow::Error>;
+}
+
 mod own {
     use trunkline::{Bytes, Status};
 

@@ -235,6 +235,103 @@ trait HandlerAsResult {
     async fn load(&self) -> Box<Self>;
 }
 
+#[trunkline::service]
+trait Mutable {
+    async fn store(&mut self);
+}
+
+#[trunkline::service]
+trait ByValue {
+    async fn store(self);
+}
+
+#[trunkline::service]
+trait BySmartPointer {
+    async fn store(self: std::rc::Rc<Self>);
+}
+
+#[trunkline::service]
+trait MutableArgument {
+    async fn store(&self, mut number: u8);
+}
+
+#[trunkline::service]
+trait NamelessArgument {
+    async fn store(&self, _: u8);
+}
+
+#[trunkline::service]
+trait SameArguments {
+    async fn store(&self, left: u8, left: u8, r#left: u8);
+}
+
+#[trunkline::service]
+trait VisibleMethod {
+    /// With a comment.
+    pub(crate) async fn store(&self, number: u8);
+    async fn load(&self) -> u8;
+}
+
+#[trunkline::service]
+trait ManyVisible {
+    pub async fn store(&self);
+}
+
+#[trunkline::service]
+trait ConditionalArgument {
+    async fn store(&self, #[cfg(unix)] number: u8);
+}
+
+#[trunkline::service]
+trait DocumentedArgument {
+    async fn store(
+        &self,
+        /// The number.
+        number: u8,
+    );
+}
+
+#[trunkline::service]
+trait Unsized {
+    async fn store(&self, text: str) -> Box<str>;
+}
+
+#[trunkline::service]
+trait ListOfHandlers {
+    async fn store(&self, others: Vec<Self>);
+}
+
+#[trunkline::service]
+trait OpaqueResult {
+    async fn load(&self) -> impl Copy;
+}
+
+#[trunkline::service]
+trait ConstMethod {
+    const fn store(&self);
+}
+
+#[trunkline::service]
+trait TwoContexts {
+    async fn store(&self, cx: &trunkline::Context, other: &trunkline::Context);
+}
+
+#[trunkline::service]
+trait Lifetimes {
+    async fn store(&self, text: std::borrow::Cow<'_, str>);
+}
+
+#[trunkline::service]
+trait SameTwice {
+    async fn store(&self);
+    async fn store(&self, number: u8);
+}
+
+#[trunkline::service]
+trait AssociatedWithin {
+    async fn store(&self, number: <u8 as core::ops::Add>::Output, other: &u8);
+}
+
 struct Status;
 
 fn main() {}
