@@ -8,7 +8,7 @@ use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
-use crate::lifecycle::{lost_in_child, refused_in_child};
+use crate::lifecycle::{lost_in_child, not_started, refused_in_child};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::route_id::RouteId;
@@ -25,10 +25,9 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{PeerKey, Turn};
-use trunkline_verbs::Clock;
 
-/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel). Clones
-/// share the connection.
+/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
+/// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
 ///
 /// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
 /// Calls go to the node's pollers in turn.
@@ -71,7 +70,6 @@ pub struct Channel {
     link: Arc<Link>,
     /// Time limit of calls; `None` if it is inherited or the default.
     timeout: Option<Duration>,
-    clock: Clock,
     inboxes: Arc<Inboxes>,
     /// Sequence number of the next call.
     turn: AtomicUsize,
@@ -85,8 +83,7 @@ impl Channel {
         let (server, route) = link.server();
         let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
-        let clock = link.routes().clock().clone();
-        Self { server, route, link, timeout: None, clock, inboxes, turn, order: None }
+        Self { server, route, link, timeout: None, inboxes, turn, order: None }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -194,6 +191,7 @@ impl Channel {
             Some(number) if !mutant!(ordered_calls_go_to_all_pollers) => number as usize,
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
+        let Some(started) = self.link.routes().started() else { return Err(not_started()) };
         let inbox = &self.inboxes[turn % self.inboxes.len()];
         if inbox.lifecycle().is_forked() {
             return Err(refused_in_child());
@@ -203,10 +201,10 @@ impl Channel {
             return Err(shutting_down());
         }
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, started.most_metadata)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
-        let made = self.clock.now();
+        let made = started.clock.now();
         if nested {
             PollerContext::current().inspect(|poller| poller.calls().is_made(made));
         }
@@ -238,7 +236,6 @@ impl Clone for Channel {
             route: self.route,
             link: Arc::clone(&self.link),
             timeout: self.timeout,
-            clock: self.clock.clone(),
             inboxes: Arc::clone(&self.inboxes),
             turn,
             order: self.order,
