@@ -2,7 +2,7 @@
 //! take.
 //!
 //! ```sh
-//! cargo run --release -p trunkline --example blocking_beside_echoes -- --block-ms 5000 --echoes 1000
+//! cargo run --release -p trunkline --example blocking_beside_echoes
 //! ```
 
 #![expect(clippy::disallowed_methods, reason = "in real time")]
@@ -16,7 +16,7 @@ use trunkline::{Bytes, InProcessNetwork, Node, NodeBuilder, Status, block_on};
 #[derive(Debug, Parser)]
 struct Options {
     /// Echoes of each measurement.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..))]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
     echoes: u32,
     /// Time for which each blocking call blocks its worker, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]

@@ -349,16 +349,28 @@ impl Rig {
 
     /// Creates a rig with a worker pool.
     pub(crate) fn with(limits: Limits, pool: Option<Arc<SharedPool>>) -> Self {
+        Self::serving(service(), Clock::monotonic(), limits, pool)
+    }
+
+    /// Creates a rig with a service, whose handlers have this clock.
+    pub(crate) fn serving(
+        service: Service,
+        clock: Clock,
+        limits: Limits,
+        pool: Option<Arc<SharedPool>>,
+    ) -> Self {
         let budgets = Budgets::new(limits, 1);
         let numbers = MethodNumbers::default();
         let inbox = Arc::new(Inbox::new(Lifecycle::new(1)));
-        let inboxes = Inboxes::new([Arc::clone(&inbox)].into_iter());
-        let routes = Routes::new(inboxes, Clock::monotonic(), limits.metadata);
+        let inboxes = Arc::<Inboxes>::default();
+        inboxes.open([Arc::clone(&inbox)].into_iter());
+        let routes = Routes::new(inboxes);
+        routes.open(clock.clone(), limits.metadata);
         let poller = RpcPoller::new(
             PollerIndex(0),
             Arc::clone(&inbox),
-            (&[service()], &numbers),
-            (Clock::monotonic(), Foreign::default(), pool, Arc::clone(&routes)),
+            (&[service], &numbers),
+            (clock, Foreign::default(), pool, Arc::clone(&routes)),
             &budgets,
         )
         .expect("its service is made");

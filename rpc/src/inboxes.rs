@@ -1,25 +1,36 @@
 //! The inboxes of all pollers of a node, and the choice of a channel's first poller.
 //!
-//! A node owns the list and its channels share it. Inboxes wake their pollers themselves.
+//! A node's builder creates the list, its channels share it, and the start of the node fills it. Inboxes wake their
+//! pollers themselves.
 
 use crate::inbox::{Inbox, Work};
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
 use crate::routes::Pollers;
+use crate::stream::{Owner, Stream};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// One inbox for each poller.
+/// One inbox for each poller; none before the node starts.
+#[derive(Debug, Default)]
 pub(crate) struct Inboxes {
-    of_pollers: Box<[Arc<Inbox>]>,
+    of_pollers: OnceLock<Box<[Arc<Inbox>]>>,
     channels: AtomicUsize,
 }
 
 impl Inboxes {
-    /// With this inbox for each poller, in order; at least one.
-    pub(crate) fn new(of_pollers: impl Iterator<Item = Arc<Inbox>>) -> Arc<Self> {
-        Arc::new(Self { of_pollers: of_pollers.collect(), channels: AtomicUsize::new(0) })
+    /// Sets the inbox of each poller, in order; at least one. The node starts once.
+    pub(crate) fn open(&self, of_pollers: impl Iterator<Item = Arc<Inbox>>) {
+        let _opened_before = self.of_pollers.set(of_pollers.collect());
+    }
+
+    /// Refuses all calls, because the node has failed to start.
+    pub(crate) fn close(&self) {
+        for inbox in self.iter() {
+            inbox.lifecycle().begin_end();
+            inbox.close();
+        }
     }
 
     /// The first turn of a new channel, clones included: callers that clone their client for each call use all pollers
@@ -33,7 +44,7 @@ impl Deref for Inboxes {
     type Target = [Arc<Inbox>];
 
     fn deref(&self) -> &Self::Target {
-        &self.of_pollers
+        self.of_pollers.get().map_or(&[], |all| all)
     }
 }
 
@@ -54,5 +65,16 @@ impl Pollers for Inboxes {
         if let Some(first) = self.first() {
             let _closed = first.push(Work::Resolved(Box::new(resolved)));
         }
+    }
+}
+
+/// The owner of a stream whose call could not be made, because the node has not started.
+impl Owner for Inboxes {
+    fn stream_changed(&self, _: Arc<Stream>) {}
+
+    fn stream_dropped(&self) {}
+
+    fn is_forked(&self) -> bool {
+        false
     }
 }

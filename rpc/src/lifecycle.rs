@@ -36,6 +36,8 @@ pub(crate) struct Lifecycle {
     logged: Mutex<BTreeSet<u64>>,
     /// One-way calls of this node that their server did not serve.
     not_served_by_peers: AtomicU64,
+    /// One-way requests that failed for another reason.
+    one_way_failed: AtomicU64,
     /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
@@ -61,6 +63,7 @@ impl Lifecycle {
             not_served: AtomicU64::new(0),
             logged: Mutex::default(),
             not_served_by_peers: AtomicU64::new(0),
+            one_way_failed: AtomicU64::new(0),
             jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
@@ -137,6 +140,16 @@ impl Lifecycle {
         self.not_served_by_peers.load(Ordering::Relaxed)
     }
 
+    /// Counts a one-way request of a served method that failed.
+    pub(crate) fn count_one_way_failed(&self) {
+        self.one_way_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One-way requests of served methods that failed.
+    pub(crate) fn one_way_failed(&self) -> u64 {
+        self.one_way_failed.load(Ordering::Relaxed)
+    }
+
     /// A poller's handlers have ended; no other will start there. Each poller reports once.
     pub(crate) fn poller_drained(&self) {
         self.lock().pollers -= 1;
@@ -186,6 +199,13 @@ impl Lifecycle {
     fn lock(&self) -> MutexGuard<'_, Left> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The status of a call by a channel whose node has not started.
+#[cold]
+pub(crate) fn not_started() -> Status {
+    let text = "the node of this client has not started: make calls after NodeBuilder::start of its builder";
+    Status::not_run(Code::FailedPrecondition, text).because(Reason::Misuse)
 }
 
 /// The status of a call or task in a forked child.

@@ -52,10 +52,15 @@ pub struct NodeBuilder {
     foreign: Foreign,
     pool: PoolSettings,
     hold_limit: Duration,
+    /// Shared with channels that are created before the start.
+    inboxes: Arc<Inboxes>,
+    routes: Arc<Routes>,
 }
 
 impl NodeBuilder {
     fn new() -> Self {
+        let inboxes = Arc::<Inboxes>::default();
+        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes));
         Self {
             options: NodeOptions::new(),
             listen: Ok(Vec::new()),
@@ -66,6 +71,8 @@ impl NodeBuilder {
             foreign: Foreign::default(),
             pool: PoolSettings { workers: None, queued: QUEUED_JOBS },
             hold_limit: HOLD_LIMIT,
+            inboxes,
+            routes,
         }
     }
 
@@ -87,6 +94,57 @@ impl NodeBuilder {
     pub fn serve(mut self, service: impl Into<Service>) -> Self {
         self.services.push(service.into());
         self
+    }
+
+    /// Returns a channel of the node before it starts, for handlers that call other services. Otherwise it is as one
+    /// of [`Node::channel`].
+    ///
+    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the
+    /// start fails, they fail for good.
+    ///
+    /// ```
+    /// use trunkline::{Node, Status, block_on};
+    ///
+    /// #[trunkline::service]
+    /// trait Adder {
+    ///     async fn add(&self, a: u32, b: u32) -> Result<u32, Status>;
+    /// }
+    ///
+    /// struct Sum;
+    ///
+    /// impl Adder for Sum {
+    ///     async fn add(&self, a: u32, b: u32) -> Result<u32, Status> {
+    ///         Ok(a + b)
+    ///     }
+    /// }
+    ///
+    /// #[trunkline::service]
+    /// trait Doubler {
+    ///     async fn double(&self, a: u32) -> Result<u32, Status>;
+    /// }
+    ///
+    /// struct BySum {
+    ///     adder: AdderClient,
+    /// }
+    ///
+    /// impl Doubler for BySum {
+    ///     async fn double(&self, a: u32) -> Result<u32, Status> {
+    ///         self.adder.add(a, a).await
+    ///     }
+    /// }
+    ///
+    /// let network = trunkline::InProcessNetwork::new();
+    /// let adder = Node::builder().in_process(&network).serve(AdderServer::new(Sum)).start()?;
+    /// let builder = Node::builder().in_process(&network);
+    /// let handler = BySum { adder: AdderClient::new(builder.channel(adder.local_address())) };
+    /// let doubler = builder.serve(DoublerServer::new(handler)).start()?;
+    /// let client = DoublerClient::new(adder.channel(doubler.local_address()));
+    /// assert_eq!(block_on(client.double(21))?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn channel(&self, to: impl Into<Target>) -> Channel {
+        Channel::new(&self.inboxes, Link::new(&self.routes, to.into()))
     }
 
     /// Sets the number of pollers, from 1 (the default) to 32. Each is a thread.
@@ -413,6 +471,15 @@ impl NodeBuilder {
 
     /// Starts a node with checked settings.
     fn start_checked(self) -> Result<Node, StartError> {
+        let (inboxes, routes) = (Arc::clone(&self.inboxes), Arc::clone(&self.routes));
+        // Nothing may wait for pollers that will never run.
+        self.start_pollers().inspect_err(|_| {
+            inboxes.close();
+            routes.close();
+        })
+    }
+
+    fn start_pollers(self) -> Result<Node, StartError> {
         let mut options = self.options;
         let (services, clock) = (self.services, options.clock().clone());
         let mut limits = LimitReports::default();
@@ -422,8 +489,9 @@ impl NodeBuilder {
         let budgets = Budgets::new(self.limits, self.pollers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
-        let inboxes = Inboxes::new((0..self.pollers).map(inbox));
-        let routes = Routes::new(Arc::<Inboxes>::clone(&inboxes), clock.clone(), self.limits.metadata);
+        let (inboxes, routes) = (self.inboxes, self.routes);
+        inboxes.open((0..self.pollers).map(inbox));
+        routes.open(clock.clone(), self.limits.metadata);
         let (numbers, foreign) = (MethodNumbers::default(), self.foreign);
         let runtime = options.machines().clone();
         let pool = services
@@ -502,6 +570,43 @@ impl Node {
     /// Returns the settings of a node to start.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
+    }
+
+    /// Starts a node that serves `service`, and a node that calls it, on a network inside this process, for tests.
+    /// Returns the server first.
+    ///
+    /// They need no port, socket or directory, and reach only each other. [`NodeBuilder::in_process`] allows settings,
+    /// several services and more nodes.
+    ///
+    /// ```
+    /// use trunkline::{Node, block_on};
+    ///
+    /// #[trunkline::service]
+    /// trait Greeter {
+    ///     async fn greet(&self, name: String) -> String;
+    /// }
+    ///
+    /// struct Polite;
+    ///
+    /// impl Greeter for Polite {
+    ///     async fn greet(&self, name: String) -> String {
+    ///         format!("Good day, {name}!")
+    ///     }
+    /// }
+    ///
+    /// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
+    /// let client = GreeterClient::new(node.channel(server.local_address()));
+    /// assert_eq!(block_on(client.greet("trunk".into()))?, "Good day, trunk!");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NodeBuilder::start`].
+    pub fn in_process(service: impl Into<Service>) -> Result<(Self, Self), StartError> {
+        let network = InProcessNetwork::new();
+        let server = Self::builder().in_process(&network).serve(service).start()?;
+        let node = Self::builder().in_process(&network).start()?;
+        Ok((server, node))
     }
 
     /// Returns the first address that the node listens on, with the port that it was given.
@@ -629,6 +734,7 @@ impl Shared {
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
             DeviceCounter { name: "one_way_requests_not_served", value: self.lifecycle.not_served() },
+            DeviceCounter { name: "one_way_requests_failed", value: self.lifecycle.one_way_failed() },
             DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
             DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
         ]);
@@ -681,5 +787,15 @@ impl<R> Future for RunOn<R> {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("local_address", &self.0.local_address).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_hold_limit_is_100_ms() {
+        assert_eq!(Node::builder().hold_limit, Duration::from_millis(100));
     }
 }

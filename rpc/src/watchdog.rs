@@ -141,14 +141,16 @@ mod tests {
     #[test]
     fn a_turn_that_takes_longer_than_the_limit_counts_once_and_a_poller_that_sleeps_does_not() {
         let lifecycle = Lifecycle::new(2);
-        let inboxes = Inboxes::new((0..2).map(|_| Arc::new(Inbox::new(Arc::clone(&lifecycle)))));
-        let watchdog = Watchdog::new(Arc::clone(&inboxes), Duration::from_millis(100));
+        let inboxes = Arc::<Inboxes>::default();
+        inboxes.open((0..2).map(|_| Arc::new(Inbox::new(Arc::clone(&lifecycle)))));
+        let watchdog = Watchdog::new(Arc::clone(&inboxes), HOLD_LIMIT);
         let at = |ms: u64| Time(1_000_000 * ms);
         let busy = inboxes[1].occupant();
         busy.set_methods(vec![&GET]);
         busy.turn_begins();
         busy.handler(0);
         assert_eq!(watchdog.look(at(1000)), at(1025), "it looks four times within the limit");
+        assert_eq!(busy.occupation().to_string(), "a handler of test.Kv.get");
         let held = |ms: u64| {
             watchdog.look(at(ms));
             watchdog.held()

@@ -11,12 +11,13 @@ use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
-use crate::lifecycle::{lost_in_child, refused_in_child};
+use crate::lifecycle::{lost_in_child, not_started, refused_in_child};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::route_id::RouteId;
-use crate::routes::{Link, Ready, Routes, Target};
+use crate::routes::{Link, Ready, Routes, Started, Target};
 use crate::status::Status;
+use crate::stream::Owner;
 use bytes::Bytes;
 use std::fmt;
 use std::net::ToSocketAddrs;
@@ -28,10 +29,9 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{PeerKey, Turn};
-use trunkline_verbs::Clock;
 
-/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel). Clones
-/// share the connection.
+/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
+/// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
 ///
 /// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
 /// Calls go to the node's pollers in turn.
@@ -74,7 +74,6 @@ pub struct Channel {
     link: Arc<Link>,
     /// Time limit of calls; `None` if it is inherited or the default.
     timeout: Option<Duration>,
-    clock: Clock,
     inboxes: Arc<Inboxes>,
     /// Sequence number of the next call.
     turn: AtomicUsize,
@@ -88,8 +87,7 @@ impl Channel {
         let (server, route) = link.server();
         let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
-        let clock = link.routes().clock().clone();
-        Self { server, route, link, timeout: None, clock, inboxes, turn, order: None }
+        Self { server, route, link, timeout: None, inboxes, turn, order: None }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -193,16 +191,21 @@ impl Channel {
         body: Bytes,
         items: Outgoing,
     ) -> (Call<StreamWait>, Opened) {
-        let inbox = self.next_inbox();
-        let NewStream { answer, wait, opened, sending } =
-            NewStream::new(Arc::clone(inbox) as _, method.streams, items);
-        let made = self.submit_stream(inbox, options, method, (arguments, body), (answer, sending));
+        let next = self.next_inbox();
+        let owner: Arc<dyn Owner> = match &next {
+            Ok((_, inbox)) => Arc::clone(inbox) as _,
+            Err(_) => Arc::clone(&self.inboxes) as _,
+        };
+        let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
+        let made = next.and_then(|(started, inbox)| {
+            self.submit_stream((started, inbox), options, method, (arguments, body), (answer, sending))
+        });
         (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened)
     }
 
     fn submit_stream<A: EncodeArguments>(
         &self,
-        inbox: &Arc<Inbox>,
+        (started, inbox): (&Started, &Arc<Inbox>),
         options: &CallOptions,
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
@@ -210,9 +213,9 @@ impl Channel {
     ) -> Result<(), Status> {
         let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, started.most_metadata)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
-        let made = self.clock.now();
+        let made = started.clock.now();
         let submission = Submission {
             server: self.server,
             route: self.route,
@@ -232,13 +235,20 @@ impl Channel {
         inbox.push(Work::Open(opening)).map_err(|_| too_many(Inbox::DEPTH))
     }
 
-    /// Returns the inbox of the poller that makes the next call.
-    fn next_inbox(&self) -> &Arc<Inbox> {
+    /// Returns the node's properties, and the inbox of the poller that makes the next call.
+    ///
+    /// # Errors
+    /// Returns the status of a call that must not be made.
+    fn next_inbox(&self) -> Result<(&Started, &Arc<Inbox>), Status> {
+        if let Some(status) = on_poller::refusal() {
+            return Err(status);
+        }
         let turn = match self.order {
             Some(number) if !mutant!(ordered_calls_go_to_all_pollers) => number as usize,
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
-        &self.inboxes[turn % self.inboxes.len()]
+        let Some(started) = self.link.routes().started() else { return Err(not_started()) };
+        Ok((started, &self.inboxes[turn % self.inboxes.len()]))
     }
 
     /// Returns true if a call made here is one of a handler or task of the inbox's node.
@@ -246,9 +256,6 @@ impl Channel {
     /// # Errors
     /// Returns the status of a call that must not be made.
     fn check(inbox: &Inbox) -> Result<bool, Status> {
-        if let Some(status) = on_poller::refusal() {
-            return Err(status);
-        }
         if inbox.lifecycle().is_forked() {
             return Err(refused_in_child());
         }
@@ -266,13 +273,13 @@ impl Channel {
         (arguments, body): (&A, Bytes),
         one_way: bool,
     ) -> Result<SharedWait<'_>, Status> {
-        let inbox = self.next_inbox();
+        let (started, inbox) = self.next_inbox()?;
         let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, started.most_metadata)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
-        let made = self.clock.now();
+        let made = started.clock.now();
         if nested {
             PollerContext::current().inspect(|poller| poller.calls().is_made(made));
         }
@@ -304,7 +311,6 @@ impl Clone for Channel {
             route: self.route,
             link: Arc::clone(&self.link),
             timeout: self.timeout,
-            clock: self.clock.clone(),
             inboxes: Arc::clone(&self.inboxes),
             turn,
             order: self.order,

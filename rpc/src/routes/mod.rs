@@ -33,6 +33,6 @@ pub(crate) use pollers::Pollers;
 pub use ready::Ready;
 pub use resolve::{Dns, Resolve, ResolveError, Resolving};
 pub(crate) use seeker::Seeker;
-pub(crate) use table::Routes;
+pub(crate) use table::{Routes, Started};
 pub use target::Target;
 pub(crate) use target::misuse;

@@ -2,7 +2,7 @@
 
 use super::link::Link;
 use super::route::Phase;
-use crate::lifecycle::refused_in_child;
+use crate::lifecycle::{not_started, refused_in_child};
 use crate::on_poller;
 use crate::status::Status;
 use std::pin::Pin;
@@ -30,18 +30,17 @@ impl Future for Ready {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { link, since } = &mut *self;
+        let named = |status: Status| status.of_call(format_args!("connecting to {link}"));
+        let Some(started) = link.routes().started() else { return Poll::Ready(Err(named(not_started()))) };
         if link.routes().is_forked() {
-            return Poll::Ready(Err(refused_in_child().of_call(format_args!("connecting to {link}"))));
+            return Poll::Ready(Err(named(refused_in_child())));
         }
         let (route, routes) = (link.route(), link.routes());
         let is_new = since.is_none();
-        let outcome = route.wait(since, context.waker(), routes.clock().now());
+        let outcome = route.wait(since, context.waker(), started.clock.now());
         let outcome = outcome.or_else(|| on_poller::refusal().map(Err));
         match outcome {
-            Some(outcome) => {
-                let named = |status: Status| status.of_call(format_args!("connecting to {link}"));
-                Poll::Ready(outcome.map_err(named))
-            }
+            Some(outcome) => Poll::Ready(outcome.map_err(named)),
             None => {
                 if is_new && !matches!(route.phase().0, Phase::Seeking) {
                     routes.tell_seeker(route.id);

@@ -1,6 +1,6 @@
 //! The routes of a node, and its sessions.
 //!
-//! Channels add and remove routes. Pollers look them up by the numbers that calls carry.
+//! Channels add and remove routes, also before the node starts. Pollers look them up by the numbers that calls carry.
 
 use super::pollers::Pollers;
 use super::route::{Phase, Route};
@@ -9,7 +9,7 @@ use crate::route_id::RouteId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
@@ -17,12 +17,17 @@ use trunkline_verbs::fork::Process;
 /// The routes of a node, and its sessions.
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
-    clock: Clock,
+    started: OnceLock<Started>,
+    known: Mutex<Known>,
+}
+
+/// Properties of a node that has started.
+pub(crate) struct Started {
+    pub(crate) clock: Clock,
+    /// Maximum size of one call's metadata, in bytes.
+    pub(crate) most_metadata: usize,
     /// The process that has the pollers.
     process: Process,
-    /// Maximum size of one call's metadata, in bytes.
-    most_metadata: usize,
-    known: Mutex<Known>,
 }
 
 #[derive(Default)]
@@ -35,28 +40,35 @@ struct Known {
 }
 
 impl Routes {
-    /// Creates an empty table for a node with these pollers.
-    pub(crate) fn new(pollers: Arc<dyn Pollers>, clock: Clock, most_metadata: usize) -> Arc<Self> {
-        let (process, known) = (Process::current(), Mutex::default());
-        Arc::new(Self { pollers, clock, process, most_metadata, known })
+    /// Creates an empty table for a node with these pollers, which has not started.
+    pub(crate) fn new(pollers: Arc<dyn Pollers>) -> Arc<Self> {
+        Arc::new(Self { pollers, started: OnceLock::new(), known: Mutex::default() })
+    }
+
+    /// Records that the node starts. Its pollers are known by then.
+    pub(crate) fn open(&self, clock: Clock, most_metadata: usize) {
+        let started = Started { clock, most_metadata, process: Process::current() };
+        let _opened_before = self.started.set(started);
+    }
+
+    /// Returns the node's properties, or `None` before it starts.
+    #[inline]
+    pub(crate) fn started(&self) -> Option<&Started> {
+        self.started.get()
     }
 
     pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
         &self.pollers
     }
 
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
     /// Returns the maximum size of one call's metadata, in bytes.
     pub(crate) fn most_metadata(&self) -> usize {
-        self.most_metadata
+        self.started().map_or(0, |started| started.most_metadata)
     }
 
     /// Returns true in a forked child, whose locks a thread of the parent may have held.
     pub(super) fn is_forked(&self) -> bool {
-        self.process.is_forked()
+        self.started().is_some_and(|started| started.process.is_forked())
     }
 
     /// Adds a route.
@@ -129,8 +141,8 @@ impl Routes {
         self.lock().up.contains(&peer)
     }
 
-    /// Closes all routes, because the node shuts down.
-    pub(super) fn close(&self) {
+    /// Closes all routes, because the node shuts down or has failed to start.
+    pub(crate) fn close(&self) {
         let mut known = self.lock();
         known.is_closed = true;
         known.up.clear();

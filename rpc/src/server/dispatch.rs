@@ -446,10 +446,13 @@ impl Dispatch {
             });
             self.current.take_withdrawn();
             self.drop_task(task);
-            if let Some(caller) = caller.filter(|_| self.current.take_withdrawn()) {
+            let is_withdrawn = self.current.take_withdrawn();
+            if let Some(caller) = caller.filter(|_| is_withdrawn) {
                 let text = "the deadline passed while the call waited for a worker";
                 let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
                 self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            } else if caller.is_some_and(|caller| caller.one_way) {
+                self.inbox.lifecycle().count_one_way_failed();
             }
         }
         any
@@ -633,7 +636,7 @@ impl Dispatch {
     ) {
         let Caller { key, one_way, number, .. } = caller;
         if one_way {
-            return self.log_failure(carrier.now(), key.peer, outcome);
+            return self.one_way_ended(carrier.now(), key.peer, outcome);
         }
         let metadata = self.metadata_of(metadata, &mut outcome);
         let (code, by, mut encoded, body) = match outcome {
@@ -753,12 +756,22 @@ impl Dispatch {
         let _ = self.send(carrier, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
-    /// Logs the failure of a one-way call, which has no reply.
-    fn log_failure(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
-        if let Err(Failure::Node(status)) = outcome
+    /// Counts and logs the failure of a one-way call, which has no reply. Requests that a draining node refuses have their
+    /// own counter.
+    fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
+        let Err(failure) = outcome else { return };
+        let is_draining =
+            matches!(&failure, Failure::Node(status) if status.reason() == Some(Reason::Draining));
+        if !is_draining {
+            self.inbox.lifecycle().count_one_way_failed();
+        }
+        if let Failure::Node(status) = failure
             && let Some(left_out) = self.log.line(now)
         {
-            tracing::warn!(%peer, %status, left_out, "a one-way call failed, which its caller does not learn");
+            tracing::warn!(
+                %peer, %status, left_out,
+                "a one-way call failed, which its caller does not learn; one_way_requests_failed counts them"
+            );
         }
     }
 

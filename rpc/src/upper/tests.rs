@@ -2,6 +2,7 @@
 
 mod admission;
 mod arguments;
+mod deadlines;
 mod jobs;
 mod metadata;
 mod numbers;

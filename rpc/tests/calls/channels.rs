@@ -89,6 +89,70 @@ fn a_channel_is_lazy_and_ready_connects_it() {
     until("the session ends", || (!channel.is_connected()).then_some(()));
 }
 
+/// Asks another server by a client that is older than its node.
+struct Passer(WhoClient);
+
+impl Who for Passer {
+    async fn who(&self) -> Result<u32, Status> {
+        self.0.who().await
+    }
+
+    async fn ask_back(&self, _: &Context) -> Result<u32, Status> {
+        Err(Status::unimplemented("it only passes calls on"))
+    }
+}
+
+#[test]
+fn a_channel_that_is_older_than_its_node_works_once_the_node_runs() {
+    let network = InProcessNetwork::new();
+    let there = server(&network, 7);
+    let directory = Directory::default();
+    directory.set([there.local_address()]);
+    let targets: [Target; 2] = [there.local_address().into(), Target::resolver(directory)];
+    for target in targets {
+        let builder = node(&network);
+        let channel = builder.channel(target);
+        let refused = |outcome: Result<u32, Status>| {
+            let status = outcome.unwrap_err();
+            let kind = (status.code(), status.reason(), status.may_have_run());
+            assert_eq!(kind, (Code::FailedPrecondition, Some(Reason::Misuse), false), "{status}");
+            assert!(status.message().contains("NodeBuilder::start"), "{status}");
+        };
+        refused(block_on(channel.ready()).map(|()| 0));
+        refused(who(&channel, &patient()));
+        refused(who(&channel.ordered(), &patient()));
+        assert!(!channel.is_connected());
+        let handler = Passer(WhoClient::new(channel.clone()));
+        let passer = builder.pollers(2).serve(WhoServer::new(handler)).start().unwrap();
+        assert_eq!(who(&there.channel(passer.local_address()), &patient()), Ok(7));
+        assert_eq!(block_on(channel.ready()), Ok(()));
+        assert!(channel.is_connected());
+        passer.shutdown();
+        let over = who(&channel, &patient()).unwrap_err();
+        assert_eq!(over.code(), Code::Unavailable, "{over}");
+    }
+}
+
+#[test]
+fn a_channel_of_a_node_that_does_not_start_fails_at_once() {
+    let network = InProcessNetwork::new();
+    let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
+    // The settings are refused, the pollers fail to start, and nobody starts it.
+    let refused = node(&network).pollers(0);
+    let broken = node(&network).serve(WhoServer::per_poller(|_| Err::<Number, _>("no disk")));
+    let forgotten = node(&network);
+    let channels = [&refused, &broken, &forgotten].map(|builder| builder.channel(unused));
+    assert!(refused.start().is_err() && broken.start().is_err());
+    drop(forgotten);
+    for channel in channels {
+        let failures = [who(&channel, &patient()).unwrap_err(), block_on(channel.ready()).unwrap_err()];
+        for status in failures {
+            assert_ne!(status.reason(), Some(Reason::Expired), "{status}");
+            assert!(!status.may_have_run(), "{status}");
+        }
+    }
+}
+
 #[test]
 fn ready_and_calls_name_every_address_with_its_cause() {
     let network = InProcessNetwork::new();

@@ -23,21 +23,43 @@ const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
 /// The port of RoCEv2.
 const PORT: u16 = 4791;
 
-/// A test that a user might write.
-fn client_and_server(listen: IpAddr) {
+struct Curt;
+
+impl GreeterCalls for Curt {
+    async fn greet(&self, name: String) -> Result<String, Status> {
+        if name.is_empty() { Err(Status::invalid_argument("no name")) } else { Ok(name) }
+    }
+}
+
+/// Code of a program, for any greeter.
+async fn welcome(greeter: &impl GreeterCalls) -> Result<String, Status> {
+    Ok(format!("{} Come in.", greeter.greet("trunk".into()).await?))
+}
+
+/// A test that a user might write: a client, its server, and a mock.
+fn client_server_and_mock() {
+    let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
+    let client = GreeterClient::new(node.channel(server.local_address()));
+    assert_eq!(block_on(welcome(&client)), Ok("Good day, trunk! Come in.".to_owned()));
+    assert_eq!(block_on(welcome(&Curt)), Ok("trunk Come in.".to_owned()));
+    assert_eq!([&server, &node].map(|node| node.report().link), ["in-process", "in-process"]);
+}
+
+/// The same with settings, and two pollers.
+fn nodes_with_settings(listen: IpAddr) {
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);
     let server = server.serve(GreeterServer::new(Polite)).start().unwrap();
     let node = Node::builder().in_process(&network).start().unwrap();
     let client = GreeterClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.greet("trunk".into())), Ok("Good day, trunk!".to_owned()));
-    assert_eq!(node.report().link, "in-process");
 }
 
 #[test]
 fn a_test_runs_next_to_a_program_that_holds_the_port_and_without_a_writable_directory() {
     if let Ok(listen) = std::env::var(CHILD) {
-        return client_and_server(listen.parse().unwrap());
+        client_server_and_mock();
+        return nodes_with_settings(listen.parse().unwrap());
     }
     let listen = fresh_address().ip();
     let taken = UdpSocket::bind((listen, PORT)).unwrap();

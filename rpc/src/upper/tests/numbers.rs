@@ -1,12 +1,16 @@
 //! Method numbers: first use, and expiry with the session.
 
 use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, number, other, request, sent, server, status};
+use crate::budgets::Limits;
 use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::metadata::MetadataBytes;
 use crate::reason::Reason;
+use crate::server::Service;
 use crate::status::Code;
-use trunkline_transport::{Origin, PeerDown, PeerEvent, SendOutcome, SessionNumber, Turn};
+use std::time::Duration;
+use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, SendOutcome, SessionNumber, Turn};
+use trunkline_verbs::Clock;
 
 fn up(rig: &mut Rig) {
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
@@ -219,6 +223,39 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
     rig.message(server(), frame(refusal, &[], &[]));
     assert_eq!(rig.inbox.lifecycle().not_served_by_peers(), 2);
     assert_eq!(asked(&mut rig), by_hash(), "its numbers are not trusted any more");
+}
+
+#[test]
+fn a_one_way_request_that_fails_is_counted_at_the_server() {
+    let handlers = Limit { per_peer: 1, in_all: 1 };
+    let mut rig = Rig::with_limits(Limits { handlers, ..Limits::default() });
+    let ask = |rig: &mut Rig, method, time_left_us, encoded: &[u8]| {
+        let header = RequestHeader { one_way: true, time_left_us, ..request(method, 4) };
+        rig.message(server(), frame(Header::Request(header), encoded, &[]));
+        let replied = sent(rig).iter().any(|(_, header)| matches!(header, Header::Reply { .. }));
+        assert!(!replied, "it has no reply");
+        rig.inbox.lifecycle().one_way_failed()
+    };
+    assert_eq!(ask(&mut rig, &METHODS[6], 0, &[9]), 1, "bad arguments");
+    let mut unreadable =
+        frame(Header::Request(RequestHeader { one_way: true, ..request(ECHO, 4) }), &[], &[]);
+    unreadable[1] |= 0x80;
+    rig.message(server(), unreadable);
+    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 2, "unknown flags");
+    assert_eq!(ask(&mut rig, HANG_UNHEARD, 1000, &[]), 2, "it runs");
+    assert_eq!(ask(&mut rig, HANG_UNHEARD, 0, &[]), 3, "a limit of one handler");
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    assert_eq!(rig.inbox.lifecycle().one_way_failed(), 4, "its time is over");
+    rig.inbox.lifecycle().begin_drain();
+    assert_eq!(ask(&mut rig, HANG_UNHEARD, 0, &[]), 4, "refusals of a draining node have another counter");
+    assert_eq!((rig.inbox.lifecycle().not_served(), rig.inbox.lifecycle().refused()), (0, 1));
+    let panics = Service::new(HANG_UNHEARD.service, |_, methods| {
+        methods.add(HANG_UNHEARD, |_| async { panic!("on purpose") });
+        Ok(())
+    });
+    let mut rig = Rig::serving(panics, Clock::monotonic(), Limits::default(), None);
+    assert_eq!(ask(&mut rig, HANG_UNHEARD, 0, &[]), 1, "a panic");
 }
 
 #[test]

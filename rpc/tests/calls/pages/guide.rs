@@ -7,7 +7,7 @@ use crate::gate::Gate;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use trunkline::{
@@ -241,12 +241,12 @@ impl Kv for Clock {
 
 /// Reports to an audit within its call's deadline, and beyond it.
 struct Audited {
-    audit: OnceLock<KvClient>,
+    audit: KvClient,
 }
 
 impl Front for Audited {
     async fn page(&self, key: String) -> Result<Bytes, Status> {
-        let (audit, value) = (self.audit.get().unwrap(), Bytes::new());
+        let (audit, value) = (&self.audit, Bytes::new());
         audit.put(key.clone(), value.clone()).await?;
         record(audit, key, value).await?;
         Ok(Bytes::new())
@@ -261,10 +261,10 @@ async fn record(audit: &KvClient, key: String, value: Bytes) -> Result<(), Statu
 fn detached_context_lifts_the_deadline() {
     let (reporter, reported) = events();
     let pair = Pair::start(KvServer::new(Clock(reporter)));
-    let handler = Arc::new(Audited { audit: OnceLock::new() });
-    let front = pair.builder().serve(FrontServer::shared(Arc::clone(&handler))).start().unwrap();
-    let audit = KvClient::new(front.channel(pair.server.local_address()));
-    handler.audit.set(audit.with_timeout(Duration::from_secs(3600))).unwrap();
+    let builder = pair.builder();
+    let audit = KvClient::new(builder.channel(pair.server.local_address()));
+    let handler = Audited { audit: audit.with_timeout(Duration::from_secs(3600)) };
+    let front = builder.serve(FrontServer::new(handler)).start().unwrap();
     let client = FrontClient::new(pair.node.channel(front.local_address()));
     let minute = CallOptions::new().timeout(Duration::from_secs(60));
     block_on(client.with(&minute).page("a".into())).unwrap();
@@ -387,7 +387,7 @@ async fn checkout(shop: ShopClient, token: &str, item: String) -> Result<Receipt
 }
 
 struct Till {
-    bank: OnceLock<BankClient>,
+    bank: BankClient,
 }
 
 impl Shop for Till {
@@ -395,8 +395,7 @@ impl Shop for Till {
         if item == "salt" {
             return Err(ShopError::OutOfStock(0));
         }
-        let bank = self.bank.get().ok_or_else(|| Status::unavailable("no bank yet"))?;
-        Ok(Receipt(bank.charge(7).await?))
+        Ok(Receipt(self.bank.charge(7).await?))
     }
 }
 
@@ -408,27 +407,27 @@ impl Bank for Strict {
     }
 }
 
-fn open_shop(builder: NodeBuilder, bank: SocketAddr) -> Result<(Arc<Till>, Node), StartError> {
-    let till = Arc::new(Till { bank: OnceLock::new() });
-    let node = builder.serve(ShopServer::shared(Arc::clone(&till))).start()?;
-    till.bank.set(BankClient::new(node.channel(bank))).ok();
-    Ok((till, node))
+fn open_shop(builder: NodeBuilder, bank: impl Into<Target>) -> Result<Node, StartError> {
+    let till = Till { bank: BankClient::new(builder.channel(bank)) };
+    let node = builder.serve(ShopServer::new(till)).start()?;
+    Ok(node)
 }
 
 #[test]
 fn errors_of_handlers_arrive_as_they_were_returned() -> Outcome {
     let pair = Pair::start(BankServer::new(Strict));
-    let (_, shop) = open_shop(pair.builder(), pair.server.local_address())?;
+    let shop = open_shop(pair.builder(), pair.server.local_address())?;
     let client = ShopClient::new(pair.node.channel(shop.local_address()));
     let error = block_on(client.order("salt".into())).unwrap_err();
     assert!(matches!(error, CallError::Handler(ShopError::OutOfStock(0))), "{error}");
     let error = block_on(client.order("pepper".into())).unwrap_err();
     let declined = |error: &ShopError| matches!(error, ShopError::Payment(CallError::Handler(PaymentError)));
     assert!(error.handler().is_some_and(declined), "{error}");
-    let early = pair.builder().serve(ShopServer::new(Till { bank: OnceLock::new() })).start()?;
-    let client = ShopClient::new(pair.node.channel(early.local_address()));
+    let lost = open_shop(pair.builder(), "127.0.0.1:0")?;
+    let client = ShopClient::new(pair.node.channel(lost.local_address()));
     let error = block_on(client.order("pepper".into())).unwrap_err();
-    assert_eq!(error.to_string(), "the warehouse: Unavailable: no bank yet");
+    let no_bank = |error: &ShopError| matches!(error, ShopError::Payment(CallError::Status(_)));
+    assert!(error.handler().is_some_and(no_bank), "{error}");
     let refused = block_on(checkout(client.clone(), "6f1d", "salt".into())).unwrap_err();
     assert_eq!(refused, (409, "only 0 are left".to_owned()));
     let unknown = ShopClient::new(pair.node.channel("nobody"));
@@ -545,9 +544,7 @@ fn shutdown_drops_tasks_and_does_not_wait_for_them() {
 
 #[test]
 fn stores_a_value() -> Result<(), Box<dyn std::error::Error>> {
-    let network = InProcessNetwork::new();
-    let server = Node::builder().in_process(&network).serve(KvServer::new(Store::default())).start()?;
-    let node = Node::builder().in_process(&network).start()?;
+    let (server, node) = Node::in_process(KvServer::new(Store::default()))?;
     let client = KvClient::new(node.channel(server.local_address()));
     block_on(client.put("a".into(), Bytes::from_static(b"1")))?;
     assert_eq!(block_on(client.get("a".into()))?.as_deref(), Some(&b"1"[..]));
