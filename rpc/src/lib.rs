@@ -91,17 +91,18 @@ pub use admission::Admission;
 pub use block_on::block_on;
 pub use bytes::Bytes;
 pub use call_error::CallError;
-pub use client::{CallOptions, Channel, LocalChannel};
+pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
 pub use context::{Cancelled, Context, Peer, PollerContext, Scoped};
 pub use details::Details;
 pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
 #[cfg(feature = "clap")]
 #[doc(hidden)]
 pub use flags::DeviceFlags;
-pub use metadata::{Metadata, MetadataError, ResponseMetadata};
+pub use metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
 pub use node::{Node, NodeBuilder, RunOn};
 pub use reason::{Origin, Reason};
 pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};
+pub use server::{ServerCall, ServerInterceptor};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;

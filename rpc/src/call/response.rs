@@ -84,6 +84,11 @@ impl Response {
         }
     }
 
+    /// Returns true if it is an error of the method's own type.
+    pub(super) fn is_error(&self) -> bool {
+        self.is_error
+    }
+
     /// Returns the error in it, if it is not a success.
     pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
         self.is_error.then(|| self.decode::<D>())

@@ -2,10 +2,11 @@
 //! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
 //! ordered channel always uses the same poller.
 
+use super::interceptor::{ClientCall, ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::{Call, Entry, Outcome, Submission, Wait, shutting_down, too_many};
 use crate::codec::EncodeArguments;
-use crate::context::PollerContext;
+use crate::context::{Inherited, PollerContext, inherited};
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::{lost_in_child, refused_in_child};
@@ -77,6 +78,7 @@ pub struct Channel {
     turn: AtomicUsize,
     /// Number of an ordered channel.
     order: Option<u32>,
+    interceptors: ClientInterceptors,
 }
 
 impl Channel {
@@ -86,7 +88,17 @@ impl Channel {
         let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
         let clock = link.routes().clock().clone();
-        Self { server, route, link, timeout: None, clock, inboxes, turn, order: None }
+        Self {
+            server,
+            route,
+            link,
+            timeout: None,
+            clock,
+            inboxes,
+            turn,
+            order: None,
+            interceptors: ClientInterceptors::NONE,
+        }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -133,7 +145,7 @@ impl Channel {
         } else {
             Link::new(poller.routes(), self.link.target().clone())
         };
-        let local = LocalChannel::new(poller, &link).timed(self.timeout);
+        let local = LocalChannel::new(poller, &link).like(self.timeout, &self.interceptors);
         if self.order.is_some() { local.ordered() } else { local }
     }
 
@@ -154,6 +166,23 @@ impl Channel {
         Self { order, ..self.clone() }
     }
 
+    /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
+    ///
+    /// ```
+    /// use trunkline::{Channel, ClientCall};
+    ///
+    /// fn with_token(channel: &Channel, token: String) -> Channel {
+    ///     channel.with_interceptor(move |call: &mut ClientCall| {
+    ///         call.metadata_mut().insert("authorization", &token)?;
+    ///         Ok(())
+    ///     })
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
+        Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
+    }
+
     /// Makes a call. A poller has it when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
@@ -164,8 +193,7 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, &*self.link), options.response())
+        self.make(options, method, (arguments, body), false)
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -176,8 +204,45 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), true);
+        self.make(options, method, (arguments, body), true)
+    }
+
+    #[inline]
+    fn make<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        one_way: bool,
+    ) -> Call<SharedWait<'_>> {
+        let inherited = inherited();
+        if !self.interceptors.is_empty() {
+            return self.make_intercepted(options, method, (arguments, body), (one_way, inherited));
+        }
+        let made = self.submit(options, method, (arguments, body), (one_way, inherited));
         Call::new(made, (method, &*self.link), options.response())
+    }
+
+    /// Makes a call if the interceptors allow it, with their changes.
+    #[cold]
+    #[inline(never)]
+    fn make_intercepted<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        (one_way, inherited): (bool, Inherited),
+    ) -> Call<SharedWait<'_>> {
+        let mut options = options.clone();
+        options.continue_trace(self.link.routes().most_metadata(), inherited);
+        let mut call = ClientCall::new(method, options, (self.timeout, inherited), self.clock.now());
+        let admitted = self.interceptors.run(&mut call);
+        let (options, hooks) = call.into_parts(self.clock.now());
+        // Interceptors have seen the trace, and may have removed it.
+        let inherited = Inherited { is_traced: false, ..inherited };
+        let made =
+            admitted.and_then(|()| self.submit(&options, method, (arguments, body), (one_way, inherited)));
+        Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
     }
 
     fn submit<A: EncodeArguments>(
@@ -185,7 +250,7 @@ impl Channel {
         options: &CallOptions,
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
-        one_way: bool,
+        (one_way, inherited): (bool, Inherited),
     ) -> Result<SharedWait<'_>, Status> {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
@@ -203,7 +268,7 @@ impl Channel {
             return Err(shutting_down());
         }
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata(), inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
         let made = self.clock.now();
@@ -218,7 +283,7 @@ impl Channel {
             encoded,
             metadata,
             body: body.into(),
-            deadline: options.deadline(self.timeout, made),
+            deadline: options.deadline(self.timeout, inherited, made),
             connect: options.connects(),
             order: self.order.map(Turn),
             nested,
@@ -242,6 +307,7 @@ impl Clone for Channel {
             inboxes: Arc::clone(&self.inboxes),
             turn,
             order: self.order,
+            interceptors: self.interceptors.clone(),
         }
     }
 }

@@ -38,6 +38,11 @@ impl ArgumentMemory {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
+    /// Records that an interceptor has changed that context.
+    pub(super) fn context_changed(&self, context: &Context) {
+        self.call.changed(context);
+    }
+
     /// Ends a poll of the handler, and returns its charge in bytes.
     #[inline]
     pub(super) fn end(&self) -> usize {
