@@ -70,6 +70,8 @@ mod node;
 mod not_made;
 mod occupant;
 mod on_poller;
+#[cfg(feature = "opentelemetry")]
+mod otel;
 mod pool;
 mod reason;
 pub mod report;
@@ -100,6 +102,8 @@ pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yiel
 pub use flags::DeviceFlags;
 pub use metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
 pub use node::{Node, NodeBuilder, RunOn};
+#[cfg(feature = "opentelemetry")]
+pub use otel::OpenTelemetry;
 pub use reason::{Origin, Reason};
 pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};
 pub use server::{ServerCall, ServerInterceptor};
