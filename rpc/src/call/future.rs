@@ -72,7 +72,7 @@ impl<W: Wait> Future for Call<W> {
                 },
             };
             self.made = None;
-            if let Some(after) = self.after.take() {
+            if let Some(mut after) = self.after.take() {
                 after.end(&mut outcome);
             }
             return Poll::Ready(outcome);
@@ -81,7 +81,7 @@ impl<W: Wait> Future for Call<W> {
         let misuse =
             || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
         let mut outcome = Err(status.unwrap_or_else(misuse));
-        if let Some(after) = self.after.take() {
+        if let Some(mut after) = self.after.take() {
             after.end(&mut outcome);
         }
         Poll::Ready(outcome)
@@ -108,7 +108,7 @@ impl After {
     /// Ends a call with its outcome, or with a status if an interceptor panics.
     #[cold]
     #[inline(never)]
-    fn end(mut self: Box<Self>, outcome: &mut Outcome) {
+    fn end(&mut self, outcome: &mut Outcome) {
         if let Some(place) = self.metadata.take() {
             place.store(match outcome {
                 Ok(response) => response.metadata(),
