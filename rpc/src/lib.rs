@@ -70,6 +70,8 @@ mod node;
 mod not_made;
 mod occupant;
 mod on_poller;
+#[cfg(feature = "opentelemetry")]
+mod otel;
 mod pool;
 mod reason;
 pub mod report;
@@ -93,7 +95,7 @@ pub use admission::Admission;
 pub use block_on::block_on;
 pub use bytes::Bytes;
 pub use call_error::CallError;
-pub use client::{CallOptions, Channel, LocalChannel};
+pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
 pub use context::{Cancelled, Context, Peer, PollerContext, Scoped};
 pub use details::Details;
 pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
@@ -101,10 +103,13 @@ pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yiel
 #[doc(hidden)]
 pub use flags::DeviceFlags;
 pub use futures_core::Stream;
-pub use metadata::{Metadata, MetadataError, ResponseMetadata};
+pub use metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
 pub use node::{Node, NodeBuilder, RunOn};
+#[cfg(feature = "opentelemetry")]
+pub use otel::OpenTelemetry;
 pub use reason::{Origin, Reason};
 pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};
+pub use server::{ServerCall, ServerInterceptor};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use stream::Streaming;

@@ -260,6 +260,14 @@ impl Status {
         Self { may_have_run: true, ..self }
     }
 
+    /// Makes it the status of a call that an interceptor refuses. The handler has not run, whatever the status says of
+    /// another call.
+    pub(crate) fn before_run(self) -> Self {
+        let is_of_caller = matches!(self.code, Code::Unauthenticated | Code::PermissionDenied);
+        let reason = is_of_caller.then_some(Reason::Unauthorised);
+        Self { may_have_run: false, origin: Origin::Local, reason, ..self }
+    }
+
     /// Removes details that are too large to be sent.
     pub(crate) fn within_limits(mut self) -> Self {
         let bytes = self.details.len();

@@ -68,6 +68,13 @@ pub(super) fn emit(service: &Service) -> TokenStream {
                 Self(self.0.limit(most))
             }
 
+            /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
+            /// interceptors that were added before.
+            #[must_use]
+            #visibility fn interceptor(self, interceptor: impl #krate::ServerInterceptor) -> Self {
+                Self(self.0.interceptor(interceptor))
+            }
+
             #(#limits)*
         }
 

@@ -286,6 +286,12 @@ impl KvServer {
     pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
     }
+    /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
+    /// interceptors that were added before.
+    #[must_use]
+    pub fn interceptor(self, interceptor: impl ::trunkline::ServerInterceptor) -> Self {
+        Self(self.0.interceptor(interceptor))
+    }
     /// Limits how many `get` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_get(self, most: ::core::primitive::u32) -> Self {

@@ -232,6 +232,12 @@ impl ImagesServer {
     pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
     }
+    /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
+    /// interceptors that were added before.
+    #[must_use]
+    pub fn interceptor(self, interceptor: impl ::trunkline::ServerInterceptor) -> Self {
+        Self(self.0.interceptor(interceptor))
+    }
     /// Limits how many `thumbnail` calls run concurrently. See [`Self::limit`].
     #[must_use]
     pub fn limit_thumbnail(self, most: ::core::primitive::u32) -> Self {

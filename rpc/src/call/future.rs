@@ -1,6 +1,7 @@
 //! The future of a call in progress. Both kinds of channel use the same type.
 
 use super::answer::Outcome;
+use super::end_hooks::{EndHooks, interceptor_panicked, own_error};
 use crate::metadata::{ReplyMetadata, ResponseMetadata};
 use crate::name::MethodName;
 use crate::on_poller;
@@ -24,8 +25,8 @@ pub trait Wait: Unpin {
 #[must_use = "a call ends when its future is dropped"]
 pub struct Call<W> {
     made: Option<Result<W, Status>>,
-    /// Place for the metadata of the response, if the caller wants it.
-    metadata: Option<ResponseMetadata>,
+    /// Work for its end; `None` if neither its caller nor its channel has any.
+    after: Option<Box<After>>,
 }
 
 impl<W> Call<W> {
@@ -36,9 +37,15 @@ impl<W> Call<W> {
         metadata: Option<&ResponseMetadata>,
     ) -> Self {
         let made = made.map_err(|status| status.of_call(format_args!("{method} at {server}")));
-        // What an earlier call has left there must not pass for this one's.
-        let metadata = metadata.cloned().inspect(|place| place.store(ReplyMetadata::default()));
-        Self { made: Some(made), metadata }
+        Self { made: Some(made), after: metadata.map(After::storing) }
+    }
+
+    /// Adds the closures of interceptors.
+    pub(crate) fn with_hooks(mut self, hooks: EndHooks) -> Self {
+        if !hooks.is_empty() {
+            self.after.get_or_insert_default().hooks = hooks;
+        }
+        self
     }
 
     /// Returns a future that resolves to the value that `decode` makes of the response.
@@ -57,7 +64,7 @@ impl<W: Wait> Future for Call<W> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(Ok(waiting)) = &mut self.made {
-            let outcome = match waiting.poll(context) {
+            let mut outcome = match waiting.poll(context) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => match on_poller::interruption() {
                     Some(status) => Err(status),
@@ -65,25 +72,69 @@ impl<W: Wait> Future for Call<W> {
                 },
             };
             self.made = None;
-            if let Some(place) = self.metadata.take() {
-                store(&place, &outcome);
+            if let Some(mut after) = self.after.take() {
+                after.end(&mut outcome);
             }
             return Poll::Ready(outcome);
         }
         let status = self.made.take().and_then(Result::err);
         let misuse =
             || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
-        Poll::Ready(Err(status.unwrap_or_else(misuse)))
+        let mut outcome = Err(status.unwrap_or_else(misuse));
+        if let Some(mut after) = self.after.take() {
+            after.end(&mut outcome);
+        }
+        Poll::Ready(outcome)
     }
 }
 
-/// Stores the metadata of a response for its caller.
-#[cold]
-fn store(place: &ResponseMetadata, outcome: &Outcome) {
-    place.store(match outcome {
-        Ok(response) => response.metadata(),
-        Err(status) => status.reply_metadata().cloned().unwrap_or_default(),
-    });
+/// Work for the end of a call, also of one whose future is dropped.
+#[derive(Debug, Default)]
+struct After {
+    /// Place for the metadata of the response, if the caller wants it.
+    metadata: Option<ResponseMetadata>,
+    /// Closures of interceptors.
+    hooks: EndHooks,
+}
+
+impl After {
+    #[cold]
+    fn storing(place: &ResponseMetadata) -> Box<Self> {
+        // What an earlier call has left there must not pass for this one's.
+        place.store(ReplyMetadata::default());
+        Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
+    }
+
+    /// Ends a call with its outcome, or with a status if an interceptor panics.
+    #[cold]
+    #[inline(never)]
+    fn end(&mut self, outcome: &mut Outcome) {
+        if let Some(place) = self.metadata.take() {
+            place.store(match outcome {
+                Ok(response) => response.metadata(),
+                Err(status) => status.reply_metadata().cloned().unwrap_or_default(),
+            });
+        }
+        let ended = match outcome {
+            Ok(response) if response.is_error() => self.hooks.run(Err(&own_error())),
+            Ok(_) => self.hooks.run(Ok(())),
+            Err(status) => self.hooks.run(Err(status)),
+        };
+        if ended.is_err() {
+            let may_have_run = outcome.as_ref().map_or_else(Status::may_have_run, |_| true);
+            *outcome = Err(interceptor_panicked(may_have_run));
+        }
+    }
+}
+
+impl Drop for After {
+    fn drop(&mut self) {
+        if !self.hooks.is_empty() {
+            let status = Status::ran(Code::Cancelled, "the caller gave up").because(Reason::Cancelled);
+            // The outcome is nobody's, also if one panics.
+            let _ended = self.hooks.run(Err(&status));
+        }
+    }
 }
 
 /// A future of the value in a call's response, or of its error. Dropping it cancels the call.

@@ -5,6 +5,7 @@
 
 mod answer;
 mod buffer_pool;
+mod end_hooks;
 mod entry;
 mod future;
 mod local_queue;
@@ -13,6 +14,7 @@ mod submission;
 
 pub use crate::response::Response;
 pub(crate) use answer::{Answer, LocalCell, Outcome};
+pub(crate) use end_hooks::{EndHooks, interceptor_panicked, own_error};
 pub(crate) use entry::Entry;
 pub use future::{Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;

@@ -2,13 +2,14 @@
 //! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
 //! ordered channel always uses the same poller.
 
+use super::interceptor::{ClientCall, ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::{
-    Call, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
+    Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
     Submission, Wait, shutting_down, too_many,
 };
 use crate::codec::EncodeArguments;
-use crate::context::PollerContext;
+use crate::context::{Inherited, PollerContext, inherited};
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::{lost_in_child, not_started, refused_in_child};
@@ -79,6 +80,7 @@ pub struct Channel {
     turn: AtomicUsize,
     /// Number of an ordered channel.
     order: Option<u32>,
+    interceptors: ClientInterceptors,
 }
 
 impl Channel {
@@ -87,7 +89,8 @@ impl Channel {
         let (server, route) = link.server();
         let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
-        Self { server, route, link, timeout: None, inboxes, turn, order: None }
+        let interceptors = ClientInterceptors::NONE;
+        Self { server, route, link, timeout: None, inboxes, turn, order: None, interceptors }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -134,7 +137,7 @@ impl Channel {
         } else {
             Link::new(poller.routes(), self.link.target().clone())
         };
-        let local = LocalChannel::new(poller, &link).timed(self.timeout);
+        let local = LocalChannel::new(poller, &link).like(self.timeout, &self.interceptors);
         if self.order.is_some() { local.ordered() } else { local }
     }
 
@@ -155,6 +158,23 @@ impl Channel {
         Self { order, ..self.clone() }
     }
 
+    /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
+    ///
+    /// ```
+    /// use trunkline::{Channel, ClientCall};
+    ///
+    /// fn with_token(channel: &Channel, token: String) -> Channel {
+    ///     channel.with_interceptor(move |call: &mut ClientCall| {
+    ///         call.metadata_mut().insert("authorization", &token)?;
+    ///         Ok(())
+    ///     })
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
+        Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
+    }
+
     /// Makes a call. A poller has it when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
@@ -165,8 +185,7 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, &*self.link), options.response())
+        self.make(options, method, (arguments, body), false)
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -177,8 +196,60 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), true);
+        self.make(options, method, (arguments, body), true)
+    }
+
+    #[inline]
+    fn make<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        one_way: bool,
+    ) -> Call<SharedWait<'_>> {
+        let inherited = inherited();
+        if !self.interceptors.is_empty() {
+            return self.make_intercepted(options, method, (arguments, body), (one_way, inherited));
+        }
+        let made = self.submit(options, method, (arguments, body), (one_way, inherited));
         Call::new(made, (method, &*self.link), options.response())
+    }
+
+    /// Runs the interceptors, and returns what they allow with their changes.
+    #[cold]
+    #[inline(never)]
+    fn intercept(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        inherited: Inherited,
+    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
+        let mut options = options.clone();
+        let Some(started) = self.link.routes().started() else {
+            return (Err(not_started()), options, EndHooks::default(), inherited);
+        };
+        options.continue_trace(started.most_metadata, inherited);
+        let mut call = ClientCall::new(method, options, (self.timeout, inherited), started.clock.now());
+        let admitted = self.interceptors.run(&mut call);
+        let (options, hooks) = call.into_parts(started.clock.now());
+        // Interceptors have seen the trace, and may have removed it.
+        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+    }
+
+    /// Makes a call if the interceptors allow it, with their changes.
+    #[cold]
+    #[inline(never)]
+    fn make_intercepted<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        (one_way, inherited): (bool, Inherited),
+    ) -> Call<SharedWait<'_>> {
+        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
+        let made =
+            admitted.and_then(|()| self.submit(&options, method, (arguments, body), (one_way, inherited)));
+        Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
     }
 
     /// Makes a call that streams items: those of `items`, if the method takes any. The call completes with the reply, or
@@ -197,23 +268,32 @@ impl Channel {
             Err(_) => Arc::clone(&self.inboxes) as _,
         };
         let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
-        let made = next.and_then(|(started, inbox)| {
-            self.submit_stream((started, inbox), options, method, (arguments, body), (answer, sending))
+        let inherited = inherited();
+        if self.interceptors.is_empty() {
+            let made = next.and_then(|next| {
+                self.submit_stream(next, (options, inherited), method, (arguments, body), (answer, sending))
+            });
+            return (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened);
+        }
+        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
+        let made = admitted.and(next).and_then(|next| {
+            self.submit_stream(next, (&options, inherited), method, (arguments, body), (answer, sending))
         });
-        (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened)
+        let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
+        (call.with_hooks(hooks), opened)
     }
 
     fn submit_stream<A: EncodeArguments>(
         &self,
         (started, inbox): (&Started, &Arc<Inbox>),
-        options: &CallOptions,
+        (options, inherited): (&CallOptions, Inherited),
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
         (answer, sending): (StreamAnswer, Option<Sending>),
     ) -> Result<(), Status> {
         let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, started.most_metadata)?;
+        let metadata = options.put_metadata(&mut encoded, started.most_metadata, inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let made = started.clock.now();
         let submission = Submission {
@@ -224,7 +304,7 @@ impl Channel {
             encoded,
             metadata,
             body: body.into(),
-            deadline: options.stream_deadline(self.timeout, made),
+            deadline: options.stream_deadline(self.timeout, inherited, made),
             connect: options.connects(),
             order: self.order.map(Turn),
             nested,
@@ -271,12 +351,12 @@ impl Channel {
         options: &CallOptions,
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
-        one_way: bool,
+        (one_way, inherited): (bool, Inherited),
     ) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
-        let metadata = options.put_metadata(&mut encoded, started.most_metadata)?;
+        let metadata = options.put_metadata(&mut encoded, started.most_metadata, inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
         let made = started.clock.now();
@@ -291,7 +371,7 @@ impl Channel {
             encoded,
             metadata,
             body: body.into(),
-            deadline: options.deadline(self.timeout, made),
+            deadline: options.deadline(self.timeout, inherited, made),
             connect: options.connects(),
             order: self.order.map(Turn),
             nested,
@@ -314,6 +394,7 @@ impl Clone for Channel {
             inboxes: Arc::clone(&self.inboxes),
             turn,
             order: self.order,
+            interceptors: self.interceptors.clone(),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Calls from a poller's own tasks to one server.
 
+use super::interceptor::{ClientCall, ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, resolve};
 use crate::call::{
-    Call, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending, StreamAnswer,
-    StreamWait, Submission, Wait,
+    Call, EndHooks, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending,
+    StreamAnswer, StreamWait, Submission, Wait,
 };
 use crate::codec::EncodeArguments;
-use crate::context::PollerContext;
+use crate::context::{Inherited, PollerContext, inherited};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::route_id::RouteId;
@@ -35,6 +36,7 @@ pub struct LocalChannel {
     poller: PollerContext,
     /// Number of an ordered channel.
     order: Option<Turn>,
+    interceptors: ClientInterceptors,
 }
 
 impl LocalChannel {
@@ -52,12 +54,13 @@ impl LocalChannel {
     pub(crate) fn new(from: &PollerContext, link: &Arc<Link>) -> Self {
         let (server, route) = link.server();
         let (clock, queue, poller) = (from.clock().clone(), from.calls(), from.clone());
-        Self { server, route, link: Arc::clone(link), timeout: None, clock, queue, poller, order: None }
+        let (link, interceptors) = (Arc::clone(link), ClientInterceptors::NONE);
+        Self { server, route, link, timeout: None, clock, queue, poller, order: None, interceptors }
     }
 
-    /// Sets the time limit of calls, if there is one.
-    pub(super) fn timed(self, timeout: Option<Duration>) -> Self {
-        Self { timeout, ..self }
+    /// Sets the time limit of calls, if there is one, and their interceptors.
+    pub(super) fn like(self, timeout: Option<Duration>, interceptors: &ClientInterceptors) -> Self {
+        Self { timeout, interceptors: interceptors.clone(), ..self }
     }
 
     /// Completes when the channel is connected. See [`Channel::ready`](crate::Channel::ready).
@@ -85,6 +88,13 @@ impl LocalChannel {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
     }
 
+    /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
+    /// See [`Channel::with_interceptor`](crate::Channel::with_interceptor).
+    #[must_use]
+    pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
+        Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
+    }
+
     /// Makes a call. A poller has it when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
@@ -95,8 +105,7 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), false);
-        Call::new(made, (method, &*self.link), options.response())
+        self.make(options, method, (arguments, body), false)
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -107,7 +116,22 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        let made = self.submit(options, method, (arguments, body), true);
+        self.make(options, method, (arguments, body), true)
+    }
+
+    #[inline]
+    fn make<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        one_way: bool,
+    ) -> Call<LocalWait<'_>> {
+        let inherited = inherited();
+        if !self.interceptors.is_empty() {
+            return self.make_intercepted(options, method, (arguments, body), (one_way, inherited));
+        }
+        let made = self.submit(options, method, (arguments, body), (one_way, inherited));
         Call::new(made, (method, &*self.link), options.response())
     }
 
@@ -122,13 +146,22 @@ impl LocalChannel {
     ) -> (Call<StreamWait>, Opened) {
         let owner = Arc::clone(self.poller.owner());
         let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
-        let made = self.submit_stream(options, method, (arguments, body), (answer, sending));
-        (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened)
+        let inherited = inherited();
+        if self.interceptors.is_empty() {
+            let made = self.submit_stream((options, inherited), method, (arguments, body), (answer, sending));
+            return (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened);
+        }
+        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
+        let made = admitted.and_then(|()| {
+            self.submit_stream((&options, inherited), method, (arguments, body), (answer, sending))
+        });
+        let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
+        (call.with_hooks(hooks), opened)
     }
 
     fn submit_stream<A: EncodeArguments>(
         &self,
-        options: &CallOptions,
+        (options, inherited): (&CallOptions, Inherited),
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
         (answer, sending): (StreamAnswer, Option<Sending>),
@@ -137,12 +170,12 @@ impl LocalChannel {
             return Err(status);
         }
         let made = self.clock.now();
-        let deadline = options.stream_deadline(self.timeout, made);
+        let deadline = options.stream_deadline(self.timeout, inherited, made);
         if deadline <= made {
             return Err(super::statuses::expired());
         }
         let mut encoded = self.queue.buffers().take();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata(), inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         self.queue.is_made(made);
         let submission = Submission {
@@ -167,23 +200,57 @@ impl LocalChannel {
         Ok(())
     }
 
+    /// Runs the interceptors, and returns what they allow with their changes.
+    #[cold]
+    #[inline(never)]
+    fn intercept(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        inherited: Inherited,
+    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
+        let mut options = options.clone();
+        options.continue_trace(self.link.routes().most_metadata(), inherited);
+        let mut call = ClientCall::new(method, options, (self.timeout, inherited), self.clock.now());
+        let admitted = self.interceptors.run(&mut call);
+        let (options, hooks) = call.into_parts(self.clock.now());
+        // Interceptors have seen the trace, and may have removed it.
+        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+    }
+
+    /// Makes a call if the interceptors allow it, with their changes.
+    #[cold]
+    #[inline(never)]
+    fn make_intercepted<A: EncodeArguments>(
+        &self,
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        (one_way, inherited): (bool, Inherited),
+    ) -> Call<LocalWait<'_>> {
+        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
+        let made =
+            admitted.and_then(|()| self.submit(&options, method, (arguments, body), (one_way, inherited)));
+        Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
+    }
+
     fn submit<A: EncodeArguments>(
         &self,
         options: &CallOptions,
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
-        one_way: bool,
+        (one_way, inherited): (bool, Inherited),
     ) -> Result<LocalWait<'_>, Status> {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
         }
         let made = self.clock.now();
-        let deadline = options.deadline(self.timeout, made);
+        let deadline = options.deadline(self.timeout, inherited, made);
         if deadline <= made {
             return Err(super::statuses::expired());
         }
         let mut encoded = self.queue.buffers().take();
-        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata())?;
+        let metadata = options.put_metadata(&mut encoded, self.link.routes().most_metadata(), inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
         self.queue.is_made(made);

@@ -2,6 +2,7 @@
 
 mod channel;
 mod flight;
+mod interceptor;
 mod local;
 mod no_room;
 mod numbers;
@@ -13,6 +14,7 @@ mod waiting;
 
 pub use channel::{Channel, SharedWait};
 pub(crate) use flight::is_one_way;
+pub use interceptor::{ClientCall, ClientInterceptor};
 pub use local::{LocalChannel, LocalWait};
 pub use options::CallOptions;
 pub(crate) use table::Table;

@@ -2,7 +2,7 @@
 
 use crate::admission::Admission;
 use crate::budgets::check_metadata;
-use crate::context::ambient_deadline;
+use crate::context::{Context, Inherited};
 use crate::frame::Encoded;
 use crate::metadata::{Metadata, ResponseMetadata};
 use crate::status::Status;
@@ -123,17 +123,52 @@ impl CallOptions {
 
     /// Appends the metadata, which precedes the arguments. Returns its size in bytes.
     #[inline]
-    pub(super) fn put_metadata(&self, into: &mut Encoded, most: usize) -> Result<u32, Status> {
-        if self.metadata.is_empty() { Ok(0) } else { self.put(into, most) }
+    pub(super) fn put_metadata(
+        &self,
+        into: &mut Encoded,
+        most: usize,
+        inherited: Inherited,
+    ) -> Result<u32, Status> {
+        if self.metadata.is_empty() && !inherited.is_traced { Ok(0) } else { self.put(into, most, inherited) }
     }
 
     #[cold]
     #[inline(never)]
-    fn put(&self, into: &mut Encoded, most: usize) -> Result<u32, Status> {
+    fn put(&self, into: &mut Encoded, most: usize, inherited: Inherited) -> Result<u32, Status> {
         let block = self.metadata.block();
         check_metadata(block.len(), most)?;
         into.buffer().extend_from_slice(block);
-        Ok(u32::try_from(block.len()).unwrap_or(u32::MAX))
+        let trace = self.trace(most, inherited);
+        into.buffer().extend_from_slice(trace.block());
+        Ok(u32::try_from(block.len() + trace.size()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the trace of the calling handler as metadata, unless the options have one or there is no room for it.
+    fn trace(&self, most: usize, inherited: Inherited) -> Metadata {
+        let mut metadata = Metadata::new();
+        if inherited.is_traced && !self.metadata.has_trace() {
+            let trace = Context::current().and_then(|context| context.trace());
+            trace.inspect(|trace| trace.put_into(&mut metadata));
+        }
+        if self.metadata.size() + metadata.size() > most { Metadata::new() } else { metadata }
+    }
+
+    /// Adds the trace of the calling handler to the metadata, so that interceptors see it.
+    pub(super) fn continue_trace(&mut self, most: usize, inherited: Inherited) {
+        let trace = self.trace(most, inherited);
+        self.metadata.extend(&trace);
+    }
+
+    pub(super) fn request_metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    pub(super) fn request_metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = Some(timeout);
     }
 
     /// Returns the place for the metadata of the response.
@@ -145,19 +180,23 @@ impl CallOptions {
     /// Returns the deadline of a call made at `now` through a client with this time limit. The deadline of the
     /// calling handler caps it.
     #[inline]
-    pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
+    pub(super) fn deadline(&self, of_client: Option<Duration>, inherited: Inherited, now: Time) -> Time {
         let limit = self.timeout.or(of_client);
-        let Some(inherited) = ambient_deadline() else { return now + limit.unwrap_or(DEFAULT_TIMEOUT) };
+        let Some(inherited) = inherited.deadline else { return now + limit.unwrap_or(DEFAULT_TIMEOUT) };
         limit.map_or(inherited, |limit| inherited.min(now + limit))
     }
 
     /// Returns the deadline of a call that streams items, which has none by default.
-    pub(super) fn stream_deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
-        let limit = self.timeout.or(of_client);
-        if limit.is_none() && ambient_deadline().is_none() {
+    pub(super) fn stream_deadline(
+        &self,
+        of_client: Option<Duration>,
+        inherited: Inherited,
+        now: Time,
+    ) -> Time {
+        if self.timeout.or(of_client).is_none() && inherited.deadline.is_none() {
             return Time::MAX;
         }
-        self.deadline(of_client, now)
+        self.deadline(of_client, inherited, now)
     }
 
     pub(super) fn connects(&self) -> Connect {

@@ -9,6 +9,7 @@ use crate::timers::Timers;
 use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};
 use std::sync::Arc;
+use tracing::span::EnteredSpan;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
@@ -86,11 +87,14 @@ pub(crate) fn current_timers() -> Option<Arc<Timers>> {
 #[derive(Debug)]
 pub(crate) struct Scope {
     outer: Option<Context>,
+    /// Span of the call, if an interceptor has set one.
+    _span: Option<EnteredSpan>,
 }
 
 impl Scope {
     pub(crate) fn enter(context: Context) -> Self {
-        Self { outer: HERE.with(|here| here.scope.borrow_mut().replace(context)) }
+        let span = context.span().map(|span| span.clone().entered());
+        Self { outer: HERE.with(|here| here.scope.borrow_mut().replace(context)), _span: span }
     }
 }
 
@@ -109,15 +113,25 @@ pub(super) fn context() -> Option<Context> {
     })
 }
 
-/// Returns the deadline that calls made here inherit.
-pub(crate) fn deadline() -> Option<Time> {
+/// The parts of a handler's call that its own calls inherit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inherited {
+    pub(crate) deadline: Option<Time>,
+    /// True if the handler's call has a trace.
+    pub(crate) is_traced: bool,
+}
+
+/// Returns what calls made here inherit.
+#[inline]
+pub(crate) fn inherited() -> Inherited {
+    let inherited = HERE.with(|here| match &**here.scope.borrow() {
+        Some(scope) => Inherited { deadline: scope.due(), is_traced: scope.is_traced() },
+        None => here.poller.borrow().as_ref().map(|poller| poller.call().inherited()).unwrap_or_default(),
+    });
     if mutant!(nested_calls_start_again) {
-        return None;
+        return Inherited { deadline: None, ..inherited };
     }
-    HERE.with(|here| match &**here.scope.borrow() {
-        Some(scope) => scope.due(),
-        None => here.poller.borrow().as_ref().and_then(|poller| poller.call().deadline()),
-    })
+    inherited
 }
 
 /// Returns the poller that runs on this thread.

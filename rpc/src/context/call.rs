@@ -1,15 +1,16 @@
 //! A call as its handler sees it.
 
 use super::{Peer, Scoped, ambient};
-use crate::metadata::{Metadata, ReplyMetadata};
+use crate::metadata::{Metadata, ReplyMetadata, TraceContext};
 use slab::Slab;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
+use tracing::Span;
 use trunkline_rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
@@ -19,7 +20,8 @@ use trunkline_verbs::{Clock, Time};
 /// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
 /// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
 ///
-/// Calls that a handler makes inherit the deadline of the handler's own call. A time limit can only shorten it.
+/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only
+/// shorten the deadline.
 /// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
 /// independent of the current one.
 #[derive(Clone)]
@@ -29,10 +31,32 @@ struct Shared {
     clock: Clock,
     peer: Option<Peer>,
     deadline: Option<Time>,
-    /// Metadata of the request.
-    metadata: Metadata,
+    request: Sent,
+    /// Changes of interceptors; unset if there are none.
+    changes: OnceLock<Box<Changes>>,
     is_over: AtomicBool,
     state: Mutex<State>,
+}
+
+/// The metadata of a request.
+struct Sent {
+    metadata: Metadata,
+    is_traced: bool,
+}
+
+impl Sent {
+    fn new(metadata: Metadata) -> Self {
+        let is_traced = metadata.has_trace();
+        Self { metadata, is_traced }
+    }
+}
+
+/// Changes of interceptors.
+struct Changes {
+    /// Replaces the metadata of the request; `None` if it is unchanged.
+    request: Option<Sent>,
+    /// Span of the call; disabled if there is none.
+    span: Span,
 }
 
 /// State that the handler and others change.
@@ -50,8 +74,9 @@ impl Context {
     }
 
     fn with(clock: Clock, peer: Option<Peer>, deadline: Option<Time>, metadata: Metadata) -> Self {
+        let (request, changes) = (Sent::new(metadata), OnceLock::new());
         let (is_over, state) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Shared { clock, peer, deadline, metadata, is_over, state }))
+        Self(Arc::new(Shared { clock, peer, deadline, request, changes, is_over, state }))
     }
 
     /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
@@ -97,10 +122,21 @@ impl Context {
     }
 
     /// Returns the metadata of the request, which the caller has set by
-    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls that the handler makes do not inherit it.
+    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls that the handler makes inherit only its trace.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
-        &self.0.metadata
+        &self.request().metadata
+    }
+
+    /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if
+    /// there is none, or a malformed one.
+    ///
+    /// Calls that the handler makes continue it: they have the same two keys, unless their options have a
+    /// `traceparent`, or there is no room for them within
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes).
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceContext> {
+        TraceContext::of(self.metadata())
     }
 
     /// Sets the metadata for the start of the response, in place of what was set before.
@@ -161,6 +197,28 @@ impl Context {
 
     pub(super) fn due(&self) -> Option<Time> {
         self.0.deadline
+    }
+
+    /// Returns true if the metadata has a trace, well-formed or not.
+    pub(super) fn is_traced(&self) -> bool {
+        self.request().is_traced
+    }
+
+    /// Returns the span of the call, if an interceptor has set one.
+    pub(super) fn span(&self) -> Option<&Span> {
+        self.0.changes.get().map(|changes| &changes.span).filter(|span| !span.is_none())
+    }
+
+    /// Sets the changes of interceptors, once.
+    pub(crate) fn change(&self, metadata: Option<Metadata>, span: Span) {
+        let changes = Changes { request: metadata.map(Sent::new), span };
+        // Interceptors run once for each call.
+        let _is_set = self.0.changes.set(Box::new(changes));
+    }
+
+    fn request(&self) -> &Sent {
+        let changed = self.0.changes.get().and_then(|changes| changes.request.as_ref());
+        changed.unwrap_or(&self.0.request)
     }
 
     /// Marks the call as over and wakes its waiters. Returns the metadata of its response.

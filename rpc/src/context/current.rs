@@ -3,7 +3,7 @@
 //! The dispatcher brackets each poll by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
 //! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
 
-use super::{Context, Peer};
+use super::{Context, Inherited, Peer};
 use crate::metadata::Metadata;
 use std::cell::Cell;
 use std::fmt;
@@ -18,6 +18,8 @@ pub(crate) struct CurrentCall {
     deadline: Cell<Option<Time>>,
     /// `None` between two polls.
     context: Cell<Option<Context>>,
+    /// True if that handler's call has a trace. False whenever `context` is `None`.
+    is_traced: Cell<bool>,
     /// True if a job of the handler that is being dropped was taken out of the pool's queue.
     is_withdrawn: Cell<bool>,
 }
@@ -30,6 +32,7 @@ impl CurrentCall {
             peer: Cell::new(None),
             deadline: Cell::new(None),
             context: Cell::new(None),
+            is_traced: Cell::new(false),
             is_withdrawn: Cell::new(false),
         }
     }
@@ -45,8 +48,9 @@ impl CurrentCall {
     /// [`CurrentCall::end`].
     pub(crate) fn resume(&self, peer: PeerKey, deadline: Option<Time>, context: Option<Context>) {
         self.begin(peer, deadline);
-        if context.is_some() {
-            self.context.set(context);
+        if let Some(context) = context {
+            self.is_traced.set(context.is_traced());
+            self.context.set(Some(context));
         }
     }
 
@@ -54,7 +58,11 @@ impl CurrentCall {
     #[inline]
     pub(crate) fn end(&self) -> Option<Context> {
         self.peer.set(None);
-        self.context.take()
+        let context = self.context.take();
+        if context.is_some() {
+            self.is_traced.set(false);
+        }
+        context
     }
 
     /// Records that the job of the handler that is being dropped will never begin.
@@ -72,9 +80,18 @@ impl CurrentCall {
         self.peer.get()
     }
 
-    /// Returns the deadline of its call.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.peer.get().and_then(|_| self.deadline.get())
+    /// Returns what its own calls inherit.
+    #[inline]
+    pub(super) fn inherited(&self) -> Inherited {
+        match self.peer.get() {
+            Some(_) => Inherited { deadline: self.deadline.get(), is_traced: self.is_traced.get() },
+            None => Inherited::default(),
+        }
+    }
+
+    /// Records that an interceptor has changed its context.
+    pub(crate) fn changed(&self, context: &Context) {
+        self.is_traced.set(context.is_traced());
     }
 
     /// Returns its context, and creates it if necessary.
@@ -88,7 +105,9 @@ impl CurrentCall {
     /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
     pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
         self.begin(peer, deadline);
-        self.context.set(Some(self.make(peer, metadata)));
+        let context = self.make(peer, metadata);
+        self.is_traced.set(context.is_traced());
+        self.context.set(Some(context));
     }
 
     fn make(&self, peer: PeerKey, metadata: Metadata) -> Context {

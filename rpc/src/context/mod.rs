@@ -9,7 +9,7 @@ mod peer;
 mod poller;
 mod scoped;
 
-pub(crate) use ambient::{Entered, InPool, Scope, current_timers, deadline as ambient_deadline};
+pub(crate) use ambient::{Entered, InPool, Inherited, Scope, current_timers, inherited};
 pub use call::{Cancelled, Context};
 pub(crate) use current::CurrentCall;
 pub use peer::Peer;

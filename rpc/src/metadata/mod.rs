@@ -10,10 +10,12 @@
 
 mod error;
 mod response;
+mod trace;
 
 pub use error::MetadataError;
 pub use response::ResponseMetadata;
 pub(crate) use response::{MetadataBytes, ReplyMetadata};
+pub use trace::TraceContext;
 
 use std::fmt;
 

@@ -43,6 +43,11 @@ impl ArgumentMemory {
         self.share.borrow_mut().take(peer, bytes).is_ok()
     }
 
+    /// Records that an interceptor has changed that context.
+    pub(super) fn context_changed(&self, context: &Context) {
+        self.call.changed(context);
+    }
+
     /// Ends a poll of the handler, and returns its charge in bytes.
     #[inline]
     pub(super) fn end(&self) -> usize {

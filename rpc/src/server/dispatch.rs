@@ -669,7 +669,9 @@ impl Dispatch {
         outcome: &mut Outcome,
     ) -> Option<Box<ReplyMetadata>> {
         let of_status = match outcome {
-            Err(Failure::Handler(status)) => Some(status.metadata()).filter(|metadata| !metadata.is_empty()),
+            Err(Failure::Handler(status) | Failure::Node(status)) => {
+                Some(status.metadata()).filter(|metadata| !metadata.is_empty())
+            }
             _ => None,
         };
         if metadata.is_none() && of_status.is_none() {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod dispatch;
+mod interceptor;
 mod limits;
 mod method;
 mod numbers;
@@ -11,6 +12,7 @@ mod service;
 
 pub(crate) use arguments::ArgumentMemory;
 pub(crate) use dispatch::Dispatch;
+pub use interceptor::{ServerCall, ServerInterceptor};
 pub(crate) use limits::LimitReports;
 pub(crate) use numbers::MethodNumbers;
 pub use request::{EncodedError, Failure, Replier, Reply, Request, Writer};

@@ -44,6 +44,11 @@ impl Request {
         self.memory.context()
     }
 
+    /// Records that an interceptor has changed the context.
+    pub(super) fn context_changed(&self, context: &Context) {
+        self.memory.context_changed(context);
+    }
+
     /// Returns a builder of replies to this call.
     #[inline]
     #[must_use]

@@ -1,5 +1,6 @@
 //! A service that a node can offer, and the registration of its methods on each poller.
 
+use super::interceptor::{Intercepted, ServerInterceptor, ServerInterceptors};
 use super::limits::{LimitReports, MethodLimits, ServiceLimits};
 use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
@@ -9,6 +10,7 @@ use crate::not_made::{Cause, NotMade};
 use crate::pool::Pool;
 use crate::start_error::StartError;
 use std::fmt;
+use std::sync::Arc;
 use trunkline_rings::panics::catch_or;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
@@ -20,6 +22,7 @@ pub struct Service {
     /// True if some of its methods run in the worker pool.
     is_pooled: bool,
     limits: ServiceLimits,
+    interceptors: ServerInterceptors,
 }
 
 impl Service {
@@ -30,7 +33,8 @@ impl Service {
         name: &'static ServiceName,
         make: impl Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync + 'static,
     ) -> Self {
-        Self { name, make: Box::new(make), is_pooled: false, limits: ServiceLimits::default() }
+        let (limits, interceptors) = (ServiceLimits::default(), Arc::default());
+        Self { name, make: Box::new(make), is_pooled: false, limits, interceptors }
     }
 
     /// Marks the service as one with methods in the worker pool, so that its nodes start one.
@@ -58,6 +62,13 @@ impl Service {
         self
     }
 
+    /// Passes each call through `interceptor`, behind those that were added before.
+    #[must_use]
+    pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
+        Arc::make_mut(&mut self.interceptors).push(Arc::new(interceptor));
+        self
+    }
+
     /// Refuses limits of 0.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         self.limits.check()
@@ -78,7 +89,8 @@ impl Service {
     /// # Errors
     /// Returns the error of `make`, or the message of its panic.
     pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, NotMade> {
-        let mut methods = Methods { all: Vec::new(), pool: pool.clone() };
+        let mut methods =
+            Methods { all: Vec::new(), pool: pool.clone(), interceptors: Arc::clone(&self.interceptors) };
         let panicked = |message: Option<&str>| match message {
             Some(message) => format!("its factory panicked: {message}").into(),
             None => "its factory panicked".into(),
@@ -100,6 +112,7 @@ impl fmt::Debug for Service {
 pub struct Methods {
     pub(crate) all: Vec<(&'static MethodName, Box<dyn Method>)>,
     pool: Pool,
+    interceptors: ServerInterceptors,
 }
 
 impl Methods {
@@ -108,7 +121,15 @@ impl Methods {
     where
         F: Future<Output = Result<Reply, Failure>> + 'static,
     {
-        self.all.push((name, Box::new(MethodTable::new(run))));
+        if self.interceptors.is_empty() {
+            return self.all.push((name, Box::new(MethodTable::new(run))));
+        }
+        let interceptors = Arc::clone(&self.interceptors);
+        // One type for the methods of all services.
+        let intercepted: Box<dyn Fn(Request) -> Intercepted> = Box::new(move |request| {
+            Intercepted::start(&interceptors, name, request, |request| Box::pin(run(request)))
+        });
+        self.all.push((name, Box::new(MethodTable::new(intercepted))));
     }
 
     /// Returns the worker pool of the node.

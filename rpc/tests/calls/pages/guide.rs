@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
-    CallError, CallOptions, Code, Connect, Context, InProcessNetwork, Metadata, Node, NodeBuilder,
-    PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, StartError, Target, block_on,
+    CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
+    NodeBuilder, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError, Target,
+    block_on,
 };
 
 use trunkline::{Bytes, Status};
@@ -680,5 +681,42 @@ fn a_handler_reads_a_token_and_names_itself() -> Outcome {
     }
     let pair = Pair::start(KvServer::new(Store::default()));
     assert_eq!(block_on(get_as(&pair.client(), "6f1d"))?, None);
+    Ok(())
+}
+
+fn with_token(channel: &Channel, token: String) -> Channel {
+    channel.with_interceptor(move |call: &mut ClientCall| {
+        let (method, started) = (call.method(), Instant::now());
+        call.metadata_mut().insert("token", &token)?;
+        call.on_end(move |outcome| println!("{method}: {} in {:?}", outcome.is_ok(), started.elapsed()));
+        Ok(())
+    })
+}
+
+fn guarded(kv: Store) -> KvServer {
+    KvServer::new(kv).interceptor(|call: &mut ServerCall| match call.metadata().get("token") {
+        Some("6f1d") => Ok(()),
+        _ => Err(Status::unauthenticated("no valid token")),
+    })
+}
+
+fn name_of_trace(cx: &Context) -> String {
+    cx.trace().map_or_else(|| "none".to_owned(), |trace| format!("{:032x}", trace.trace_id()))
+}
+
+#[test]
+fn interceptors_set_and_check_a_token() -> Outcome {
+    let pair = Pair::start(guarded(Store::default()));
+    let channel = pair.node.channel(pair.server.local_address());
+    for (token, expected) in [("6f1d", None), ("other", Some(Code::Unauthenticated))] {
+        let client = KvClient::new(with_token(&channel, token.to_owned()));
+        let outcome = block_on(client.get("color".into()));
+        assert_eq!(outcome.err().map(|status| status.code()), expected);
+    }
+    let mut metadata = Metadata::new();
+    metadata.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")?;
+    let cx = Context::detached_with(metadata);
+    assert_eq!(name_of_trace(&cx), "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!(name_of_trace(&Context::detached()), "none");
     Ok(())
 }

@@ -1,0 +1,162 @@
+//! Interceptors of calls that a channel makes: they see a call before its arguments are encoded, change or refuse it,
+//! and learn its outcome.
+//!
+//! A channel without interceptors has one pointer for them, and a call tests that. With interceptors the options of
+//! each call are copied.
+
+use super::CallOptions;
+use crate::call::{EndHooks, interceptor_panicked};
+use crate::context::Inherited;
+use crate::metadata::Metadata;
+use crate::name::MethodName;
+use crate::status::Status;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_rings::panics::catch;
+use trunkline_verbs::Time;
+
+/// Code that sees each call of a channel before it is made. Install it by
+/// [`Channel::with_interceptor`](crate::Channel::with_interceptor). Closures of this signature implement it.
+///
+/// Interceptors run in the order in which they were installed, in the thread that makes the call, and must not block
+/// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`.
+pub trait ClientInterceptor: Send + Sync + 'static {
+    /// Sees a call, and may change it.
+    ///
+    /// # Errors
+    /// A status refuses the call, which ends with it and has not run. Later interceptors do not run.
+    fn intercept(&self, call: &mut ClientCall) -> Result<(), Status>;
+}
+
+impl<F> ClientInterceptor for F
+where
+    F: Fn(&mut ClientCall) -> Result<(), Status> + Send + Sync + 'static,
+{
+    fn intercept(&self, call: &mut ClientCall) -> Result<(), Status> {
+        self(call)
+    }
+}
+
+/// A call that is about to be made, as [`ClientInterceptor`]s see it.
+#[derive(Debug)]
+pub struct ClientCall {
+    method: &'static MethodName,
+    options: CallOptions,
+    /// Time limit of the client.
+    of_client: Option<Duration>,
+    inherited: Inherited,
+    /// Time at which the client's method was called.
+    made: Time,
+    hooks: EndHooks,
+}
+
+impl ClientCall {
+    pub(super) fn new(
+        method: &'static MethodName,
+        options: CallOptions,
+        (of_client, inherited): (Option<Duration>, Inherited),
+        made: Time,
+    ) -> Self {
+        Self { method, options, of_client, inherited, made, hooks: EndHooks::default() }
+    }
+
+    /// Returns the options as the interceptors have changed them, and their closures for the end. The time that they
+    /// took counts against the call's limit.
+    pub(super) fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
+        let spent = now.saturating_duration_since(self.made);
+        if !spent.is_zero() {
+            self.options.set_timeout(self.timeout().saturating_sub(spent));
+        }
+        (self.options, self.hooks)
+    }
+
+    /// Returns the name of the service.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        self.method.service.name
+    }
+
+    /// Returns the name of the method.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        self.method.name
+    }
+
+    /// Returns true if the call has no reply. It then ends when its request is in the server's memory.
+    #[must_use]
+    pub fn is_one_way(&self) -> bool {
+        self.method.one_way
+    }
+
+    /// Returns the metadata of the request, with the trace of the calling handler.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        self.options.request_metadata()
+    }
+
+    /// Returns the metadata of the request, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        self.options.request_metadata_mut()
+    }
+
+    /// Returns the time limit of the call, from its options, its client or the calling handler.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        let deadline = self.options.deadline(self.of_client, self.inherited, self.made);
+        deadline.saturating_duration_since(self.made)
+    }
+
+    /// Sets the time limit of the call. The deadline of the calling handler still caps it.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.options.set_timeout(timeout);
+    }
+
+    /// Runs a closure when the call has ended: with its status if it failed, was refused, or its future was dropped
+    /// (`Cancelled`). An error of the method's own type is passed as `Unknown`.
+    ///
+    /// It runs in the thread that polls or drops the future, after the closures of later interceptors.
+    pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
+        self.hooks.add(hook);
+    }
+}
+
+/// The interceptors of a channel, in their order.
+#[derive(Clone)]
+pub(super) struct ClientInterceptors(Option<Arc<Vec<Arc<dyn ClientInterceptor>>>>);
+
+impl ClientInterceptors {
+    pub(super) const NONE: Self = Self(None);
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns these interceptors with another one behind them.
+    pub(super) fn with(&self, interceptor: impl ClientInterceptor) -> Self {
+        let mut all = self.0.as_ref().map_or_else(Vec::new, |all| all.to_vec());
+        all.push(Arc::new(interceptor));
+        Self(Some(Arc::new(all)))
+    }
+
+    /// Runs all of them.
+    ///
+    /// # Errors
+    /// One of them refuses the call, or panics.
+    pub(super) fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
+        let mut all = self.0.iter().flat_map(|all| all.iter());
+        let run = catch(|| all.try_for_each(|interceptor| interceptor.intercept(call)));
+        match run {
+            Ok(admitted) => admitted.map_err(Status::before_run),
+            Err(_) => Err(interceptor_panicked(false)),
+        }
+    }
+}
+
+impl fmt::Debug for ClientInterceptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.as_ref().map_or(0, |all| all.len());
+        f.debug_tuple("ClientInterceptors").field(&count).finish()
+    }
+}

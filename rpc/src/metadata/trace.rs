@@ -1,0 +1,192 @@
+//! The trace that a call belongs to, as the W3C recommendation "Trace Context" writes it.
+//!
+//! It travels in the metadata keys `traceparent` and `tracestate`. Parsing accepts later versions of the format, and
+//! writes version 0. Nothing here creates identifiers.
+
+use super::Metadata;
+use std::fmt;
+
+const PARENT: &str = "traceparent";
+const STATE: &str = "tracestate";
+/// Length of a `traceparent` of version 0, in bytes.
+const PARENT_BYTES: usize = 55;
+/// Flag of a trace that its caller may have recorded.
+const SAMPLED: u8 = 1;
+
+/// The trace that a call belongs to, and the span that made the call: W3C `traceparent` and `tracestate`.
+///
+/// It is metadata of the request, in clear. Calls that a handler makes carry its trace on. See
+/// [`Context::trace`](crate::Context::trace).
+///
+/// ```
+/// use trunkline::{Metadata, TraceContext};
+///
+/// let mut metadata = Metadata::new();
+/// metadata.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")?;
+/// let trace = TraceContext::of(&metadata).expect("it is well-formed");
+/// assert_eq!(format!("{:032x}", trace.trace_id()), "0af7651916cd43dd8448eb211c80319c");
+/// assert!(trace.is_sampled());
+/// # Ok::<(), trunkline::MetadataError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: u128,
+    span_id: u64,
+    flags: u8,
+    state: String,
+}
+
+impl TraceContext {
+    /// Creates a trace context without state. Returns `None` if an identifier is zero.
+    #[must_use]
+    pub fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<Self> {
+        let flags = if is_sampled { SAMPLED } else { 0 };
+        (trace_id != 0 && span_id != 0).then(|| Self { trace_id, span_id, flags, state: String::new() })
+    }
+
+    /// Returns the trace context in metadata; `None` if there is none, or a malformed one.
+    #[must_use]
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        let mut parents = metadata.get_all(PARENT);
+        let trace = Self::parse(parents.next()?)?;
+        if parents.next().is_some() {
+            return None;
+        }
+        let states = metadata.get_all(STATE).filter(|state| !state.is_empty());
+        Some(trace.with_state(states.collect::<Vec<_>>().join(",")))
+    }
+
+    /// Parses a `traceparent`: version, trace, span and flags.
+    fn parse(text: &str) -> Option<Self> {
+        let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+        let (known, later) = text.split_at_checked(PARENT_BYTES)?;
+        let mut parts = known.split('-');
+        let mut next = |digits: usize| {
+            let part = parts.next()?;
+            (part.len() == digits && part.bytes().all(is_hex)).then_some(part)
+        };
+        let [version, trace_id, span_id, flags] = [next(2)?, next(32)?, next(16)?, next(2)?];
+        // Later versions may append parts.
+        let is_complete = later.is_empty() || (version != "00" && later.starts_with('-'));
+        if version == "ff" || !is_complete {
+            return None;
+        }
+        let trace_id = u128::from_str_radix(trace_id, 16).ok()?;
+        let trace = Self::new(trace_id, u64::from_str_radix(span_id, 16).ok()?, false)?;
+        Some(Self { flags: u8::from_str_radix(flags, 16).ok()?, ..trace })
+    }
+
+    /// Sets the state: the vendors' entries, as `tracestate` has them.
+    #[must_use]
+    pub fn with_state(self, state: impl Into<String>) -> Self {
+        Self { state: state.into(), ..self }
+    }
+
+    /// Returns the trace's identifier, which is not zero.
+    #[must_use]
+    pub fn trace_id(&self) -> u128 {
+        self.trace_id
+    }
+
+    /// Returns the identifier of the span that made the call, which is not zero.
+    #[must_use]
+    pub fn span_id(&self) -> u64 {
+        self.span_id
+    }
+
+    /// Returns true if the caller may have recorded the trace.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// Returns the vendors' entries, as `tracestate` has them. Empty without any.
+    #[must_use]
+    pub fn state(&self) -> &str {
+        &self.state
+    }
+
+    /// Writes the trace context into metadata, in place of another one. State that is not printable ASCII, or has
+    /// more than 65,535 bytes, is left out.
+    pub fn put_into(&self, metadata: &mut Metadata) {
+        metadata.remove(STATE);
+        let _never_fails = metadata.insert(PARENT, &self.to_string());
+        if !self.state.is_empty() {
+            let _left_out = metadata.insert(STATE, &self.state);
+        }
+    }
+}
+
+/// Writes the `traceparent`.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
+    }
+}
+
+impl Metadata {
+    /// Returns true if there is a `traceparent`, well-formed or not.
+    pub(crate) fn has_trace(&self) -> bool {
+        self.get(PARENT).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT_00: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn of(parents: &[&str], states: &[&str]) -> Option<TraceContext> {
+        let mut metadata = Metadata::new();
+        parents.iter().for_each(|parent| metadata.append(PARENT, parent).unwrap());
+        states.iter().for_each(|state| metadata.append(STATE, state).unwrap());
+        TraceContext::of(&metadata)
+    }
+
+    #[test]
+    fn well_formed_contexts_are_written_as_they_were_read() {
+        let trace = of(&[PARENT_00], &["a=1", "", "b=2,c=3"]).unwrap();
+        assert_eq!(
+            (trace.trace_id(), trace.span_id()),
+            (0x0af7651916cd43dd8448eb211c80319c, 0xb7ad6b7169203331)
+        );
+        assert_eq!((trace.is_sampled(), trace.state()), (true, "a=1,b=2,c=3"));
+        let mut metadata = Metadata::new();
+        metadata.append(PARENT, "old").unwrap();
+        metadata.append(STATE, "old").unwrap();
+        trace.put_into(&mut metadata);
+        assert_eq!((metadata.get(PARENT), metadata.len()), (Some(PARENT_00), 2));
+        assert_eq!(TraceContext::of(&metadata), Some(trace));
+        TraceContext::new(1, 2, false).unwrap().put_into(&mut metadata);
+        let expected = "00-00000000000000000000000000000001-0000000000000002-00";
+        assert_eq!((metadata.get(PARENT), metadata.get(STATE)), (Some(expected), None));
+    }
+
+    #[test]
+    fn later_versions_may_be_longer() {
+        for (parent, is_valid) in [
+            (PARENT_00.replacen("00", "01", 1), true),
+            (PARENT_00.replacen("00", "cc", 1) + "-more", true),
+            (PARENT_00.replacen("00", "cc", 1) + "more", false),
+            (PARENT_00.replacen("00", "ff", 1), false),
+            (PARENT_00.to_owned() + "-more", false),
+        ] {
+            assert_eq!(of(&[&parent], &[]).is_some(), is_valid, "{parent}");
+        }
+    }
+
+    #[test]
+    fn malformed_contexts_are_ignored() {
+        let zero_trace = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
+        let zero_span = "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01";
+        let misplaced = "00-0af7651916cd43dd8448eb211c80319-cb7ad6b7169203331-01";
+        let signed = "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let upper = PARENT_00.to_uppercase();
+        for bad in ["", "00", &PARENT_00[..54], zero_trace, zero_span, misplaced, signed, &*upper] {
+            assert_eq!(of(&[bad], &["a=1"]), None, "{bad}");
+        }
+        assert_eq!((of(&[PARENT_00, PARENT_00], &[]), of(&[], &["a=1"])), (None, None));
+        assert_eq!((TraceContext::new(0, 1, true), TraceContext::new(1, 0, true)), (None, None));
+    }
+}

@@ -1,0 +1,206 @@
+//! Interceptors of the calls of a service: they see a call before its arguments are decoded, change or refuse it, and
+//! learn its outcome.
+//!
+//! They surround the futures of the service's methods, so the dispatcher does not know them and a service without
+//! interceptors does not pay for them. With interceptors each call has a boxed future and a context.
+
+use super::method::Outcome;
+use super::{Failure, Request};
+use crate::call::{EndHooks, interceptor_panicked, own_error};
+use crate::context::Context;
+use crate::foreign;
+use crate::metadata::Metadata;
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
+use std::time::Duration;
+use tracing::Span;
+use trunkline_rings::panics::{catch, catch_or};
+
+/// Code that sees each call of a service before its handler. Install it by `interceptor` of a generated server.
+/// Closures of this signature implement it.
+///
+/// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. The
+/// request counts as a running handler by then, and its metadata has been checked. A panic ends only the call, as
+/// `Internal` with the reason `Panicked`.
+pub trait ServerInterceptor: Send + Sync + 'static {
+    /// Sees a call, and may change it.
+    ///
+    /// # Errors
+    /// A status refuses the call, which ends with it and has not run. The arguments are not decoded, and later
+    /// interceptors do not run.
+    fn intercept(&self, call: &mut ServerCall) -> Result<(), Status>;
+}
+
+impl<F> ServerInterceptor for F
+where
+    F: Fn(&mut ServerCall) -> Result<(), Status> + Send + Sync + 'static,
+{
+    fn intercept(&self, call: &mut ServerCall) -> Result<(), Status> {
+        self(call)
+    }
+}
+
+/// A call whose handler is about to start, as [`ServerInterceptor`]s see it.
+#[derive(Debug)]
+pub struct ServerCall {
+    method: &'static MethodName,
+    context: Context,
+    /// Changed metadata of the request; `None` if it is unchanged.
+    metadata: Option<Metadata>,
+    hooks: EndHooks,
+    span: Span,
+}
+
+impl ServerCall {
+    /// Returns the name of the service.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        self.method.service.name
+    }
+
+    /// Returns the name of the method.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        self.method.name
+    }
+
+    /// Returns true if the call has no reply.
+    #[must_use]
+    pub fn is_one_way(&self) -> bool {
+        self.method.one_way
+    }
+
+    /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response. Its
+    /// own [`Context::metadata`] has the changes of interceptors once all have run.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns the metadata of the request, as earlier interceptors have changed it.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        self.metadata.as_ref().unwrap_or_else(|| self.context.metadata())
+    }
+
+    /// Returns the metadata that the handler will see, to be changed. Remove what a caller must not set, such as a
+    /// user's name that the interceptor inserts.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        self.metadata.get_or_insert_with(|| self.context.metadata().clone())
+    }
+
+    /// Sets the span that is entered whenever the handler is polled, and in its jobs of the worker pool.
+    pub fn set_span(&mut self, span: Span) {
+        self.span = span;
+    }
+
+    /// Runs a closure when the handler has ended, before the reply is sent: with its status if it failed, panicked,
+    /// was refused or was dropped (`Cancelled` or `DeadlineExceeded`). An error of the method's own type is passed as
+    /// `Unknown`.
+    ///
+    /// It runs on the poller's thread, after the closures of later interceptors.
+    pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
+        self.hooks.add(hook);
+    }
+}
+
+/// The interceptors of a service, in their order.
+pub(super) type ServerInterceptors = Arc<Vec<Arc<dyn ServerInterceptor>>>;
+
+/// The future of a handler.
+pub(super) type Handler = Pin<Box<dyn Future<Output = Outcome>>>;
+
+/// A call behind interceptors.
+pub(super) struct Intercepted {
+    /// The handler, or the status that refuses the call. `None` after the end.
+    started: Option<Result<Handler, Status>>,
+    context: Context,
+    hooks: EndHooks,
+    span: Span,
+}
+
+impl Intercepted {
+    /// Runs the interceptors, and creates the handler if none refuses the call.
+    pub(super) fn start(
+        all: &ServerInterceptors,
+        method: &'static MethodName,
+        request: Request,
+        run: impl FnOnce(Request) -> Handler,
+    ) -> Self {
+        let (metadata, hooks, span) = (None, EndHooks::default(), Span::none());
+        let mut call = ServerCall { method, context: request.context(), metadata, hooks, span };
+        let admitted = catch(|| all.iter().try_for_each(|interceptor| interceptor.intercept(&mut call)));
+        let ServerCall { context, metadata, hooks, span, .. } = call;
+        if metadata.is_some() || !span.is_none() {
+            context.change(metadata, span.clone());
+            request.context_changed(&context);
+        }
+        let started = match admitted {
+            Ok(Ok(())) => catch_or(|| run(request), foreign::panicked),
+            Ok(Err(status)) => Err(status.before_run()),
+            Err(_) => Err(interceptor_panicked(false)),
+        };
+        Self { started: Some(started), context, hooks, span }
+    }
+
+    fn poll_handler(&mut self, task: &mut task::Context<'_>) -> Poll<Outcome> {
+        let Self { started, span, .. } = self;
+        match started.as_mut() {
+            Some(Ok(handler)) => {
+                let _entered = span.enter();
+                let polled = catch_or(|| handler.as_mut().poll(task), foreign::panicked);
+                polled.unwrap_or_else(|status| Poll::Ready(Err(Failure::Node(status))))
+            }
+            Some(Err(status)) => Poll::Ready(Err(Failure::Node(status.clone()))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Future for Intercepted {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Outcome> {
+        let outcome = task::ready!(self.poll_handler(task));
+        let ended = match &outcome {
+            Ok(_) => self.hooks.run(Ok(())),
+            Err(Failure::Handler(status) | Failure::Node(status)) => self.hooks.run(Err(status)),
+            Err(Failure::Error(_)) => self.hooks.run(Err(&own_error())),
+        };
+        let may_have_run = !matches!(&outcome, Err(Failure::Node(status)) if !status.may_have_run());
+        Poll::Ready(match ended {
+            Ok(()) => outcome,
+            Err(_) => Err(Failure::Node(interceptor_panicked(may_have_run))),
+        })
+    }
+}
+
+impl Drop for Intercepted {
+    fn drop(&mut self) {
+        let (started, _entered) = (self.started.take(), self.span.enter());
+        // Its panic ends nothing else: the call is over.
+        let _dropped = catch(|| drop(started));
+        if !self.hooks.is_empty() {
+            let is_late = self.context.time_left() == Some(Duration::ZERO);
+            let (code, reason) = match is_late {
+                true => (Code::DeadlineExceeded, Reason::Expired),
+                false => (Code::Cancelled, Reason::Cancelled),
+            };
+            let status = Status::ran(code, "the handler was dropped before its end").because(reason);
+            // The call has no reply.
+            let _ended = mem::take(&mut self.hooks).run(Err(&status));
+        }
+    }
+}
+
+impl fmt::Debug for Intercepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intercepted").field("context", &self.context).finish_non_exhaustive()
+    }
+}

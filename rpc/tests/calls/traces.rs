@@ -1,0 +1,144 @@
+//! The trace of a call, which nested calls continue.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use trunkline::{
+    CallOptions, ClientCall, Context, InProcessNetwork, Metadata, Node, PollerContext, ServerCall, Status,
+    TraceContext, block_on,
+};
+
+#[trunkline::service]
+trait Hops {
+    /// Returns the trace of the call that each way of calling makes.
+    async fn ways(&self, cx: &Context) -> Result<Vec<String>, Status>;
+    #[blocking]
+    async fn from_pool(&self) -> Result<String, Status>;
+    /// Returns the trace of this call.
+    async fn last(&self, cx: &Context) -> String;
+}
+
+struct Handler {
+    client: Mutex<Option<HopsClient>>,
+    itself: Mutex<Option<SocketAddr>>,
+}
+
+impl Handler {
+    fn client(&self) -> HopsClient {
+        self.client.lock().unwrap().clone().unwrap()
+    }
+}
+
+fn text(trace: Option<TraceContext>) -> String {
+    trace.map_or_else(|| "none".to_owned(), |trace| format!("{trace} {}", trace.state()))
+}
+
+impl Hops for Handler {
+    async fn ways(&self, cx: &Context) -> Result<Vec<String>, Status> {
+        let shared = self.client();
+        let itself = self.itself.lock()?.ok_or_else(|| Status::internal("no address"))?;
+        let poller = PollerContext::current().ok_or_else(|| Status::internal("no poller"))?;
+        let local = HopsLocal::connect(&poller, itself)?;
+        let mut seen = vec![shared.last().await?, local.last().await?];
+        // After a poll of another handler on the same poller.
+        trunkline::yield_now().await;
+        seen.push(local.last().await?);
+        seen.push(cx.scope(async { shared.last().await }).await?);
+        seen.push(shared.from_pool().await?);
+        let own =
+            CallOptions::new().metadata(traced("00-000000000000000000000000000000ff-00000000000000ff-00"));
+        seen.push(shared.with(&own).last().await?);
+        seen.push(Context::detached().scope(async { shared.last().await }).await?);
+        Ok(seen)
+    }
+
+    async fn from_pool(&self) -> Result<String, Status> {
+        self.client().last().await
+    }
+
+    async fn last(&self, cx: &Context) -> String {
+        text(cx.trace())
+    }
+}
+
+const OUTER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+fn traced(parent: &str) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert("traceparent", parent).unwrap();
+    metadata
+}
+
+/// A server that calls itself, and a client of it.
+fn rig(intercept: impl FnOnce(HopsServer) -> HopsServer) -> (Node, Node, HopsClient) {
+    let network = InProcessNetwork::new();
+    let handler = std::sync::Arc::new(Handler { client: Mutex::default(), itself: Mutex::default() });
+    let server = intercept(HopsServer::shared(std::sync::Arc::clone(&handler)));
+    let server = Node::builder().in_process(&network).serve(server).start().unwrap();
+    let itself = server.local_address();
+    *handler.itself.lock().unwrap() = Some(itself);
+    *handler.client.lock().unwrap() = Some(HopsClient::new(server.channel(itself)));
+    let node = Node::builder().in_process(&network).start().unwrap();
+    let client = HopsClient::new(node.channel(itself));
+    (server, node, client)
+}
+
+#[test]
+fn nested_calls_continue_the_trace() {
+    let (_server, _node, client) = rig(|server| server);
+    let mut metadata = traced(OUTER);
+    metadata.insert("tracestate", "vendor=7").unwrap();
+    metadata.insert("tenant", "blue").unwrap();
+    let options = CallOptions::new().metadata(metadata);
+    let seen = block_on(client.with(&options).ways()).unwrap();
+    let outer = format!("{OUTER} vendor=7");
+    assert_eq!(seen[..5], vec![outer; 5]);
+    assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
+    // The next call on that poller has no trace, nor has one with metadata but without a trace, or with a bad one.
+    let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
+    let mut without = Metadata::new();
+    without.insert("tenant", "blue").unwrap();
+    for metadata in [Metadata::new(), without, traced("00-none")] {
+        assert_eq!(ways(&CallOptions::new().metadata(metadata)), ["none"; 5]);
+    }
+}
+
+#[test]
+fn a_trace_without_room_is_left_out() {
+    let (_server, _node, client) = rig(|server| {
+        server.interceptor(|call: &mut ServerCall| {
+            if call.method() == "ways" {
+                let state = "s".repeat(8192);
+                call.metadata_mut().insert("tracestate", &state)?;
+            }
+            Ok(())
+        })
+    });
+    let options = CallOptions::new().metadata(traced(OUTER));
+    let seen = block_on(client.with(&options).ways()).unwrap();
+    assert_eq!(seen[..5], ["none"; 5]);
+}
+
+#[test]
+fn interceptors_replace_the_trace() {
+    let replaced = TraceContext::new(7, 9, true).unwrap();
+    let of_server = replaced.clone();
+    let (server, _node, client) = rig(|server| {
+        server.interceptor(move |call: &mut ServerCall| {
+            if call.method() == "ways" {
+                of_server.put_into(call.metadata_mut());
+            }
+            Ok(())
+        })
+    });
+    // The request has no metadata at all.
+    assert_eq!(block_on(client.ways()).unwrap()[..5], vec![text(Some(replaced)); 5]);
+
+    let channel = server.channel(server.local_address()).with_interceptor(|call: &mut ClientCall| {
+        assert_eq!(call.metadata().get("traceparent"), Some(OUTER));
+        call.metadata_mut().remove("traceparent");
+        Ok(())
+    });
+    let last = HopsClient::new(channel);
+    let context = Context::detached_with(traced(OUTER));
+    assert_eq!(block_on(context.scope(async { last.last().await })), Ok("none".to_owned()));
+}
