@@ -237,6 +237,11 @@ impl Stream {
         self.report(state);
     }
 
+    /// Returns the memory that one decoded item may take, in bytes.
+    pub(super) fn most_decoded(&self) -> usize {
+        self.owner.most_decoded()
+    }
+
     /// Returns true if its request has left.
     pub(crate) fn is_open(&self) -> bool {
         self.lock().address.is_some()
@@ -270,6 +275,11 @@ impl Stream {
     pub(crate) fn complete(&self, outcome: Outcome) {
         let mut state = self.lock();
         if !state.is_over {
+            // The reply to a call with a handler's stream is empty, and must not hold receive memory.
+            let outcome = match outcome {
+                Ok(response) if self.reads() && !response.is_error() => Ok(Response::empty()),
+                outcome => outcome,
+            };
             let aborted = state.aborted.take();
             state.outcome = Some(aborted.map_or(outcome, Err));
         }
@@ -325,7 +335,11 @@ impl Stream {
         let mut woken = None;
         let flushed = match sent {
             Ok(()) => Flushed::All,
-            Err(SendError::QueueFull(_)) => Flushed::NoRoom,
+            Err(SendError::QueueFull(_)) => {
+                // Its poller looks at it in the next round, whatever is reported until then.
+                state.is_reported = true;
+                Flushed::NoRoom
+            }
             // The end of the session ends the call.
             Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,
             Err(error) => {
