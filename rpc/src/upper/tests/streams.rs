@@ -249,7 +249,7 @@ fn streams_are_refused_beyond_the_budget_of_their_peer() {
 }
 
 #[test]
-fn a_handler_that_drops_its_reader_tells_the_caller_once() {
+fn a_cancelled_stream_leaves_nothing_and_sends_no_reset() {
     let mut rig = Rig::new();
     open(&mut rig, GATHER, &[]);
     from_caller(&mut rig, data(0), b"item");

@@ -54,9 +54,11 @@ pub trait Feed {
     ) -> Result<impl Stream<Item = Result<String, Status>>, Status>;
 }
 
+type Watcher = stream::Sender<Result<Event, Status>>;
+
 /// Watchers, by topic.
 #[derive(Default)]
-struct Hub(Mutex<HashMap<String, Vec<stream::Sender<Result<Event, Status>>>>>);
+struct Hub(Mutex<HashMap<String, Vec<Watcher>>>);
 
 impl Feed for Hub {
     async fn watch(&self, topic: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status> {
