@@ -72,6 +72,8 @@ pub(crate) struct Inbox {
     spare: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
+    /// Memory that one decoded item of a stream may take, in bytes.
+    most_decoded: OnceLock<usize>,
     lifecycle: Arc<Lifecycle>,
     occupant: Occupant,
 }
@@ -95,6 +97,7 @@ impl Inbox {
             spare: ArrayQueue::new(SPARE),
             cells: ArrayQueue::new(SPARE),
             handle: OnceLock::new(),
+            most_decoded: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
         }
@@ -114,6 +117,11 @@ impl Inbox {
     pub(crate) fn attach(&self, handle: PollerHandle) {
         let _ = self.handle.set(handle);
         self.wake();
+    }
+
+    /// Sets the memory that one decoded item of a stream may take, in bytes.
+    pub(crate) fn set_most_decoded(&self, bytes: usize) {
+        let _ = self.most_decoded.set(bytes);
     }
 
     /// Wakes the poller if it sleeps.
@@ -248,6 +256,10 @@ impl Owner for Inbox {
 
     fn stream_dropped(&self) {
         self.ask_for_sweep();
+    }
+
+    fn most_decoded(&self) -> usize {
+        self.most_decoded.get().copied().unwrap_or_default()
     }
 
     fn is_forked(&self) -> bool {

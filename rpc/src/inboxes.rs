@@ -74,6 +74,10 @@ impl Owner for Inboxes {
 
     fn stream_dropped(&self) {}
 
+    fn most_decoded(&self) -> usize {
+        0
+    }
+
     fn is_forked(&self) -> bool {
         false
     }

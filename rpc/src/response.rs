@@ -138,10 +138,10 @@ fn bad_reply(why: &dyn fmt::Display) -> Status {
     Status::ran(Code::Internal, format!("the reply cannot be decoded: {why}")).because(Reason::BadReply)
 }
 
-/// Maximum size of one reply, in bytes.
-struct Most {
-    bytes: usize,
-    left: Cell<usize>,
+/// Maximum size of one decoded reply or item, in bytes.
+pub(crate) struct Most {
+    pub(crate) bytes: usize,
+    pub(crate) left: Cell<usize>,
 }
 
 impl Allowance for Most {

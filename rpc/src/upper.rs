@@ -77,6 +77,7 @@ impl RpcPoller {
         let dispatch =
             Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
         drop(entered);
+        inbox.set_most_decoded(budgets.most_decoded);
         Ok(Self {
             inbox,
             context,

@@ -37,6 +37,21 @@ use proc_macro::TokenStream;
 /// never runs, an `#[offload]` future is dropped at its next poll, and a `#[blocking]` method goes on and can ask
 /// `cx.is_cancelled()`. A service with such methods has one handler for all threads, not one for each poller.
 ///
+/// Calls may stream items, in one direction or both. The items of the server are a result `Result<impl Stream<Item =
+/// Result<T, Status>>, E>`, those of the client a last argument `Streaming<T>`:
+///
+/// ```ignore
+/// #[trunkline::service]
+/// pub trait Feed {
+///     async fn watch(&self, prefix: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status>;
+///     async fn upload(&self, name: String, chunks: Streaming<Bytes>) -> Result<Summary, Status>;
+///     async fn chat(&self, messages: Streaming<Say>) -> Result<impl Stream<Item = Result<Said, Status>>, Status>;
+/// }
+/// ```
+///
+/// A client gets a `Streaming<Event>` from `watch(..).await?`, and passes any `Stream` that is `Send` to `upload` and `chat`. A
+/// call that streams has no time limit by default.
+///
 /// Arguments, all optional:
 ///
 /// | option | what it is for |

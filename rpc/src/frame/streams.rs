@@ -38,7 +38,7 @@ pub(crate) struct StreamHeader {
     pub(crate) part: StreamPart,
 }
 
-/// What a frame of a stream says.
+/// Content of a frame of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamPart {
     /// An item follows.

@@ -20,7 +20,7 @@ const KEPT: usize = 64 << 10;
 enum Stored {
     /// In the common buffer, with this length.
     Copied(u32),
-    /// By itself.
+    /// An item in its own allocation.
     Own(Bytes),
 }
 
@@ -154,6 +154,15 @@ pub(super) enum Item<'b> {
     Large(Bytes),
 }
 
+impl Item<'_> {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Small(item) => item,
+            Self::Large(item) => item,
+        }
+    }
+}
+
 /// Items that were received.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedItems(Items);
@@ -207,10 +216,7 @@ mod tests {
         assert!(buffer.is_empty() && buffer.next(3, false, 9).is_none());
         assert!(buffer.items.bytes.is_empty());
         for size in sizes.into_iter().chain([5]) {
-            let length = received.take(|item| match item {
-                Item::Small(item) => item.len(),
-                Item::Large(item) => item.len(),
-            });
+            let length = received.take(|item| item.as_slice().len());
             assert_eq!(length, Some(size));
         }
         assert!(received.is_empty() && received.0.bytes.is_empty());

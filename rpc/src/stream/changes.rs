@@ -98,6 +98,12 @@ impl Unsent {
         true
     }
 
+    /// Returns the number of streams that wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns the time of the next `flush`.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.next_round

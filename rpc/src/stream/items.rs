@@ -3,10 +3,10 @@
 use super::Window;
 use super::buffer::{Item, ReceivedItems};
 use super::state::{Read, Stream};
-use crate::budgets::DECODED_BYTES;
-use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
+use crate::codec::{DecodeError, DecodeValue, Limits};
 use crate::on_poller;
 use crate::reason::Reason;
+use crate::response::Most;
 use crate::status::{Code, Status};
 use bytes::Bytes;
 use std::cell::Cell;
@@ -15,9 +15,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// Largest decoded item, in bytes.
-const MOST_DECODED: usize = 256 << 20;
 
 /// A stream of received items: of a call's response in a client, of a caller's items in a handler.
 ///
@@ -29,6 +26,72 @@ const MOST_DECODED: usize = 256 << 20;
 ///
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
 /// 4096 items. In a client dropping the stream cancels the call. In a handler dropping it stops the client's stream.
+///
+/// ```
+/// use trunkline::{InProcessNetwork, Node, Status, Stream, Streaming, block_on, stream};
+///
+/// #[trunkline::service]
+/// pub trait Numbers {
+///     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+///     async fn sum(&self, numbers: Streaming<u32>) -> Result<u32, Status>;
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+/// }
+///
+/// struct Server;
+///
+/// impl Numbers for Server {
+///     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+///         let (sender, receiver) = stream::channel(4);
+///         // A task of the poller feeds the stream.
+///         trunkline::spawn(async move {
+///             for number in 0..to {
+///                 if sender.send(Ok(number)).await.is_err() {
+///                     break; // the client has gone
+///                 }
+///             }
+///         });
+///         Ok(receiver)
+///     }
+///
+///     async fn sum(&self, mut numbers: Streaming<u32>) -> Result<u32, Status> {
+///         let mut sum = 0;
+///         while let Some(number) = numbers.message().await? {
+///             sum += number;
+///         }
+///         Ok(sum)
+///     }
+///
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+///         Ok(numbers)
+///     }
+/// }
+///
+/// let network = InProcessNetwork::new();
+/// let server = Node::builder().in_process(&network).serve(NumbersServer::new(Server)).start()?;
+/// let node = Node::builder().in_process(&network).start()?;
+/// let client = NumbersClient::new(node.channel(server.local_address()));
+///
+/// // From the server.
+/// let mut numbers = block_on(client.count(2))?;
+/// assert_eq!(block_on(numbers.message())?, Some(0));
+/// assert_eq!(block_on(numbers.message())?, Some(1));
+/// assert_eq!(block_on(numbers.message())?, None);
+///
+/// // From the client.
+/// let (sender, receiver) = stream::channel(4);
+/// let sum = client.sum(receiver);
+/// block_on(sender.send(3))?;
+/// block_on(sender.send(4))?;
+/// drop(sender);
+/// assert_eq!(block_on(sum)?, 7);
+///
+/// // In both directions.
+/// let (sender, receiver) = stream::channel(4);
+/// let mut echo = block_on(client.echo(receiver))?;
+/// block_on(sender.send(5))?;
+/// assert_eq!(block_on(echo.message())?, Some(5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Streaming<T>(Kind<T>);
 
 enum Kind<T> {
@@ -47,9 +110,10 @@ struct Reader<T> {
     is_over: bool,
 }
 
-/// How items become values.
+/// Decoder of items.
 enum Decode<T> {
-    Coded(fn(&[u8]) -> Result<T, Status>),
+    /// Within these bytes of memory.
+    Coded(fn(&[u8], usize) -> Result<T, Status>, usize),
     Raw(fn(Bytes) -> T),
 }
 
@@ -72,7 +136,8 @@ impl<T> Streaming<T> {
     }
 
     pub(crate) fn coded<D: DecodeValue<Value = T>>(stream: Arc<Stream>) -> Self {
-        Self::new(stream, Decode::Coded(decode::<D>))
+        let most = stream.most_decoded();
+        Self::new(stream, Decode::Coded(decode::<D>, most))
     }
 
     pub(crate) fn raw(stream: Arc<Stream>, value: fn(Bytes) -> T) -> Self {
@@ -138,24 +203,14 @@ impl<T> Reader<T> {
     /// Returns the next item of the batch.
     fn next(&mut self) -> Option<Result<T, Status>> {
         let decode = &self.decode;
-        let mut bytes = 0;
-        let value = self.batch.take(|item| match (decode, item) {
-            (Decode::Coded(decode), Item::Small(item)) => {
-                bytes = item.len();
-                decode(item)
-            }
-            (Decode::Coded(decode), Item::Large(item)) => {
-                bytes = item.len();
-                decode(&item)
-            }
-            (Decode::Raw(value), Item::Small(item)) => {
-                bytes = item.len();
-                Ok(value(Bytes::copy_from_slice(item)))
-            }
-            (Decode::Raw(value), Item::Large(item)) => {
-                bytes = item.len();
-                Ok(value(item))
-            }
+        let (bytes, value) = self.batch.take(|item| {
+            let bytes = item.as_slice().len();
+            let value = match (decode, item) {
+                (Decode::Coded(decode, most), item) => decode(item.as_slice(), *most),
+                (Decode::Raw(value), Item::Small(item)) => Ok(value(Bytes::copy_from_slice(item))),
+                (Decode::Raw(value), Item::Large(item)) => Ok(value(item)),
+            };
+            (bytes, value)
         })?;
         self.consumed.add(Window { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), items: 1 });
         match value {
@@ -195,8 +250,8 @@ impl<T> fmt::Debug for Streaming<T> {
     }
 }
 
-fn decode<D: DecodeValue>(bytes: &[u8]) -> Result<D::Value, Status> {
-    let allowance = Most(Cell::new(MOST_DECODED));
+fn decode<D: DecodeValue>(bytes: &[u8], most: usize) -> Result<D::Value, Status> {
+    let allowance = Most { bytes: most, left: Cell::new(most) };
     let limits = Limits::of_message(bytes.len(), &allowance);
     D::decode(bytes, &limits).map_err(|error| {
         let text = format!("an item of the stream cannot be decoded: {error}");
@@ -205,21 +260,4 @@ fn decode<D: DecodeValue>(bytes: &[u8]) -> Result<D::Value, Status> {
             _ => Status::ran(Code::ResourceExhausted, text).because(Reason::TooLarge),
         }
     })
-}
-
-/// Memory that the decoded item may still take, in bytes.
-struct Most(Cell<usize>);
-
-impl Allowance for Most {
-    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
-        let left = self.0.get().checked_sub(bytes);
-        self.0.set(left.ok_or_else(|| {
-            DecodeError::TooLarge(format!(
-                "it takes more than {MOST_DECODED} bytes of memory (setting {DECODED_BYTES})"
-            ))
-        })?);
-        Ok(())
-    }
-
-    fn less(&self, _: usize) {}
 }

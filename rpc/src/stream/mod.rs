@@ -27,7 +27,7 @@ pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.
 pub(crate) const FIRST_BYTES: usize = 16 << 10;
-/// That window.
+/// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
 /// The largest window.
 const MOST: Window = Window { bytes: 1 << 20, items: 4096 };

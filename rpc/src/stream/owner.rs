@@ -12,6 +12,9 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
     /// A caller has given up, and the poller finds out which.
     fn stream_dropped(&self);
 
+    /// Returns the memory that one decoded item may take, in bytes.
+    fn most_decoded(&self) -> usize;
+
     /// Returns true in a forked child, which has no pollers.
     fn is_forked(&self) -> bool;
 }

@@ -28,7 +28,7 @@ pub(super) enum Side {
     Server,
 }
 
-/// Where the frames of a stream go.
+/// Destination of the frames of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) peer: PeerKey,
@@ -38,7 +38,7 @@ pub(crate) struct Address {
     pub(crate) call: u64,
 }
 
-/// What a peer did that a stream does not allow.
+/// Violation of the stream protocol by a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) &'static str);
 
@@ -58,7 +58,7 @@ pub(super) enum Flushed {
     NoRoom,
 }
 
-/// What a writer may do.
+/// Room of a writer.
 #[derive(Debug)]
 pub(super) enum Room {
     /// Add items of this window.
@@ -81,7 +81,7 @@ pub(super) enum Read {
     Wait,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 type Outcome = Result<Response, Status>;
 
 /// One stream at one side.
@@ -115,7 +115,7 @@ struct State {
 
 struct Incoming {
     items: ReceivedItems,
-    /// What the peer may still send.
+    /// Window left to the peer.
     left: Window,
     window: Window,
     /// Consumed, and not given back yet.
@@ -237,6 +237,11 @@ impl Stream {
         self.report(state);
     }
 
+    /// Returns the memory that one decoded item may take, in bytes.
+    pub(super) fn most_decoded(&self) -> usize {
+        self.owner.most_decoded()
+    }
+
     /// Returns true if its request has left.
     pub(crate) fn is_open(&self) -> bool {
         self.lock().address.is_some()
@@ -270,6 +275,11 @@ impl Stream {
     pub(crate) fn complete(&self, outcome: Outcome) {
         let mut state = self.lock();
         if !state.is_over {
+            // The reply to a call with a handler's stream is empty, and must not hold receive memory.
+            let outcome = match outcome {
+                Ok(response) if self.reads() && !response.is_error() => Ok(Response::empty()),
+                outcome => outcome,
+            };
             let aborted = state.aborted.take();
             state.outcome = Some(aborted.map_or(outcome, Err));
         }
@@ -325,7 +335,11 @@ impl Stream {
         let mut woken = None;
         let flushed = match sent {
             Ok(()) => Flushed::All,
-            Err(SendError::QueueFull(_)) => Flushed::NoRoom,
+            Err(SendError::QueueFull(_)) => {
+                // Its poller looks at it in the next round, whatever is reported until then.
+                state.is_reported = true;
+                Flushed::NoRoom
+            }
             // The end of the session ends the call.
             Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,
             Err(error) => {

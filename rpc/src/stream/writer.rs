@@ -79,7 +79,7 @@ struct Pump<'p, S, P> {
     source: Pin<&'p mut S>,
     put: &'p mut P,
     items: ItemBuffer,
-    /// How `source` has ended.
+    /// Outcome of `source`, once it has ended.
     ended: Option<Result<(), SendItemsError>>,
 }
 

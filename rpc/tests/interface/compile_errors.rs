@@ -15,6 +15,7 @@ fn errors_point_at_their_cause() {
         ("aliases", "trunkline"),
         ("pool", "trunkline"),
         ("renamed", "rpc"),
+        ("streams", "trunkline"),
         ("traits", "trunkline"),
         ("types", "trunkline"),
     ] {

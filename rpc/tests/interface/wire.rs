@@ -11,7 +11,9 @@ mod tests {
     use std::process::Command;
     use std::task::{Context, Waker};
     use std::time::Duration;
-    use trunkline::{Bytes, CallOptions, Connect, Connections, Metadata, Node, Status, block_on};
+    use trunkline::{
+        Bytes, CallOptions, Connect, Connections, Metadata, Node, Status, Stream, Streaming, block_on, stream,
+    };
     use trunkline_softrdma::device::SoftOptions;
     use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
     use trunkline_transport::{NodeOptions, NodeReport};
@@ -20,6 +22,7 @@ mod tests {
     const UNARY: u64 = 40;
     const ONE_WAY: u64 = 30;
     const LARGE: u64 = 3;
+    const ITEMS: u64 = 40;
 
     #[trunkline::service]
     trait Store {
@@ -28,6 +31,10 @@ mod tests {
         #[oneway]
         async fn note(&self, text: String);
         async fn tag(&self, cx: &trunkline::Context, body: Bytes) -> Bytes;
+        async fn echo(
+            &self,
+            items: Streaming<Bytes>,
+        ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
     }
 
     struct Nothing;
@@ -44,6 +51,13 @@ mod tests {
             cx.set_initial_metadata(cx.metadata().clone());
             cx.set_trailing_metadata(metadata("end", "end"));
             body
+        }
+
+        async fn echo(
+            &self,
+            items: Streaming<Bytes>,
+        ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+            Ok(items)
         }
     }
 
@@ -206,10 +220,20 @@ mod tests {
             let put = store.put("key".to_owned(), pattern(length, 1).into());
             assert_eq!(block_on(put).unwrap(), length as u64);
         }
+        let (sender, items) = stream::channel(1);
+        let mut echoed = block_on(store.echo(items)).unwrap();
+        for number in 0..ITEMS {
+            let item = Bytes::from(pattern(if number == 3 { 200_000 } else { 600 }, 2));
+            block_on(sender.send(item.clone())).unwrap();
+            assert_eq!(block_on(echoed.message()).unwrap(), Some(item));
+        }
+        drop(sender);
+        assert_eq!(block_on(echoed.message()).unwrap(), None);
         let report = wait_until("all messages are counted", Duration::from_secs(60), || {
             let report = client.report();
             let ((sent, received), there) = (counted(&report), counted(&server.report()));
-            let is_all = sent == UNARY + LARGE + ONE_WAY && received > UNARY + LARGE;
+            // OPEN and END, ACCEPT and END and the reply, next to the items and their windows.
+            let is_all = sent >= UNARY + LARGE + ONE_WAY + ITEMS + 2 && received > UNARY + LARGE + ITEMS + 3;
             (is_all && there == (received, sent)).then_some(report)
         });
         client.shutdown();
@@ -218,9 +242,13 @@ mod tests {
         let kind = |counts: &BTreeMap<String, u64>, kind| counts.get(kind).copied().unwrap_or(0);
         assert_eq!(kind(&counts.sent, "request"), UNARY + LARGE, "{counts:?}");
         assert_eq!(kind(&counts.sent, "one-way"), ONE_WAY, "{counts:?}");
-        assert_eq!(kind(&counts.received, "reply"), UNARY + LARGE, "{counts:?}");
-        assert_eq!((counts.sent_announcements, counts.received_announcements), (LARGE, 0), "{counts:?}");
-        assert!((1..=LARGE).contains(&kind(&counts.received, "fin")), "{counts:?}");
+        assert_eq!(kind(&counts.received, "reply"), UNARY + LARGE + 1, "{counts:?}");
+        assert_eq!((counts.sent_announcements, counts.received_announcements), (LARGE + 1, 1), "{counts:?}");
+        for (way, once) in [(&counts.sent, "open"), (&counts.received, "accept")] {
+            assert_eq!([kind(way, once), kind(way, "data"), kind(way, "end")], [1, ITEMS, 1], "{counts:?}");
+            assert!(kind(way, "window") >= 1, "{counts:?}");
+        }
+        assert!((1..=LARGE + 1).contains(&kind(&counts.received, "fin")), "{counts:?}");
         // Each of two pollers begins a lane to each of two.
         assert_eq!(
             [kind(&counts.sent, "settings"), kind(&counts.received, "settings")],
@@ -228,10 +256,9 @@ mod tests {
             "{counts:?}"
         );
         let messages = |counts: &BTreeMap<String, u64>| {
-            ["request", "one-way", "reply", "number", "cancel"]
-                .into_iter()
-                .map(|name| kind(counts, name))
-                .sum::<u64>()
+            let calls = ["request", "one-way", "reply", "number", "cancel"];
+            let streams = ["open", "data", "accept", "window", "end", "reset"];
+            calls.into_iter().chain(streams).map(|name| kind(counts, name)).sum::<u64>()
         };
         assert_eq!((messages(&counts.sent), messages(&counts.received)), counted(&report), "{counts:?}");
     }

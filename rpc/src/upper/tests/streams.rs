@@ -20,6 +20,11 @@ use trunkline_transport::{
 
 const CALL: u64 = 7;
 
+/// What a carrier with a full queue answers.
+fn full() -> SendError {
+    SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT })
+}
+
 fn data(number: u16) -> StreamPart {
     StreamPart::Data { number }
 }
@@ -108,16 +113,8 @@ fn a_writer_stops_at_the_window_of_items_and_of_bytes() {
 #[test]
 fn items_wait_for_room_in_the_queue_and_keep_their_order() {
     let mut rig = Rig::new();
-    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
     rig.message(server(), frame(Header::Request(request(FEED, CALL)), &[], &[3, 1]));
-    // The refusal is for requests, too.
-    rig.carrier.refusal = None;
-    sent(&mut rig);
-    open(&mut rig, FEED, &[3, 1]);
-    rig.carrier.refusal = None;
-    let mut rig = Rig::new();
-    rig.message(server(), frame(Header::Request(request(FEED, CALL)), &[], &[3, 1]));
-    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
+    rig.carrier.refusal = Some(full());
     (0..3).for_each(|_| rig.run());
     assert!(sent(&mut rig).is_empty());
     assert_eq!(rig.poller.next_timer(), Some(rig.carrier.now + Duration::from_millis(1)));
@@ -232,6 +229,22 @@ fn a_reader_gives_its_window_back_when_half_is_consumed_and_a_stopped_one_does_n
 }
 
 #[test]
+fn a_stream_waits_for_room_once_however_often_it_changes() {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[200]);
+    rig.carrier.refusal = Some(full());
+    for number in 0..60 {
+        from_caller(&mut rig, data(number), b"item");
+        rig.run();
+    }
+    assert_eq!(rig.poller.unsent.len(), 1);
+    rig.carrier.refusal = None;
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    assert_eq!((rig.poller.unsent.len(), parts(&mut rig).len(), rig.poller.next_timer()), (0, 1, None));
+}
+
+#[test]
 fn streams_are_refused_beyond_the_budget_of_their_peer() {
     let limit = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
     let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
@@ -246,7 +259,7 @@ fn streams_are_refused_beyond_the_budget_of_their_peer() {
 }
 
 #[test]
-fn a_handler_that_drops_its_reader_tells_the_caller_once() {
+fn a_cancelled_stream_leaves_nothing_and_sends_no_reset() {
     let mut rig = Rig::new();
     open(&mut rig, GATHER, &[]);
     from_caller(&mut rig, data(0), b"item");
@@ -363,7 +376,7 @@ fn a_cancellation_without_room_is_sent_later() {
     let mut rig = Rig::new();
     let (call, items) = accepted(&mut rig);
     drop(items);
-    rig.carrier.refusal = Some(SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT }));
+    rig.carrier.refusal = Some(full());
     rig.run();
     rig.carrier.refusal = None;
     assert!(rig.poller.next_timer().is_some());

@@ -1,6 +1,6 @@
 //! The examples of `docs/rpc.md`, with the code around them.
 
-#![allow(unreachable_pub, reason = "a user's program")]
+#![allow(unreachable_pub, unnameable_types, reason = "a user's program")]
 
 use crate::common::{Guard, LIMIT, Reporter, events, node as udp, until};
 use crate::gate::Gate;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
     CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
-    NodeBuilder, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError, Target,
-    block_on,
+    NodeBuilder, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError, Stream,
+    Streaming, Target, block_on, stream,
 };
 
 use trunkline::{Bytes, Status};
@@ -37,6 +37,92 @@ impl Kv for Store {
         self.0.lock()?.insert(key, value);
         Ok(())
     }
+}
+
+/// An event of the examples.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Event {
+    text: String,
+}
+
+#[trunkline::service]
+pub trait Feed {
+    async fn watch(&self, topic: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status>;
+    async fn upload(&self, name: String, chunks: Streaming<Bytes>) -> Result<u64, Status>;
+    async fn chat(
+        &self,
+        says: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<String, Status>>, Status>;
+}
+
+type Watcher = stream::Sender<Result<Event, Status>>;
+
+/// Watchers, by topic.
+#[derive(Default)]
+struct Hub(Mutex<HashMap<String, Vec<Watcher>>>);
+
+impl Feed for Hub {
+    async fn watch(&self, topic: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status> {
+        let (sender, receiver) = stream::channel(16);
+        self.0.lock()?.entry(topic).or_default().push(sender); // other code sends events, on any thread
+        Ok(receiver)
+    }
+
+    async fn upload(&self, _name: String, mut chunks: Streaming<Bytes>) -> Result<u64, Status> {
+        let mut bytes = 0;
+        while let Some(chunk) = chunks.message().await? {
+            bytes += chunk.len() as u64;
+        }
+        Ok(bytes)
+    }
+
+    async fn chat(
+        &self,
+        says: Streaming<String>,
+    ) -> Result<impl Stream<Item = Result<String, Status>>, Status> {
+        Ok(says) // every item goes back
+    }
+}
+
+async fn send_file(feed: &FeedClient, file: &[u8]) -> Result<u64, Status> {
+    let (sender, chunks) = stream::channel(4);
+    let upload = feed.upload("file".into(), chunks);
+    for chunk in file.chunks(256 << 10) {
+        // Waits for the server. Fails if the call is over, and then `upload` says why.
+        if sender.send(Bytes::copy_from_slice(chunk)).await.is_err() {
+            break;
+        }
+    }
+    drop(sender); // the end of the stream
+    upload.await
+}
+
+async fn follow(feed: &FeedClient, topic: &str) -> Result<(), Status> {
+    let mut events = feed.watch(topic.into()).await?;
+    while let Some(event) = events.message().await? {
+        println!("{}", event.text);
+    }
+    Ok(()) // the server has finished; anything else is an error
+}
+
+#[test]
+fn the_feed_streams_in_three_shapes() -> Outcome {
+    let hub = Arc::new(Hub::default());
+    let pair = Pair::start(FeedServer::shared(Arc::clone(&hub)));
+    let feed = FeedClient::new(pair.node.channel(pair.server.local_address()));
+    assert_eq!(block_on(send_file(&feed, &[7; 600_000]))?, 600_000);
+    let (says, heard) = stream::channel(2);
+    let mut answers = block_on(feed.chat(heard))?;
+    block_on(says.send("good day".to_owned()))?;
+    assert_eq!(block_on(answers.message())?.as_deref(), Some("good day"));
+    drop(says);
+    assert_eq!(block_on(answers.message())?, None);
+    let following = std::thread::spawn(move || block_on(follow(&feed, "a")));
+    let sender = until("somebody watches", || hub.0.lock().unwrap().remove("a")?.pop());
+    block_on(sender.send(Ok(Event { text: "first".into() })))?;
+    drop(sender);
+    assert_eq!(following.join().unwrap(), Ok(()));
+    Ok(())
 }
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;

@@ -1,0 +1,123 @@
+//! Watches a feed, publishes events, and uploads files.
+
+use clap::{Parser, Subcommand};
+use indicatif::ProgressBar;
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use trunkline::stream::{Sender, channel};
+use trunkline::{Bytes, DeviceFlags, Node, block_on};
+use trunkline_example_feed::{Event, FeedClient, Summary};
+
+/// A client of a feed.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Address and port of the server.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7473")]
+    server: SocketAddr,
+    /// This client's address; it may be the same as the server's.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    address: IpAddr,
+    /// Use an address other than loopback although peers are not authenticated.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
+    #[command(subcommand)]
+    request: Request,
+}
+
+#[derive(Debug, Subcommand)]
+enum Request {
+    /// Print the events whose topic has a prefix, until the server ends.
+    Watch {
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Publish each line of standard input as an event.
+    Publish { topic: String },
+    /// Send a file, with a progress bar on standard error.
+    Upload { file: PathBuf },
+}
+
+/// Size of a chunk.
+const CHUNK: usize = 256 << 10;
+/// Items that are read ahead of the server.
+const AHEAD: usize = 4;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let node = Node::builder()
+        .listen(SocketAddr::new(options.address, 0))
+        .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
+        .start()?;
+    let client = FeedClient::new(node.channel(options.server));
+    match options.request {
+        Request::Watch { prefix } => watch(&client, prefix)?,
+        Request::Publish { topic } => publish(&client, &topic)?,
+        Request::Upload { file } => upload(&client, &file)?,
+    }
+    node.shutdown();
+    Ok(())
+}
+
+fn watch(client: &FeedClient, prefix: String) -> Result<(), Box<dyn Error>> {
+    let mut events = block_on(client.watch(prefix))?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "watching")?;
+    while let Some(Event { topic, text }) = block_on(events.message())? {
+        match writeln!(out, "{topic}: {text}") {
+            // A reader such as `head` has read enough. Dropping the stream tells the server.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
+            written => written?,
+        }
+    }
+    Ok(())
+}
+
+fn publish(client: &FeedClient, topic: &str) -> Result<(), Box<dyn Error>> {
+    let (sender, events) = channel(AHEAD);
+    let published = client.publish(events);
+    for line in std::io::stdin().lock().lines() {
+        let event = Event { topic: topic.to_owned(), text: line? };
+        if block_on(sender.send(event)).is_err() {
+            // The call is over, and its outcome says why.
+            break;
+        }
+    }
+    drop(sender);
+    println!("published {}", block_on(published)?);
+    Ok(())
+}
+
+fn upload(client: &FeedClient, path: &Path) -> Result<(), Box<dyn Error>> {
+    let file = File::open(path)?;
+    let bar = ProgressBar::new(file.metadata()?.len());
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (sender, chunks) = channel(AHEAD);
+    let reader = std::thread::spawn(move || read(file, &sender));
+    let mut progress = block_on(client.upload(name, chunks))?;
+    let mut received = Summary { bytes: 0, chunks: 0 };
+    while let Some(summary) = block_on(progress.message())? {
+        bar.set_position(summary.bytes);
+        received = summary;
+    }
+    bar.finish();
+    reader.join().map_err(|_| "the reading thread panicked")??;
+    println!("sent {} bytes in {} chunks", received.bytes, received.chunks);
+    Ok(())
+}
+
+/// Sends the chunks of a file until it ends or nobody takes them.
+fn read(file: File, chunks: &Sender<Bytes>) -> std::io::Result<()> {
+    loop {
+        let mut chunk = Vec::new();
+        (&file).take(CHUNK as u64).read_to_end(&mut chunk)?;
+        if chunk.is_empty() || block_on(chunks.send(chunk.into())).is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Serves a feed of events, until SIGTERM or Ctrl-C.
+
+use clap::Parser;
+use std::error::Error;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use trunkline::stream::{Receiver, Sender, TrySendError, channel};
+use trunkline::{Bytes, DeviceFlags, Node, Status, Stream, Streaming};
+use trunkline_example_feed::{Event, Feed, FeedServer, Summary};
+
+/// A feed of events. Prints the address it listens on.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Address and port to listen on; port 0 picks a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7473")]
+    listen: SocketAddr,
+    /// Listen on an address other than loopback although peers are not authenticated.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
+}
+
+/// Events that may wait for one watcher. One that is slower is left behind, with an error.
+const MOST_WAITING: usize = 1024;
+
+/// One watcher.
+struct Watcher {
+    prefix: String,
+    events: Sender<Event>,
+    /// True once it was too slow.
+    is_behind: Arc<AtomicBool>,
+}
+
+/// The stream of one watcher. The end of the channel is an error for a watcher that was too slow.
+struct Watched {
+    events: Receiver<Event>,
+    is_behind: Arc<AtomicBool>,
+}
+
+impl Stream for Watched {
+    type Item = Result<Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = std::task::ready!(Pin::new(&mut self.events).poll_next(task));
+        let is_behind = event.is_none() && self.is_behind.swap(false, Ordering::Relaxed);
+        Poll::Ready(match event {
+            None if is_behind => Some(Err(Status::resource_exhausted("too slow for the events"))),
+            event => event.map(Ok),
+        })
+    }
+}
+
+/// The watchers, on all pollers.
+#[derive(Clone, Default)]
+struct Hub(Arc<Mutex<Vec<Watcher>>>);
+
+impl Hub {
+    fn watchers(&self) -> MutexGuard<'_, Vec<Watcher>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands an event to all watchers of its topic, and forgets those that are gone or too slow: dropping the sender
+    /// ends the stream.
+    fn publish(&self, event: &Event) {
+        self.watchers().retain(|watcher| {
+            if !event.topic.starts_with(&watcher.prefix) {
+                return !watcher.events.is_closed();
+            }
+            let sent = watcher.events.try_send(event.clone());
+            watcher.is_behind.store(matches!(sent, Err(TrySendError::Full(_))), Ordering::Relaxed);
+            sent.is_ok()
+        });
+    }
+}
+
+impl Feed for Hub {
+    async fn watch(&self, prefix: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status> {
+        let (sender, events) = channel(MOST_WAITING);
+        let is_behind = Arc::new(AtomicBool::new(false));
+        self.watchers().push(Watcher { prefix, events: sender, is_behind: Arc::clone(&is_behind) });
+        Ok(Watched { events, is_behind })
+    }
+
+    async fn publish(&self, mut events: Streaming<Event>) -> Result<u64, Status> {
+        let mut count = 0;
+        while let Some(event) = events.message().await? {
+            self.publish(&event);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    async fn upload(
+        &self,
+        name: String,
+        chunks: Streaming<Bytes>,
+    ) -> Result<impl Stream<Item = Result<Summary, Status>>, Status> {
+        if name.is_empty() {
+            return Err(Status::invalid_argument("a file needs a name"));
+        }
+        Ok(Upload { chunks, received: Summary { bytes: 0, chunks: 0 } })
+    }
+}
+
+/// The progress of an upload: each chunk becomes a summary of what came.
+struct Upload {
+    chunks: Streaming<Bytes>,
+    received: Summary,
+}
+
+impl Stream for Upload {
+    type Item = Result<Summary, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let chunk = std::task::ready!(Pin::new(&mut self.chunks).poll_next(task));
+        Poll::Ready(chunk.map(|chunk| {
+            self.received.bytes += chunk?.len() as u64;
+            self.received.chunks += 1;
+            Ok(self.received.clone())
+        }))
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
+    let hub = Hub::default();
+    let node = Node::builder()
+        .listen(options.listen)
+        .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
+        .grace(Duration::from_secs(2))
+        .serve(FeedServer::new(hub.clone()))
+        .start()?;
+    // Nobody has to read it.
+    let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
+    signals.forever().next();
+    // Their streams end, so that watchers see the end and not an error.
+    hub.watchers().clear();
+    node.shutdown();
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Runs the two programs as the README does.
+//!
+//! In real time: the programs are processes.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Output};
+use trunkline_testkit::{Process, fresh_ip, run};
+
+/// A running server at an address that only its clients share.
+struct Server {
+    process: Process,
+    address: String,
+    ip: Ipv4Addr,
+}
+
+impl Server {
+    fn start() -> Self {
+        let ip = fresh_ip();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feed-serve"));
+        command.args(["--listen", &format!("{ip}:0")]);
+        let mut process = Process::start("feed-serve", &mut command).expect("the server starts");
+        let address = process.after("listening ").expect("the address");
+        Self { process, address, ip }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feed"));
+        command.args(["--server", &self.address, "--address", &self.ip.to_string()]).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str], input: &[u8]) -> Output {
+        run(&mut self.command(args), input).expect("the client runs")
+    }
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_testkit::Folder;
+
+    #[test]
+    fn events_reach_the_watchers_of_their_topic_in_order() {
+        let server = Server::start();
+        let mut watcher = Process::start("feed watch", &mut server.command(&["watch", "lamp"])).unwrap();
+        assert_eq!(watcher.line().expect("it watches"), "watching");
+        let lines: String = (0..2000).map(|number| format!("event {number}\n")).collect();
+        assert_eq!(printed(&server.run(&["publish", "mill"], b"turns\n")), "published 1\n");
+        // The watcher takes them as they come, so few wait.
+        for block in lines.lines().collect::<Vec<_>>().chunks(500) {
+            let text = block.join("\n") + "\n";
+            assert_eq!(printed(&server.run(&["publish", "lamp/east"], text.as_bytes())), "published 500\n");
+            for line in block {
+                assert_eq!(watcher.line().expect("an event"), format!("lamp/east: {line}"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_uploaded_whole() {
+        let server = Server::start();
+        let folder = Folder::new().unwrap();
+        let file = folder.join("file");
+        std::fs::write(&file, vec![7; 3_000_000]).unwrap();
+        let output = server.run(&["upload", file.to_str().unwrap()], b"");
+        assert_eq!(printed(&output), "sent 3000000 bytes in 12 chunks\n");
+    }
+
+    #[test]
+    fn a_killed_server_is_an_error_for_its_watchers() {
+        let mut server = Server::start();
+        let output = std::thread::scope(|scope| {
+            let mut command = server.command(&["watch"]);
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            let watcher = scope.spawn(move || command.stdout(writer).output());
+            let mut lines = std::io::BufReader::new(reader);
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut lines, &mut line).expect("it watches");
+            assert_eq!(line, "watching\n");
+            server.process.kill().expect("it runs");
+            watcher.join().expect("no panic").expect("the client runs")
+        });
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("Unavailable"), "{error}");
+    }
+}
