@@ -1,7 +1,7 @@
 //! `trunkctl nodes`: lists the running nodes of this user, with their peers.
 //!
 //! Each node has a socket, where the thread that makes its connections answers. A node whose handlers are stuck answers
-//! too, and a process that is stopped takes no longer than [`PATIENCE`].
+//! too, and a process that is stopped takes no longer than a second.
 
 use clap::Args;
 use serde::Serialize;

@@ -142,7 +142,11 @@ impl FeedServer {
                                 .arguments(
                                     &["prefix"],
                                     (
-                                        ::trunkline::stub::Coding::<__FeedCodec, String>::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __FeedCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
                                     ),
                                 )?;
                             let __replier = __request.replier();
@@ -157,7 +161,11 @@ impl FeedServer {
                                     |__item: u64, __buffer: &mut ::trunkline::stub::ItemBuffer| {
                                         __buffer
                                             .value(
-                                                &::trunkline::stub::Coding::<__FeedCodec, u64>::of(&__item),
+                                                &::trunkline::stub::Coding::<
+                                                    __FeedCodec,
+                                                    u64,
+                                                    { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                                                >::of(&__item),
                                             )
                                     },
                                 )
@@ -179,7 +187,11 @@ impl FeedServer {
                                 .arguments(
                                     &["name"],
                                     (
-                                        ::trunkline::stub::Coding::<__FeedCodec, String>::decoder(),
+                                        ::trunkline::stub::Coding::<
+                                            __FeedCodec,
+                                            String,
+                                            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                        >::decoder(),
                                     ),
                                 )?;
                             let __replier = __request.replier();
@@ -193,7 +205,11 @@ impl FeedServer {
                                 .map_err(::trunkline::stub::Named::<Status>::failure)?;
                             __replier
                                 .value(
-                                    &::trunkline::stub::Coding::<__FeedCodec, u64>::of(&__value),
+                                    &::trunkline::stub::Coding::<
+                                        __FeedCodec,
+                                        u64,
+                                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                                    >::of(&__value),
                                 )
                         }
                     }
@@ -211,7 +227,11 @@ impl FeedServer {
                             let __replier = __request.replier();
                             let items = __request
                                 .items(
-                                    ::trunkline::stub::Coding::<__FeedCodec, String>::decoder(),
+                                    ::trunkline::stub::Coding::<
+                                        __FeedCodec,
+                                        String,
+                                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                                    >::decoder(),
                                 )?;
                             let __writer = __request.writer();
                             let __value = Feed::chat(&**__handler, items).await;
@@ -220,6 +240,7 @@ impl FeedServer {
                                 .map_err(|__error| ::trunkline::stub::Failing::<
                                     __FeedCodec,
                                     u8,
+                                    { ::trunkline::stub::Named::<u8>::IS_BORROWED },
                                 >::into_failure(__error, &__replier))?;
                             __writer
                                 .send(
@@ -249,6 +270,12 @@ impl FeedServer {
     #[must_use]
     pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
+    }
+    /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
+    /// interceptors that were added before.
+    #[must_use]
+    pub fn interceptor(self, interceptor: impl ::trunkline::ServerInterceptor) -> Self {
+        Self(self.0.interceptor(interceptor))
     }
     /// Limits how many `watch` calls run concurrently. See [`Self::limit`].
     #[must_use]
@@ -307,7 +334,8 @@ impl FeedClient {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -343,9 +371,15 @@ impl FeedClient {
         let (__call, __opened) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_watch,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&prefix),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&prefix),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -354,7 +388,13 @@ impl FeedClient {
                 let _ = __response.bytes()?;
                 ::core::result::Result::Ok(
                     __opened
-                        .items(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder()),
+                        .items(
+                            ::trunkline::stub::Coding::<
+                                __FeedCodec,
+                                u64,
+                                { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                            >::decoder(),
+                        ),
                 )
             })
     }
@@ -372,9 +412,15 @@ impl FeedClient {
         let (__call, _) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_upload,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::outgoing(
                     chunks,
@@ -386,7 +432,13 @@ impl FeedClient {
         __call
             .decoded(|__response| {
                 let __value = __response
-                    .value(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder())?;
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __FeedCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )?;
                 ::core::result::Result::Ok(__value)
             })
     }
@@ -409,7 +461,7 @@ impl FeedClient {
         let (__call, __opened) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_chat,
                 &(),
                 ::trunkline::Bytes::new(),
@@ -421,6 +473,7 @@ impl FeedClient {
                                 &::trunkline::stub::Coding::<
                                     __FeedCodec,
                                     String,
+                                    { ::trunkline::stub::Named::<String>::IS_BORROWED },
                                 >::of(&__item),
                             )
                     },
@@ -433,7 +486,11 @@ impl FeedClient {
                     <u8 as ::trunkline::stub::MethodError<
                         { ::trunkline::stub::Named::<u8>::IS_STATUS },
                     >>::Call,
-                > = ::trunkline::stub::Failing::<__FeedCodec, u8>::check(__response);
+                > = ::trunkline::stub::Failing::<
+                    __FeedCodec,
+                    u8,
+                    { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                >::check(__response);
                 let _ = __response?.bytes()?;
                 ::core::result::Result::Ok(
                     __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
@@ -470,7 +527,13 @@ impl<'c> FeedClientWith<'c, '_> {
             .open(
                 self.options,
                 &__Feed_watch,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&prefix),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&prefix),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -479,7 +542,13 @@ impl<'c> FeedClientWith<'c, '_> {
                 let _ = __response.bytes()?;
                 ::core::result::Result::Ok(
                     __opened
-                        .items(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder()),
+                        .items(
+                            ::trunkline::stub::Coding::<
+                                __FeedCodec,
+                                u64,
+                                { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                            >::decoder(),
+                        ),
                 )
             })
     }
@@ -499,7 +568,13 @@ impl<'c> FeedClientWith<'c, '_> {
             .open(
                 self.options,
                 &__Feed_upload,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::outgoing(
                     chunks,
@@ -511,7 +586,13 @@ impl<'c> FeedClientWith<'c, '_> {
         __call
             .decoded(|__response| {
                 let __value = __response
-                    .value(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder())?;
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __FeedCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )?;
                 ::core::result::Result::Ok(__value)
             })
     }
@@ -546,6 +627,7 @@ impl<'c> FeedClientWith<'c, '_> {
                                 &::trunkline::stub::Coding::<
                                     __FeedCodec,
                                     String,
+                                    { ::trunkline::stub::Named::<String>::IS_BORROWED },
                                 >::of(&__item),
                             )
                     },
@@ -558,7 +640,11 @@ impl<'c> FeedClientWith<'c, '_> {
                     <u8 as ::trunkline::stub::MethodError<
                         { ::trunkline::stub::Named::<u8>::IS_STATUS },
                     >>::Call,
-                > = ::trunkline::stub::Failing::<__FeedCodec, u8>::check(__response);
+                > = ::trunkline::stub::Failing::<
+                    __FeedCodec,
+                    u8,
+                    { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                >::check(__response);
                 let _ = __response?.bytes()?;
                 ::core::result::Result::Ok(
                     __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
@@ -602,7 +688,8 @@ impl FeedLocal {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call. Their futures borrow only the client.
+    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
+    /// futures borrow only the client.
     #[must_use]
     pub fn with<'c, 'o>(
         &'c self,
@@ -638,9 +725,15 @@ impl FeedLocal {
         let (__call, __opened) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_watch,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&prefix),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&prefix),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -649,7 +742,13 @@ impl FeedLocal {
                 let _ = __response.bytes()?;
                 ::core::result::Result::Ok(
                     __opened
-                        .items(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder()),
+                        .items(
+                            ::trunkline::stub::Coding::<
+                                __FeedCodec,
+                                u64,
+                                { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                            >::decoder(),
+                        ),
                 )
             })
     }
@@ -667,9 +766,15 @@ impl FeedLocal {
         let (__call, _) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_upload,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::outgoing(
                     chunks,
@@ -681,7 +786,13 @@ impl FeedLocal {
         __call
             .decoded(|__response| {
                 let __value = __response
-                    .value(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder())?;
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __FeedCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )?;
                 ::core::result::Result::Ok(__value)
             })
     }
@@ -704,7 +815,7 @@ impl FeedLocal {
         let (__call, __opened) = self
             .channel
             .open(
-                &::trunkline::CallOptions::new(),
+                &::trunkline::stub::DEFAULT_OPTIONS,
                 &__Feed_chat,
                 &(),
                 ::trunkline::Bytes::new(),
@@ -716,6 +827,7 @@ impl FeedLocal {
                                 &::trunkline::stub::Coding::<
                                     __FeedCodec,
                                     String,
+                                    { ::trunkline::stub::Named::<String>::IS_BORROWED },
                                 >::of(&__item),
                             )
                     },
@@ -728,7 +840,11 @@ impl FeedLocal {
                     <u8 as ::trunkline::stub::MethodError<
                         { ::trunkline::stub::Named::<u8>::IS_STATUS },
                     >>::Call,
-                > = ::trunkline::stub::Failing::<__FeedCodec, u8>::check(__response);
+                > = ::trunkline::stub::Failing::<
+                    __FeedCodec,
+                    u8,
+                    { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                >::check(__response);
                 let _ = __response?.bytes()?;
                 ::core::result::Result::Ok(
                     __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
@@ -765,7 +881,13 @@ impl<'c> FeedLocalWith<'c, '_> {
             .open(
                 self.options,
                 &__Feed_watch,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&prefix),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&prefix),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::no_items(),
             );
@@ -774,7 +896,13 @@ impl<'c> FeedLocalWith<'c, '_> {
                 let _ = __response.bytes()?;
                 ::core::result::Result::Ok(
                     __opened
-                        .items(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder()),
+                        .items(
+                            ::trunkline::stub::Coding::<
+                                __FeedCodec,
+                                u64,
+                                { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                            >::decoder(),
+                        ),
                 )
             })
     }
@@ -794,7 +922,13 @@ impl<'c> FeedLocalWith<'c, '_> {
             .open(
                 self.options,
                 &__Feed_upload,
-                &(::trunkline::stub::Coding::<__FeedCodec, String>::of(&name),),
+                &(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::of(&name),
+                ),
                 ::trunkline::Bytes::new(),
                 ::trunkline::stub::outgoing(
                     chunks,
@@ -806,7 +940,13 @@ impl<'c> FeedLocalWith<'c, '_> {
         __call
             .decoded(|__response| {
                 let __value = __response
-                    .value(::trunkline::stub::Coding::<__FeedCodec, u64>::decoder())?;
+                    .value(
+                        ::trunkline::stub::Coding::<
+                            __FeedCodec,
+                            u64,
+                            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                        >::decoder(),
+                    )?;
                 ::core::result::Result::Ok(__value)
             })
     }
@@ -841,6 +981,7 @@ impl<'c> FeedLocalWith<'c, '_> {
                                 &::trunkline::stub::Coding::<
                                     __FeedCodec,
                                     String,
+                                    { ::trunkline::stub::Named::<String>::IS_BORROWED },
                                 >::of(&__item),
                             )
                     },
@@ -853,7 +994,11 @@ impl<'c> FeedLocalWith<'c, '_> {
                     <u8 as ::trunkline::stub::MethodError<
                         { ::trunkline::stub::Named::<u8>::IS_STATUS },
                     >>::Call,
-                > = ::trunkline::stub::Failing::<__FeedCodec, u8>::check(__response);
+                > = ::trunkline::stub::Failing::<
+                    __FeedCodec,
+                    u8,
+                    { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                >::check(__response);
                 let _ = __response?.bytes()?;
                 ::core::result::Result::Ok(
                     __opened.bytes(::trunkline::stub::Named::<Bytes>::value),
@@ -861,7 +1006,7 @@ impl<'c> FeedLocalWith<'c, '_> {
             })
     }
 }
-/// Calls of [`Feed`] from any thread, implemented by [`FeedClient`]. Code that takes an `impl FeedCalls` also accepts a mock.
+/// Calls of [`Feed`] from any thread, implemented by [`FeedClient`], and by what its `with` returns. Code that takes an `impl FeedCalls` also accepts a mock.
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
 pub trait FeedCalls {
@@ -976,6 +1121,45 @@ impl FeedCalls for FeedClient {
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
 #[allow(trivial_bounds)]
+impl FeedCalls for FeedClientWith<'_, '_> {
+    fn watch(
+        &self,
+        prefix: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<::trunkline::Streaming<u64>, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::watch(*self, prefix)
+    }
+    fn upload<
+        __Items: ::trunkline::stub::Stream<Item = Bytes> + ::core::marker::Send + 'static,
+    >(
+        &self,
+        name: String,
+        chunks: __Items,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send {
+        Self::upload(*self, name, chunks)
+    }
+    fn chat<
+        __Items: ::trunkline::stub::Stream<Item = String> + ::core::marker::Send
+            + 'static,
+    >(
+        &self,
+        items: __Items,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            <u8 as ::trunkline::stub::MethodError<
+                { ::trunkline::stub::Named::<u8>::IS_STATUS },
+            >>::Call,
+        >,
+    > + ::core::marker::Send {
+        Self::chat(*self, items)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
 impl LocalFeedCalls for FeedLocal {
     fn watch(
         &self,
@@ -1011,6 +1195,45 @@ impl LocalFeedCalls for FeedLocal {
         >,
     > {
         Self::chat(self, items)
+    }
+}
+#[allow(dead_code, deprecated, clippy::let_unit_value)]
+#[allow(trivial_bounds)]
+impl LocalFeedCalls for FeedLocalWith<'_, '_> {
+    fn watch(
+        &self,
+        prefix: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<::trunkline::Streaming<u64>, ::trunkline::Status>,
+    > {
+        Self::watch(*self, prefix)
+    }
+    fn upload<
+        __Items: ::trunkline::stub::Stream<Item = Bytes> + ::core::marker::Send + 'static,
+    >(
+        &self,
+        name: String,
+        chunks: __Items,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > {
+        Self::upload(*self, name, chunks)
+    }
+    fn chat<
+        __Items: ::trunkline::stub::Stream<Item = String> + ::core::marker::Send
+            + 'static,
+    >(
+        &self,
+        items: __Items,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::trunkline::Streaming<Bytes>,
+            <u8 as ::trunkline::stub::MethodError<
+                { ::trunkline::stub::Named::<u8>::IS_STATUS },
+            >>::Call,
+        >,
+    > {
+        Self::chat(*self, items)
     }
 }
 #[allow(dead_code, deprecated, clippy::let_unit_value)]
@@ -1057,8 +1280,17 @@ const _: () = ::trunkline::stub::require(
     "argument `prefix` of `watch` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `prefix` of `watch` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__FeedCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __FeedCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `prefix` of `watch` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1066,7 +1298,16 @@ const _: () = ::trunkline::stub::require(
     "argument `prefix` of `watch` is `trunkline::Bytes` by another name; write `Bytes`, so that both sides send it as raw bytes",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__FeedCodec, u64>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<u64>::IS_BORROWED,
+    "an item of the stream of `watch` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u64>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __FeedCodec,
+            u64,
+            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "an item of the stream of `watch` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1082,8 +1323,17 @@ const _: () = ::trunkline::stub::require(
     "argument `name` of `upload` is a `trunkline::Context`; take it as `cx: &Context`, the first argument after `&self`",
 );
 const _: () = ::trunkline::stub::require(
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "argument `name` of `upload` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
     ::trunkline::stub::Named::<String>::IS_CONTEXT
-        || ::trunkline::stub::Coding::<__FeedCodec, String>::IS_POSSIBLE,
+        || ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __FeedCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "argument `name` of `upload` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1099,7 +1349,16 @@ const _: () = ::trunkline::stub::require(
     "the result of `upload` is a `Result` by another name, which the macro does not see; write `Result<T, E>`, or give the alias the name `Result`",
 );
 const _: () = ::trunkline::stub::require(
-    false || ::trunkline::stub::Coding::<__FeedCodec, u64>::IS_POSSIBLE,
+    false || !::trunkline::stub::Named::<u64>::IS_BORROWED,
+    "the result of `upload` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    false || ::trunkline::stub::Named::<u64>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __FeedCodec,
+            u64,
+            { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the result of `upload` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1116,7 +1375,16 @@ const _: () = ::trunkline::stub::require(
     "the result of `upload`: a type named `Result` must be the standard library's; rename your own type, for example by `use ... as OwnResult`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Coding::<__FeedCodec, String>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<String>::IS_BORROWED,
+    "an item of `items` of `chat` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<String>::IS_BORROWED
+        || ::trunkline::stub::Coding::<
+            __FeedCodec,
+            String,
+            { ::trunkline::stub::Named::<String>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "an item of `items` of `chat` cannot be sent: the service's codec does not accept its type; if the type is your own, add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields",
 );
 const _: () = ::trunkline::stub::require(
@@ -1128,6 +1396,15 @@ const _: () = ::trunkline::stub::require(
     "an item of the stream of `chat`: a type named `Bytes` is sent as raw bytes and must be `trunkline::Bytes`; rename your own type, for example by `use ... as Blob`",
 );
 const _: () = ::trunkline::stub::require(
-    ::trunkline::stub::Failing::<__FeedCodec, u8>::IS_POSSIBLE,
+    !::trunkline::stub::Named::<u8>::IS_BORROWED,
+    "the error of `chat` cannot be sent: it holds references, by another name; take a type that owns its data, such as `String` or `Vec<T>`",
+);
+const _: () = ::trunkline::stub::require(
+    ::trunkline::stub::Named::<u8>::IS_BORROWED
+        || ::trunkline::stub::Failing::<
+            __FeedCodec,
+            u8,
+            { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+        >::IS_POSSIBLE,
     "the error of `chat` cannot be sent: add `#[derive(serde::Serialize, serde::Deserialize)]` to it and to the types of its fields, or return `trunkline::Status`; for an error of anyhow or eyre write `anyhow::Result<T>` or `eyre::Result<T>`, and use the feature of that name",
 );

@@ -1,9 +1,9 @@
 //! Streams of items in calls: [`Streaming`] reads one, and [`channel`] feeds one.
 //!
 //! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
-//! has a [`Stream`], which the reader, the writer and the poller of the call share. The poller puts received items in and
+//! has a `Stream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
 //! sends what the writer has handed over; the other two may be on any thread. What changes for the poller is reported by
-//! [`Owner`], which wakes it.
+//! `Owner`, which wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
 //! while the window of the reader has bytes and items left, so a reader holds at most one window and one item.
