@@ -403,7 +403,7 @@ impl Upper for RpcPoller {
         if ran {
             self.take_local(carrier);
         }
-        let charge = |peer, bytes| self.dispatch.memory().take(peer, bytes);
+        let charge = |peer, from, to| self.dispatch.memory().recharge(peer, from, to);
         self.unsent.flush(self.inbox.changes(), carrier, &charge);
         let sought = self.seeker.as_mut().is_some_and(|seeker| seeker.tick(carrier));
         self.look_up();

@@ -9,18 +9,29 @@ use crate::call::{EndHooks, interceptor_panicked};
 use crate::context::Inherited;
 use crate::metadata::Metadata;
 use crate::name::MethodName;
-use crate::status::Status;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::panics::catch;
 use trunkline_verbs::Time;
 
+/// Calls of interceptors within each other, at most: more are a recursion, which would exhaust the stack.
+const NESTING: u32 = 16;
+
+thread_local! {
+    /// Calls whose interceptors this thread is in.
+    static NESTED: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Code that sees each call of a channel before it is made. Install it by
 /// [`Channel::with_interceptor`](crate::Channel::with_interceptor). Closures of this signature implement it.
 ///
 /// Interceptors run in the order in which they were installed, in the thread that makes the call, and must not block
-/// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`.
+/// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that
+/// makes calls needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
     /// Sees a call, and may change it.
     ///
@@ -64,9 +75,9 @@ impl ClientCall {
     /// Returns the options as the interceptors have changed them, and their closures for the end. The time that they
     /// took counts against the call's limit.
     pub(super) fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
-        let spent = now.saturating_duration_since(self.made);
-        if !spent.is_zero() {
-            self.options.set_timeout(self.timeout().saturating_sub(spent));
+        let (spent, timeout) = (now.saturating_duration_since(self.made), self.timeout());
+        if !spent.is_zero() && timeout != Duration::MAX {
+            self.options.set_timeout(timeout.saturating_sub(spent));
         }
         (self.options, self.hooks)
     }
@@ -100,11 +111,16 @@ impl ClientCall {
         self.options.request_metadata_mut()
     }
 
-    /// Returns the time limit of the call, from its options, its client or the calling handler.
+    /// Returns the time limit of the call, from its options, its client or the calling handler. It is
+    /// `Duration::MAX` for a call without one, as one that streams items has by default.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        let deadline = self.options.deadline(self.of_client, self.inherited, self.made);
-        deadline.saturating_duration_since(self.made)
+        let deadline = if self.method.streams.any() {
+            self.options.stream_deadline(self.of_client, self.inherited, self.made)
+        } else {
+            self.options.deadline(self.of_client, self.inherited, self.made)
+        };
+        if deadline == Time::MAX { Duration::MAX } else { deadline.saturating_duration_since(self.made) }
     }
 
     /// Sets the time limit of the call. The deadline of the calling handler still caps it.
@@ -146,7 +162,14 @@ impl ClientInterceptors {
     /// One of them refuses the call, or panics.
     pub(super) fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
         let mut all = self.0.iter().flat_map(|all| all.iter());
+        let nested = NESTED.get();
+        if nested >= NESTING {
+            let text = "an interceptor makes calls that pass through itself";
+            return Err(Status::not_run(Code::Internal, text).because(Reason::Misuse));
+        }
+        NESTED.set(nested + 1);
         let run = catch(|| all.try_for_each(|interceptor| interceptor.intercept(call)));
+        NESTED.set(nested);
         match run {
             Ok(admitted) => admitted.map_err(Status::before_run),
             Err(_) => Err(interceptor_panicked(false)),
@@ -158,5 +181,42 @@ impl fmt::Debug for ClientInterceptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.as_ref().map_or(0, |all| all.len());
         f.debug_tuple("ClientInterceptors").field(&count).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{ECHO, FEED};
+    use std::sync::OnceLock;
+
+    fn new(method: &'static MethodName, of_client: Option<Duration>) -> ClientCall {
+        ClientCall::new(method, CallOptions::new(), (of_client, Inherited::default()), Time(0))
+    }
+
+    #[test]
+    fn interceptors_give_a_stream_without_a_time_limit_none() {
+        let later = Time(0) + Duration::from_millis(1);
+        let deadline = |call: ClientCall, of_client| {
+            call.into_parts(later).0.stream_deadline(of_client, Inherited::default(), later)
+        };
+        assert_eq!(new(FEED, None).timeout(), Duration::MAX);
+        assert_eq!(deadline(new(FEED, None), None), Time::MAX);
+        let limit = Some(Duration::from_secs(1));
+        assert_eq!(deadline(new(FEED, limit), limit), Time(0) + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_interceptor_whose_calls_pass_through_itself_is_refused() {
+        let itself = Arc::new(OnceLock::new());
+        let same: Arc<OnceLock<ClientInterceptors>> = Arc::clone(&itself);
+        let all = ClientInterceptors::NONE
+            .with(move |_: &mut ClientCall| same.get().map_or(Ok(()), |all| all.run(&mut new(ECHO, None))));
+        itself.set(all.clone()).unwrap();
+        for _ in 0..2 {
+            let status = all.run(&mut new(ECHO, None)).unwrap_err();
+            assert_eq!((status.code(), status.may_have_run()), (Code::Internal, false));
+            assert!(status.to_string().contains("pass through itself"), "{status}");
+        }
     }
 }

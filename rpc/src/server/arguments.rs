@@ -38,9 +38,13 @@ impl ArgumentMemory {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
-    /// Charges a peer with bytes. Returns false if it may not use them.
-    pub(crate) fn take(&self, peer: PeerKey, bytes: usize) -> bool {
-        self.share.borrow_mut().take(peer, bytes).is_ok()
+    /// Changes a charge of a peer from one number of bytes to another. Returns false if it may not use them.
+    pub(crate) fn recharge(&self, peer: PeerKey, from: usize, to: usize) -> bool {
+        if to > from {
+            return self.share.borrow_mut().take(peer, to - from).is_ok();
+        }
+        self.put_back(peer, from - to);
+        true
     }
 
     /// Records that an interceptor has changed that context.

@@ -20,7 +20,7 @@ use crate::not_made::NotMade;
 use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::Stream;
+use crate::stream::{Stream, first_charge};
 use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
@@ -299,6 +299,7 @@ impl Dispatch {
             && let Err(status) = self.take_metadata(&caller, message.as_slice(), encoded.start)
         {
             self.ended(key.peer, table);
+            self.arguments.put_back(key.peer, first_charge(caller.streams));
             return self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
         let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
@@ -359,7 +360,7 @@ impl Dispatch {
         let metadata = MetadataBytes::default();
         let header =
             Header::Reply { call: caller.key.call, code: 0, by: By::Handler, number: None, metadata };
-        let sent = if is_large(&parts) {
+        let sent = if waits_for_room(caller, &parts) {
             self.send_or_wait(carrier, *caller, header, parts)
         } else {
             self.send(carrier, caller, &header, &mut parts)
@@ -650,7 +651,7 @@ impl Dispatch {
         });
         let header = Header::Reply { call: key.call, code, by, number, metadata };
         let mut parts = (encoded, body);
-        let sent = if is_large(&parts) {
+        let sent = if waits_for_room(&caller, &parts) {
             self.send_or_wait(carrier, caller, header, parts)
         } else {
             self.send(carrier, &caller, &header, &mut parts)
@@ -686,7 +687,7 @@ impl Dispatch {
         Some(metadata)
     }
 
-    /// Sends a large reply, or queues it for room.
+    /// Sends a reply that waits for room, or queues it.
     #[inline(never)]
     fn send_or_wait(
         &mut self,
@@ -695,7 +696,8 @@ impl Dispatch {
         header: Header,
         mut parts: Parts,
     ) -> Result<(), SendError> {
-        if !self.replies.has_any_to(caller.key.peer) {
+        // Small ones do not wait behind large ones.
+        if !is_large(&parts) || !self.replies.has_any_to(caller.key.peer) {
             match self.send(carrier, &caller, &header, &mut parts) {
                 Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
                 sent => return sent,
@@ -872,6 +874,12 @@ impl Dispatch {
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
+}
+
+/// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.
+#[inline]
+fn waits_for_room(caller: &Caller, parts: &Parts) -> bool {
+    is_large(parts) || (caller.streams.any() && caller.deadline.is_none())
 }
 
 impl std::fmt::Debug for Dispatch {

@@ -39,7 +39,9 @@ pub(super) struct WaitingReply {
 
 impl WaitingReply {
     pub(super) fn new(caller: Caller, header: Header, parts: Parts) -> Self {
-        let bytes = parts.0.len() + parts.1.len();
+        // The memory of a small one is mostly that around it.
+        let around = if is_large(&parts) { parts.0.len() } else { parts.0.capacity() + size_of::<Self>() };
+        let bytes = around + parts.1.len();
         Self { caller, header, parts, bytes, place: 0 }
     }
 

@@ -12,8 +12,8 @@ use trunkline_verbs::Time;
 /// Time until a full queue of messages is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Charges a peer with bytes. Returns false if it may not use them.
-pub(super) type Charge<'a> = &'a dyn Fn(PeerKey, usize) -> bool;
+/// Changes the charge of a peer from one number of bytes to another. Returns false if it may not use them.
+pub(super) type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
 /// The streams of one poller that have changed. Each is in the list at most once.
 #[derive(Default)]

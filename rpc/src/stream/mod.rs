@@ -6,7 +6,10 @@
 //! `Owner`, which wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item.
+//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
+//! its peer with both, and with the [`BATCH`] that a writer may have handed over.
+
+use crate::name::Streams;
 
 mod buffer;
 mod changes;
@@ -26,11 +29,19 @@ pub(crate) use state::{Address, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.
-pub(crate) const FIRST_BYTES: usize = 16 << 10;
+const FIRST_BYTES: usize = 16 << 10;
 /// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
+/// Most that a writer hands over at a time, besides the rest of its last item.
+const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
 /// The largest window.
 const MOST: Window = Window { bytes: 1 << 20, items: 4096 };
+
+/// Returns the bytes that a server charges for a stream when it begins: a window to read, and a batch to send.
+pub(crate) fn first_charge(streams: Streams) -> usize {
+    let directions = usize::from(streams.has_client_items()) + usize::from(streams.has_server_items());
+    directions * FIRST_BYTES
+}
 
 /// Bytes and items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 use super::buffer::{ItemBuffer, Next, ReceivedItems};
 use super::changes::Charge;
 use super::owner::Owner;
-use super::{FIRST, MOST, Window};
+use super::{BATCH, FIRST, MOST, Window};
+use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::frame::{DATA_BYTES, Encoded, Header, NOBODY, StreamHeader, StreamPart, send};
 use crate::lifecycle::lost_in_child;
 use crate::name::Streams;
@@ -47,6 +48,12 @@ impl Misuse {
     pub(crate) fn status(self) -> Status {
         Status::ran(Code::Internal, format!("the peer broke the protocol of streams: {}", self.0))
             .because(Reason::OtherProtocol)
+    }
+}
+
+impl From<Misuse> for Status {
+    fn from(misuse: Misuse) -> Self {
+        misuse.status()
     }
 }
 
@@ -107,8 +114,10 @@ struct State {
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
     outcome: Option<Outcome>,
-    /// Window charged to the peer, in bytes.
+    /// Bytes charged to the peer.
     charged: usize,
+    /// The part of them that was received beyond the window.
+    beyond: usize,
     incoming: Incoming,
     sending: Sending,
 }
@@ -152,7 +161,7 @@ impl Stream {
         Self::new(owner, Side::Client, streams, None, 0)
     }
 
-    /// Creates a stream of a call that runs on the poller of `owner`, whose window is charged to its peer.
+    /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
     pub(crate) fn of_server(
         owner: Arc<dyn Owner>,
         streams: Streams,
@@ -201,6 +210,7 @@ impl Stream {
             aborted: None,
             outcome: None,
             charged,
+            beyond: 0,
             incoming,
             sending,
         };
@@ -217,6 +227,11 @@ impl Stream {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks it for the program. Returns `None` in a forked child, where a poller may have left the lock taken.
+    fn lock_in_program(&self) -> Option<MutexGuard<'_, State>> {
+        (!self.owner.is_forked()).then(|| self.lock())
     }
 
     /// Makes its poller look at it.
@@ -250,14 +265,20 @@ impl Stream {
     /// Takes a frame of the peer.
     ///
     /// # Errors
-    /// The peer broke the protocol.
-    pub(crate) fn frame(&self, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
+    /// The peer broke the protocol, or may not use the memory of an item.
+    pub(crate) fn frame(&self, part: StreamPart, item: &[u8], charge: Charge<'_>) -> Result<(), Status> {
         let mut state = self.lock();
         if state.is_over {
             return Ok(());
         }
         let woken = match part {
-            StreamPart::Data { number } => state.incoming.item(self.reads(), number, item)?,
+            StreamPart::Data { number } => {
+                state.incoming.check(self.reads(), number)?;
+                if self.side == Side::Server {
+                    state.charge_beyond(charge, item.len())?;
+                }
+                state.incoming.item(item)
+            }
             StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
             StreamPart::Window { bytes, items } => state.sending.more(bytes, items),
             StreamPart::Reset => state.sending.reset(),
@@ -331,6 +352,9 @@ impl Stream {
         }
         let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
         let sent = state.send(&mut line);
+        if self.side == Side::Server {
+            state.put_back_beyond(charge, address.peer);
+        }
         let is_empty = state.sending.buffer.is_empty();
         let mut woken = None;
         let flushed = match sent {
@@ -369,7 +393,7 @@ impl Stream {
 
     /// Returns what the writer may do. It is woken when that changes.
     pub(super) fn room(&self, task: &Context<'_>) -> Room {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return Room::End };
         let is_over = state.is_over || state.aborted.is_some();
         let sending = &mut state.sending;
         if let Some(status) = sending.failure.take() {
@@ -383,12 +407,12 @@ impl Stream {
             sending.waits = true;
             return Room::Wait;
         }
-        Room::Window(sending.left.at_most(MOST))
+        Room::Window(sending.left.at_most(BATCH))
     }
 
     /// Hands items over. The writer waits for room if `waits`.
     pub(super) fn hand_over(self: &Arc<Self>, items: &mut ItemBuffer, is_finished: bool, waits: bool) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return };
         if state.is_over || state.sending.is_reset {
             return;
         }
@@ -400,34 +424,27 @@ impl Stream {
 
     /// Ends the call from this side, on the client.
     pub(crate) fn abort(&self, status: Status) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return };
         if state.is_over || state.is_dropped {
             return;
         }
         state.aborted.get_or_insert(status);
         drop(state);
-        self.ask_for_sweep();
-    }
-
-    fn ask_for_sweep(&self) {
-        if !self.owner.is_forked() {
-            self.owner.stream_dropped();
-        }
+        self.owner.stream_dropped();
     }
 
     // For the caller and the reader.
 
     /// Returns the outcome of the call, or an empty response once the handler's stream exists.
     pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else {
+            return Poll::Ready(Some(Err(lost_in_child())));
+        };
         if self.reads() && state.is_accepted {
             return Poll::Ready(None);
         }
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(Some(outcome));
-        }
-        if self.owner.is_forked() {
-            return Poll::Ready(Some(Err(lost_in_child())));
         }
         register(&mut state.incoming.waker, task);
         Poll::Pending
@@ -440,7 +457,7 @@ impl Stream {
         consumed: &mut Window,
         task: &Context<'_>,
     ) -> Read {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return Read::Failed(lost_in_child()) };
         let incoming = &mut state.incoming;
         incoming.consumed.add(mem::replace(consumed, Window::NONE));
         let gives_back = incoming.gives_back();
@@ -476,16 +493,13 @@ impl Stream {
                 None => Read::Finished,
             };
         }
-        if self.owner.is_forked() {
-            return Read::Failed(lost_in_child());
-        }
         register(&mut state.incoming.waker, task);
         Read::Wait
     }
 
     /// The reader is gone, or the caller no longer waits.
     pub(crate) fn drop_reader(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
         if state.is_over {
@@ -494,7 +508,7 @@ impl Stream {
         if self.side == Side::Client {
             state.is_dropped = true;
             drop(state);
-            self.ask_for_sweep();
+            self.owner.stream_dropped();
         } else if !state.incoming.has_ended {
             state.incoming.resets = true;
             self.report(state);
@@ -510,9 +524,38 @@ impl State {
             return;
         }
         let bytes = usize::try_from(self.incoming.window.bytes).unwrap_or_default();
-        if charge(peer, bytes) {
+        if charge(peer, self.charged, self.charged + bytes) {
             self.charged += bytes;
             self.incoming.double();
+        }
+    }
+
+    /// Charges the peer with the part of a received item that exceeds the window, which an item may.
+    fn charge_beyond(&mut self, charge: Charge<'_>, item: usize) -> Result<(), Status> {
+        let left = usize::try_from(self.incoming.left.bytes).unwrap_or_default();
+        let more = item.saturating_sub(left);
+        let Some(Address { peer, .. }) = self.address.filter(|_| more > 0 && !self.incoming.is_closed) else {
+            return Ok(());
+        };
+        if !charge(peer, self.charged, self.charged + more) {
+            let text = format!(
+                "an item of {item} bytes exceeds the peer's budget of {ARGUMENTS} (setting {DECODED_BYTES})"
+            );
+            return Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
+        }
+        self.charged += more;
+        self.beyond += more;
+        Ok(())
+    }
+
+    /// Puts back the charge of what no longer exceeds the window, because the reader has consumed it.
+    fn put_back_beyond(&mut self, charge: Charge<'_>, peer: PeerKey) {
+        let beyond = usize::try_from(-self.incoming.left.bytes).unwrap_or_default();
+        let less = self.beyond.saturating_sub(beyond);
+        if less > 0 {
+            charge(peer, self.charged, self.charged - less);
+            self.charged -= less;
+            self.beyond -= less;
         }
     }
 
@@ -560,8 +603,8 @@ impl State {
 }
 
 impl Incoming {
-    /// Takes an item.
-    fn item(&mut self, reads: bool, number: u16, item: &[u8]) -> Result<Option<Waker>, Misuse> {
+    /// Refuses an item that breaks the protocol.
+    fn check(&self, reads: bool, number: u16) -> Result<(), Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an item came that belongs to no stream"));
         }
@@ -572,13 +615,18 @@ impl Incoming {
         if !self.left.is_open() {
             return Err(Misuse("an item came beyond the window"));
         }
+        Ok(())
+    }
+
+    /// Takes an item.
+    fn item(&mut self, item: &[u8]) -> Option<Waker> {
         self.left.spend(item.len());
         self.received += 1;
         if self.is_closed {
-            return Ok(None);
+            return None;
         }
         self.items.push(item);
-        Ok(self.waker.take())
+        self.waker.take()
     }
 
     /// The peer has no more items.
@@ -693,5 +741,56 @@ impl fmt::Debug for Stream {
             .field("side", &self.side)
             .field("streams", &self.streams)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    /// The owner of a stream in a forked child.
+    #[derive(Debug)]
+    struct Forked;
+
+    impl Owner for Forked {
+        fn stream_changed(&self, _: Arc<Stream>) {
+            panic!("a child reports to no poller");
+        }
+
+        fn stream_dropped(&self) {
+            panic!("a child wakes no poller");
+        }
+
+        fn most_decoded(&self) -> usize {
+            0
+        }
+
+        fn is_forked(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
+        let stream = Stream::of_client(Arc::new(Forked), Streams::Both);
+        let of_poller = stream.lock();
+        let (done, wait) = channel();
+        let program = Arc::clone(&stream);
+        thread::spawn(move || {
+            let task = &Context::from_waker(Waker::noop());
+            assert!(matches!(program.poll_opened(task), Poll::Ready(Some(Err(_)))));
+            let (mut batch, mut consumed) = (ReceivedItems::default(), Window::NONE);
+            assert!(matches!(program.read(&mut batch, &mut consumed, task), Read::Failed(_)));
+            assert!(matches!(program.room(task), Room::End));
+            program.hand_over(&mut ItemBuffer::default(), true, true);
+            program.abort(Status::aborted("no more"));
+            program.drop_reader();
+            done.send(()).unwrap();
+        });
+        assert_eq!(wait.recv_timeout(Duration::from_mins(1)), Ok(()));
+        drop(of_poller);
     }
 }

@@ -7,15 +7,16 @@ use crate::frame::StreamPart;
 use crate::reason::Reason;
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::{Code, Status};
-use crate::stream::{Address, FIRST_BYTES, Stream};
+use crate::stream::{Address, Stream, first_charge};
 use std::sync::Arc;
 use trunkline_transport::{Carrier, Origin, Toward};
 
 impl Dispatch {
-    /// Charges a peer with the first window of a stream, if its call has one.
+    /// Charges a peer with the stream of its call, if that has one.
     #[inline]
     pub(super) fn admit_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
-        if !caller.streams.has_client_items() || self.arguments.take(caller.key.peer, FIRST_BYTES) {
+        if !caller.streams.any() || self.arguments.recharge(caller.key.peer, 0, first_charge(caller.streams))
+        {
             return Ok(());
         }
         self.ended(caller.key.peer, table);
@@ -29,7 +30,7 @@ impl Dispatch {
     pub(super) fn open(&self, caller: &Caller) -> Arc<Stream> {
         let Key { peer, session, poller, call } = caller.key;
         let address = Address { peer, toward: Toward::Poller(poller), session: Some(session), call };
-        let charged = if caller.streams.has_client_items() { FIRST_BYTES } else { 0 };
+        let charged = first_charge(caller.streams);
         Stream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
     }
 
@@ -45,8 +46,9 @@ impl Dispatch {
         let Some(stream) = self.running.get(&task).and_then(|running| running.stream.as_ref()) else {
             return;
         };
-        if let Err(misuse) = stream.frame(part, item) {
-            self.fail(carrier, task, misuse.status());
+        let charge = |peer, from, to| self.arguments.recharge(peer, from, to);
+        if let Err(status) = stream.frame(part, item, &charge) {
+            self.fail(carrier, task, status);
         }
     }
 

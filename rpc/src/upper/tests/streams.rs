@@ -4,7 +4,7 @@ use super::{Given, PORT, call, frame, number, request, sent, server};
 use crate::budgets::Limits;
 use crate::call::{Response, StreamWait, Wait as _, no_items, outgoing};
 use crate::fake::{ECHO, FEED, GATHER, LIMIT, Rig, TALK};
-use crate::frame::{By, Header, StreamHeader, StreamPart};
+use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
 use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
 use crate::reason::Reason;
@@ -100,7 +100,7 @@ fn a_writer_stops_at_the_window_of_items_and_of_bytes() {
         let mut rig = Rig::new();
         open(&mut rig, FEED, &[255, hundreds]);
         let count = |rig: &mut Rig| {
-            (0..5).for_each(|_| rig.run());
+            (0..40).for_each(|_| rig.run());
             parts(rig).into_iter().filter(|(part, _)| matches!(part, StreamPart::Data { .. })).count()
         };
         assert_eq!(count(&mut rig), first, "items of {hundreds} hundred bytes");
@@ -259,6 +259,80 @@ fn streams_are_refused_beyond_the_budget_of_their_peer() {
 }
 
 #[test]
+fn an_item_beyond_the_window_is_charged_until_it_is_consumed() {
+    const KIB: usize = 1 << 10;
+    let limit = Limit { per_peer: 64 * KIB, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    open(&mut rig, GATHER, &[]);
+    from_caller(&mut rig, data(0), &[1; 40 * KIB]);
+    assert_eq!(charged(&rig), 1 + 40 * KIB, "the handler, the window and the rest of the item");
+    rig.message(server(), frame(Header::Request(request(GATHER, 8)), &[], &[0]));
+    rig.message(server(), stream(8, true, data(0), &[1; 48 * KIB]));
+    let by = By::Node { reason: Some(Reason::Overloaded), ran: true };
+    assert_eq!(reply(&mut rig), Some((Code::ResourceExhausted.number(), by)));
+    assert_eq!(charged(&rig), 1 + 40 * KIB, "the other stream is over");
+    rig.run();
+    assert_eq!(charged(&rig), 1 + 32 * KIB, "the window, which has doubled");
+    from_caller(&mut rig, data(1), &[1; 40 * KIB]);
+    assert_eq!(charged(&rig), 1 + 40 * KIB);
+    rig.message(server(), frame(Header::Cancel { call: CALL }, &[], &[]));
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+}
+
+#[test]
+fn a_peer_that_takes_no_items_holds_one_batch_of_them_here_and_is_charged_for_it() {
+    let mut rig = Rig::new();
+    open(&mut rig, FEED, &[255, 1]);
+    (0..3).for_each(|_| rig.run());
+    assert_eq!((parts(&mut rig).len(), charged(&rig)), (65, 1 + (16 << 10)));
+    rig.carrier.refusal = Some(full());
+    from_caller(&mut rig, StreamPart::Window { bytes: u32::MAX, items: u32::MAX }, &[]);
+    (0..5).for_each(|_| rig.run());
+    rig.carrier.refusal = None;
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    assert_eq!(parts(&mut rig).len(), (16_usize << 10).div_ceil(100));
+}
+
+#[test]
+fn a_stream_whose_metadata_is_refused_leaves_no_charge() {
+    let mut rig = Rig::new();
+    for method in [FEED, GATHER, TALK] {
+        let header = RequestHeader { metadata: 3, ..request(method, CALL) };
+        let mut bytes = Vec::new();
+        Header::Request(header).emit(0, &mut bytes);
+        bytes.extend([0; 3]);
+        rig.message(server(), bytes);
+        let by = By::Node { reason: Some(Reason::BadArguments), ran: false };
+        assert_eq!(reply(&mut rig), Some((Code::InvalidArgument.number(), by)));
+        assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0), "{method}");
+    }
+}
+
+#[test]
+fn the_reply_of_a_stream_without_a_deadline_waits_for_room() {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[]);
+    rig.carrier.refusal = Some(full());
+    from_caller(&mut rig, StreamPart::End { items: 0 }, &[]);
+    // One that is refused: there is no room for its reply.
+    rig.message(server(), frame(Header::Request(request(FEED, 8)), &[], &[]));
+    (0..3).for_each(|_| rig.run());
+    assert!(sent(&mut rig).is_empty());
+    assert!(charged(&rig) > 0, "waiting replies are charged, however small");
+    rig.carrier.refusal = None;
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    let replied = sent(&mut rig).into_iter().filter_map(|(_, header)| match header {
+        Header::Reply { call, code, .. } => Some((call, code)),
+        _ => None,
+    });
+    let expected = [(8, Code::ResourceExhausted.number()), (CALL, 0)];
+    assert_eq!(replied.collect::<Vec<_>>(), expected);
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+}
+
+#[test]
 fn a_cancelled_stream_leaves_nothing_and_sends_no_reset() {
     let mut rig = Rig::new();
     open(&mut rig, GATHER, &[]);
@@ -273,14 +347,14 @@ fn a_cancelled_stream_leaves_nothing_and_sends_no_reset() {
 #[test]
 fn requests_of_another_kind_than_the_method_are_refused() {
     let mut rig = Rig::new();
-    let plain = |method: &MethodName, opens| crate::frame::RequestHeader { opens, ..request(method, CALL) };
+    let plain = |method: &MethodName, opens| RequestHeader { opens, ..request(method, CALL) };
     let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
     let refused = Some((Code::Unimplemented.number(), by));
     for (method, opens) in [(ECHO, true), (FEED, false), (TALK, false)] {
         rig.message(server(), frame(Header::Request(plain(method, opens)), &[], &[]));
         assert_eq!(reply(&mut rig), refused, "{method}");
         let asked = crate::frame::Asked::Number(number(method).unwrap().number);
-        let header = crate::frame::RequestHeader { asked, ..plain(method, opens) };
+        let header = RequestHeader { asked, ..plain(method, opens) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
         assert_eq!(reply(&mut rig), refused, "{method} by its number");
     }
