@@ -774,6 +774,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
         let stream = Stream::of_client(Arc::new(Forked), Streams::Both);
         let of_poller = stream.lock();
