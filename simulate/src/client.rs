@@ -42,7 +42,8 @@ impl Client {
             self.timers.sleep(Duration::from_nanos(pause)).await;
             let server = self.server();
             match self.random.u8(..100) {
-                0..=29 => self.echo(server).await,
+                0..=23 => self.echo(server).await,
+                24..=29 => self.stream(server).await,
                 30..=49 => self.number(server).await,
                 50..=58 => self.slow(server).await,
                 59 => self.ponder(server).await,

@@ -313,7 +313,12 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
-        let Some(flight) = self.waiting(from, call) else { return };
+        let waiting = if mutant!(late_items_match_any_stream) {
+            parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
+        } else {
+            self.waiting(from, call)
+        };
+        let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return };
         if let Err(misuse) = stream.frame(part, item) {
             stream.abort(misuse.status().of_call(format_args!("{} at {}", flight.method, flight.peer)));
