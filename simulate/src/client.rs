@@ -507,7 +507,7 @@ fn is_tied_to_a_session(status: &Status) -> bool {
 }
 
 /// Waits until all have ended.
-async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
+pub(crate) async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
     let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
     poll_fn(|context| {
         calls.retain_mut(|call| call.as_mut().poll(context).is_pending());

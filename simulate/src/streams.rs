@@ -1,11 +1,12 @@
 //! Streams in all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item and each end.
 
-use crate::client::Client;
+use crate::client::{Client, all as all_end};
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Flow, Open, Oracle, item};
 use crate::service::PANIC;
 use crate::timers::{Sleep, Timers};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -77,7 +78,12 @@ impl Script {
 
     fn random(random: &mut fastrand::Rng) -> Self {
         let items = if random.bool() { random.u64(..20) } else { random.u64(..200) };
-        let pause_us = if random.u8(..3) == 0 { random.u64(..2_000) } else { 0 };
+        let pause_us = match random.u8(..3) {
+            0 => random.u64(..2_000),
+            // About as long as an item is under way.
+            1 => random.u64(1..40),
+            _ => 0,
+        };
         Self { items, pause_us, then: Then::Finish }
     }
 
@@ -369,13 +375,24 @@ impl Client {
             2 => Shape::Chat { sent: Script::all(CALM_ITEMS), answered: all },
             3 => Shape::Upload { sent: hangs, taken: Script::all(10), wait: stops, checks: true },
             _ => {
-                // Items of the first are under way when the second takes its slot.
+                // Items of the first are under way when the second takes its slot, which is free once its poller has
+                // looked.
+                let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
-                    self.stream_of(server, timeout, Shape::Watch(hangs), Script::all(10)).await;
+                    self.stream_of(server, timeout, Shape::Watch(sends), Script::all(30)).await;
                 if failure.is_some() {
                     return failure;
                 }
-                Shape::Watch(Script::all(CALM_ITEMS))
+                self.timers.sleep(Duration::from_micros(random.u64(1..20))).await;
+                let failures = RefCell::new(Vec::new());
+                // Calls go to the pollers in turn. More at once would exceed the limit of handlers.
+                all_end((0..self.pollers.min(3)).map(|_| async {
+                    let again = Shape::Watch(Script::all(CALM_ITEMS));
+                    let (_, failure) = self.stream_of(server, timeout, again, all).await;
+                    failures.borrow_mut().extend(failure);
+                }))
+                .await;
+                return failures.into_inner().pop();
             }
         };
         self.stream_of(server, timeout, shape, all).await.1
