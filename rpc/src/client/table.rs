@@ -17,7 +17,7 @@ use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::Address;
+use crate::stream::{Address, Misuse};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -313,6 +313,7 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
+        let most_metadata = self.most_metadata;
         let waiting = if mutant!(late_items_match_any_stream) {
             parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
         } else {
@@ -320,7 +321,10 @@ impl Table {
         };
         let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return };
-        if let Err(misuse) = stream.frame(part, item) {
+        let is_too_much = part == StreamPart::Accept && item.len() > most_metadata;
+        let misuse =
+            if is_too_much { Err(Misuse("its metadata is too large")) } else { stream.frame(part, item) };
+        if let Err(misuse) = misuse {
             stream.abort(misuse.status().of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);
         }
