@@ -2,7 +2,9 @@
 
 use crate::client::CallOptions;
 
-pub use crate::call::{Call, Decoded, Opened, Outgoing, Response, StreamWait, Wait, no_items, outgoing};
+pub use crate::call::{
+    After, Call, Decoded, Opened, Outgoing, Response, StreamWait, Wait, no_items, outgoing,
+};
 pub use crate::call_error::{Failing, Fallible, HandlerError, MethodError, NotFailing};
 pub use crate::client::{LocalWait, SharedWait};
 pub use crate::codec::{

@@ -353,7 +353,8 @@ impl Upper for RpcPoller {
 
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {
         let parsed = Header::parse(frame).map(|(header, _)| header);
-        if let Ok(Header::Stream(StreamHeader { call, from_caller, part: StreamPart::Data { .. } })) = parsed
+        if let Ok(Header::Stream(StreamHeader { call, from_caller, part })) = parsed
+            && matches!(part, StreamPart::Data { .. } | StreamPart::Accept)
         {
             if from_caller {
                 self.gaps.push((from, call, bytes));
@@ -440,6 +441,12 @@ impl Upper for RpcPoller {
         self.inbox.lifecycle().begin_end();
         self.table.close_to_outside();
         self.parked.close(false);
+    }
+
+    fn grace_over(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let ended = self.dispatch.end_streams(carrier);
+        self.inbox.occupant().nobody();
+        ended
     }
 
     fn is_drained(&self) -> bool {

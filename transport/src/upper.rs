@@ -550,6 +550,12 @@ pub trait Upper: 'static {
     /// peers, until the sessions are closed: when every poller's upper half is drained, or the grace is over.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
 
+    /// The grace period of the shutdown is over. Called once. Ends what its peers can still be told of, and returns true if
+    /// it has sent that.
+    fn grace_over(&mut self, _: &mut dyn Carrier) -> bool {
+        false
+    }
+
     /// Returns true if nothing of it is open any more. A node that shuts down waits for this, and for
     /// what it has sent, as long as its grace lasts.
     fn is_drained(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::on_poller;
 use crate::reason::Reason;
 use crate::response::Response;
 use crate::status::{Code, Status};
+use crate::stream::CallEnd;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,6 +18,12 @@ use std::task::{Context, Poll};
 pub trait Wait: Unpin {
     /// Returns the outcome, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
+
+    /// Takes the work for the end of a call that goes on after its outcome, as a stream does. Returns the work of any other.
+    #[doc(hidden)]
+    fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
+        Some(after)
+    }
 }
 
 /// A future of a call's outcome. Dropping it cancels the call.
@@ -62,8 +69,9 @@ impl<W: Wait> Future for Call<W> {
     type Output = Outcome;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        if let Some(Ok(waiting)) = &mut self.made {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let Self { made, after } = self.get_mut();
+        if let Some(Ok(waiting)) = made {
             let mut outcome = match waiting.poll(context) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => match on_poller::interruption() {
@@ -71,17 +79,19 @@ impl<W: Wait> Future for Call<W> {
                     None => return Poll::Pending,
                 },
             };
-            self.made = None;
-            if let Some(mut after) = self.after.take() {
+            let work = after.take();
+            let work = if outcome.is_ok() { work.and_then(|after| waiting.defer(after)) } else { work };
+            *made = None;
+            if let Some(mut after) = work {
                 after.end(&mut outcome);
             }
             return Poll::Ready(outcome);
         }
-        let status = self.made.take().and_then(Result::err);
+        let status = made.take().and_then(Result::err);
         let misuse =
             || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
         let mut outcome = Err(status.unwrap_or_else(misuse));
-        if let Some(mut after) = self.after.take() {
+        if let Some(mut after) = after.take() {
             after.end(&mut outcome);
         }
         Poll::Ready(outcome)
@@ -89,8 +99,9 @@ impl<W: Wait> Future for Call<W> {
 }
 
 /// Work for the end of a call, also of one whose future is dropped.
+#[doc(hidden)]
 #[derive(Debug, Default)]
-struct After {
+pub struct After {
     /// Place for the metadata of the response, if the caller wants it.
     metadata: Option<ResponseMetadata>,
     /// Closures of interceptors.
@@ -124,6 +135,24 @@ impl After {
             let may_have_run = outcome.as_ref().map_or_else(Status::may_have_run, |_| true);
             *outcome = Err(interceptor_panicked(may_have_run));
         }
+    }
+}
+
+/// A stream ends later than the future of its call.
+impl CallEnd for After {
+    fn opened(&self, metadata: ReplyMetadata) {
+        if let Some(place) = &self.metadata {
+            place.store(metadata);
+        }
+    }
+
+    fn closed(
+        mut self: Box<Self>,
+        ended: Result<(), &Status>,
+        metadata: ReplyMetadata,
+    ) -> Result<(), Status> {
+        self.opened(metadata);
+        self.hooks.run(ended).map_err(|_| interceptor_panicked(true))
     }
 }
 

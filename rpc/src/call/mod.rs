@@ -16,7 +16,7 @@ pub use crate::response::Response;
 pub(crate) use answer::{Answer, LocalCell, Outcome};
 pub(crate) use end_hooks::{EndHooks, interceptor_panicked, own_error};
 pub(crate) use entry::Entry;
-pub use future::{Call, Decoded, Wait};
+pub use future::{After, Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
 pub(crate) use stream::{NewStream, Opening, Sending, StreamAnswer};
 pub use stream::{Opened, Outgoing, StreamWait, no_items, outgoing};

@@ -1,7 +1,7 @@
 //! The opening of a stream by a client.
 
 use super::answer::Outcome;
-use super::future::Wait;
+use super::future::{After, Wait};
 use super::submission::{Submission, shutting_down};
 use crate::codec::DecodeValue;
 use crate::name::Streams;
@@ -63,7 +63,7 @@ impl NewStream {
         let stream = Stream::of_client(owner, streams);
         Self {
             answer: StreamAnswer(Some(Arc::clone(&stream))),
-            wait: StreamWait(Some(Arc::clone(&stream))),
+            wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },
             opened: Opened(Arc::clone(&stream)),
             sending: outgoing.0.map(|make| make(stream)),
         }
@@ -100,27 +100,41 @@ impl Drop for StreamAnswer {
 
 /// A wait for the reply to a call that streams items, or for its handler's stream.
 #[derive(Debug)]
-pub struct StreamWait(Option<Arc<Stream>>);
+pub struct StreamWait {
+    /// `None` after the outcome.
+    stream: Option<Arc<Stream>>,
+    /// The stream that goes on after the outcome.
+    opened: Option<Arc<Stream>>,
+}
 
 impl Wait for StreamWait {
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(stream) = &self.0 else { return Poll::Pending };
+        let Some(stream) = &self.stream else { return Poll::Pending };
         let outcome = std::task::ready!(stream.poll_opened(task));
         let reads = stream.reads();
-        self.0 = None;
+        let stream = self.stream.take();
         Poll::Ready(match outcome {
-            None => Ok(Response::empty()),
+            None => {
+                self.opened = stream;
+                Ok(Response::empty())
+            }
             Some(Ok(response)) if reads && !response.is_error() => {
                 Err(Misuse("the reply came before the stream").status())
             }
             Some(outcome) => outcome,
         })
     }
+
+    fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
+        let Some(stream) = self.opened.take() else { return Some(after) };
+        stream.defer(after);
+        None
+    }
 }
 
 impl Drop for StreamWait {
     fn drop(&mut self) {
-        if let Some(stream) = self.0.take() {
+        if let Some(stream) = self.stream.take() {
             stream.drop_reader();
         }
     }

@@ -131,7 +131,9 @@ impl ClientCall {
     /// Runs a closure when the call has ended: with its status if it failed, was refused, or its future was dropped
     /// (`Cancelled`). An error of the method's own type is passed as `Unknown`.
     ///
-    /// It runs in the thread that polls or drops the future, after the closures of later interceptors.
+    /// A call that returns a stream ends with the stream: when its reader is told the end, or dropped.
+    ///
+    /// It runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }

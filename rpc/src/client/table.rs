@@ -17,7 +17,7 @@ use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::Address;
+use crate::stream::{Address, Misuse};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -313,10 +313,21 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
-        let Some(flight) = self.waiting(from, call) else { return };
+        let most_metadata = self.most_metadata;
+        let waiting = if mutant!(late_items_match_any_stream) {
+            parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
+        } else {
+            self.waiting(from, call)
+        };
+        let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return };
         // This node has opened the stream, so its memory is charged to nobody.
-        if let Err(status) = stream.frame(part, item, &|_, _, _| true) {
+        let received = if part == StreamPart::Accept && item.len() > most_metadata {
+            Err(Misuse("its metadata is too large").status())
+        } else {
+            stream.frame(part, item, &|_, _, _| true)
+        };
+        if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);
         }

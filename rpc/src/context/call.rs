@@ -141,7 +141,9 @@ impl Context {
 
     /// Sets the metadata for the start of the response, in place of what was set before.
     ///
-    /// It reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
+    /// It reaches the caller with the handler's stream, if the handler returns one. What is set later is dropped.
+    ///
+    /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
     /// dropped if the call is one-way or the caller has given up. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
@@ -153,6 +155,11 @@ impl Context {
     /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
         self.state().reply.get_or_insert_default().trailing = metadata;
+    }
+
+    /// Takes the metadata for the start of a response that begins before the call ends.
+    pub(crate) fn take_initial_metadata(&self) -> Metadata {
+        self.state().reply.as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
     }
 
     /// Returns the metadata that was set for the start of the response.

@@ -306,7 +306,7 @@ impl Dispatch {
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
         let (poller, memory) = (Rc::clone(&self.poller), Rc::clone(&self.arguments));
-        let request = Request::new(message, encoded, poller, memory, stream.clone());
+        let request = Request::new(message, encoded, poller, memory, (stream.clone(), self.most_metadata));
         self.current.begin(key.peer, deadline);
         let inside = self.foreign.enter();
         let started = served.calls.start(table, request, ready);

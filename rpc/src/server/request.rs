@@ -1,6 +1,7 @@
 //! The request and the reply of a method.
 
 use super::ArgumentMemory;
+use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
 use crate::codec::{DecodeArguments, DecodeValue, EncodeValue};
 use crate::context::Context;
@@ -24,6 +25,8 @@ pub struct Request {
     memory: Rc<ArgumentMemory>,
     /// The stream of a call that has one.
     stream: Option<Arc<Stream>>,
+    /// Maximum size of the metadata of a response, in bytes.
+    most_metadata: usize,
 }
 
 impl Request {
@@ -33,9 +36,9 @@ impl Request {
         encoded: Range<usize>,
         poller: Rc<LocalQueue>,
         memory: Rc<ArgumentMemory>,
-        stream: Option<Arc<Stream>>,
+        (stream, most_metadata): (Option<Arc<Stream>>, usize),
     ) -> Self {
-        Self { message, encoded, poller, memory, stream }
+        Self { message, encoded, poller, memory, stream, most_metadata }
     }
 
     /// Returns the context of the call. Its handler must be polled meanwhile.
@@ -81,7 +84,7 @@ impl Request {
     /// Returns the writer of the handler's stream.
     #[must_use]
     pub fn writer(&self) -> Writer {
-        Writer { stream: self.stream.clone() }
+        Writer { stream: self.stream.clone(), most_metadata: self.most_metadata }
     }
 
     /// Decodes the arguments. `names` are the names of the method's parameters. Their memory is charged to the caller
@@ -120,6 +123,8 @@ impl fmt::Debug for Request {
 #[derive(Debug)]
 pub struct Writer {
     stream: Option<Arc<Stream>>,
+    /// Maximum size of the metadata of a response, in bytes.
+    most_metadata: usize,
 }
 
 impl Writer {
@@ -137,7 +142,10 @@ impl Writer {
             let status = Status::ran(Code::Internal, "the call has no stream").because(Reason::Misuse);
             return Err(Failure::Node(status));
         };
-        send_from_handler(stream, source, put).await.map_err(|error| match error {
+        let initial = Context::current().map(|context| context.take_initial_metadata()).unwrap_or_default();
+        check_metadata(initial.size(), self.most_metadata)
+            .map_err(|status| Failure::Node(status.after_run()))?;
+        send_from_handler((stream, initial), source, put).await.map_err(|error| match error {
             SendItemsError::Source(status) => Failure::Handler(status),
             SendItemsError::Item(status) => Failure::Node(status),
         })

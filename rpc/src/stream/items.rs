@@ -4,6 +4,7 @@ use super::Window;
 use super::buffer::{Item, ReceivedItems};
 use super::state::{Read, Stream};
 use crate::codec::{DecodeError, DecodeValue, Limits};
+use crate::metadata::{Metadata, ReplyMetadata};
 use crate::on_poller;
 use crate::reason::Reason;
 use crate::response::Most;
@@ -158,6 +159,29 @@ impl<T> Streaming<T> {
         poll_fn(|task| self.poll(task)).await.transpose()
     }
 
+    /// Returns the metadata that the handler has set for the start of its response, in a client.
+    #[must_use]
+    pub fn initial_metadata(&self) -> Metadata {
+        self.metadata().initial
+    }
+
+    /// Returns the metadata that the handler has set for the end of its response, in a client. Empty before the end of the
+    /// stream, whether that is `None` or an `Err`.
+    #[must_use]
+    pub fn trailing_metadata(&self) -> Metadata {
+        match &self.0 {
+            Kind::Received(reader) if reader.is_over => self.metadata().trailing,
+            _ => Metadata::new(),
+        }
+    }
+
+    fn metadata(&self) -> ReplyMetadata {
+        match &self.0 {
+            Kind::Received(reader) => reader.stream.metadata(),
+            Kind::Local(_) => ReplyMetadata::default(),
+        }
+    }
+
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
         match &mut self.0 {
             Kind::Received(reader) => reader.poll(task),
@@ -185,10 +209,13 @@ impl<T> Reader<T> {
             }
             match self.stream.read(&mut self.batch, &mut self.consumed, task) {
                 Read::Items => {}
-                Read::Finished => self.is_over = true,
+                Read::Finished => {
+                    self.is_over = true;
+                    return Poll::Ready(self.stream.ended(Ok(())).err().map(Err));
+                }
                 Read::Failed(status) => {
                     self.is_over = true;
-                    return Poll::Ready(Some(Err(self.after(status))));
+                    return Poll::Ready(Some(Err(self.failed(status))));
                 }
                 Read::Wait => {
                     return match on_poller::interruption() {
@@ -220,10 +247,17 @@ impl<T> Reader<T> {
             }
             Err(status) => {
                 self.is_over = true;
+                let status = self.failed(status);
                 self.stream.drop_reader();
-                Some(Err(self.after(status)))
+                Some(Err(status))
             }
         }
+    }
+
+    /// Ends the stream with a status.
+    fn failed(&self, status: Status) -> Status {
+        let status = self.after(status);
+        self.stream.ended(Err(&status)).err().unwrap_or(status)
     }
 
     /// Adds the number of delivered items to a status of a node. That of a handler is the handler's own.

@@ -24,7 +24,7 @@ pub use buffer::ItemBuffer;
 pub(crate) use changes::{Changes, Unsent};
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
 pub use items::Streaming;
-pub(crate) use owner::Owner;
+pub(crate) use owner::{CallEnd, Owner};
 pub(crate) use state::{Address, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 

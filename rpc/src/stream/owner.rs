@@ -1,6 +1,8 @@
-//! The poller of a stream, as its reader and its writer see it. A trait, because pollers belong to the layer above.
+//! The poller and the call of a stream, as its reader and its writer see them. Traits, because both belong to the layer above.
 
 use super::state::Stream;
+use crate::metadata::ReplyMetadata;
+use crate::status::Status;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,4 +19,17 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
 
     /// Returns true in a forked child, which has no pollers.
     fn is_forked(&self) -> bool;
+}
+
+/// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end
+/// tells them that the caller gave up.
+pub(crate) trait CallEnd: fmt::Debug + Send {
+    /// The handler's stream exists.
+    fn opened(&self, metadata: ReplyMetadata);
+
+    /// The stream has ended.
+    ///
+    /// # Errors
+    /// An interceptor panics.
+    fn closed(self: Box<Self>, ended: Result<(), &Status>, metadata: ReplyMetadata) -> Result<(), Status>;
 }

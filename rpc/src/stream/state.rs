@@ -4,11 +4,12 @@
 
 use super::buffer::{ItemBuffer, Next, ReceivedItems};
 use super::changes::Charge;
-use super::owner::Owner;
+use super::owner::{CallEnd, Owner};
 use super::{BATCH, FIRST, MOST, Window};
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::frame::{DATA_BYTES, Encoded, Header, NOBODY, StreamHeader, StreamPart, send};
 use crate::lifecycle::lost_in_child;
+use crate::metadata::{Metadata, ReplyMetadata};
 use crate::name::Streams;
 use crate::reason::Reason;
 use crate::response::Response;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
@@ -114,6 +116,10 @@ struct State {
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
     outcome: Option<Outcome>,
+    /// Metadata of the response, as far as it has come. `None` if there is none.
+    metadata: Option<Box<ReplyMetadata>>,
+    /// Work of the caller's for the end of the stream.
+    after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
     /// The part of them that was received beyond the window.
@@ -143,8 +149,8 @@ struct Sending {
     buffer: ItemBuffer,
     left: Window,
     sent: u64,
-    /// True if the peer must be told that the handler's stream exists.
-    accepts: bool,
+    /// Metadata with which the peer must be told that the handler's stream exists.
+    accepts: Option<Metadata>,
     /// True if the writer has no more items.
     is_finished: bool,
     has_ended: bool,
@@ -193,7 +199,7 @@ impl Stream {
             buffer: ItemBuffer::default(),
             left: FIRST,
             sent: 0,
-            accepts: false,
+            accepts: None,
             is_finished: false,
             has_ended: false,
             is_reset: false,
@@ -209,6 +215,8 @@ impl Stream {
             is_dropped: false,
             aborted: None,
             outcome: None,
+            metadata: None,
+            after: None,
             charged,
             beyond: 0,
             incoming,
@@ -283,6 +291,10 @@ impl Stream {
             StreamPart::Window { bytes, items } => state.sending.more(bytes, items),
             StreamPart::Reset => state.sending.reset(),
             StreamPart::Accept => {
+                let initial = Metadata::parse(item).map_err(|_| Misuse("its metadata cannot be read"))?;
+                if !initial.is_empty() {
+                    state.metadata.get_or_insert_default().initial = initial;
+                }
                 state.is_accepted = true;
                 state.incoming.waker.take()
             }
@@ -296,6 +308,18 @@ impl Stream {
     pub(crate) fn complete(&self, outcome: Outcome) {
         let mut state = self.lock();
         if !state.is_over {
+            let received = match &outcome {
+                Ok(response) => response.metadata(),
+                Err(status) => status.reply_metadata().cloned().unwrap_or_default(),
+            };
+            if !received.is_empty() {
+                let is_accepted = state.is_accepted;
+                let metadata = state.metadata.get_or_insert_default();
+                metadata.trailing = received.trailing;
+                if !is_accepted {
+                    metadata.initial = received.initial;
+                }
+            }
             // The reply to a call with a handler's stream is empty, and must not hold receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => Ok(Response::empty()),
@@ -384,10 +408,10 @@ impl Stream {
 
     // For the writer.
 
-    /// Reports that the handler's stream exists.
-    pub(super) fn accept(self: &Arc<Self>) {
+    /// Reports that the handler's stream exists, with the metadata for the start of its response.
+    pub(super) fn accept(self: &Arc<Self>, initial: Metadata) {
         let mut state = self.lock();
-        state.sending.accepts = true;
+        state.sending.accepts = Some(initial);
         self.report(state);
     }
 
@@ -450,6 +474,30 @@ impl Stream {
         Poll::Pending
     }
 
+    /// Keeps the work for the end of the stream, for its reader.
+    pub(crate) fn defer(&self, after: Box<dyn CallEnd>) {
+        let mut state = self.lock();
+        after.opened(state.metadata.as_deref().cloned().unwrap_or_default());
+        state.after = Some(after);
+    }
+
+    /// Returns the metadata of the response, as far as it has come.
+    pub(super) fn metadata(&self) -> ReplyMetadata {
+        self.lock().metadata.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Runs the work for the end of the stream, which its reader has seen.
+    ///
+    /// # Errors
+    /// An interceptor panics.
+    pub(super) fn ended(&self, ended: Result<(), &Status>) -> Result<(), Status> {
+        let mut state = self.lock();
+        let Some(after) = state.after.take() else { return Ok(()) };
+        let metadata = state.metadata.as_deref().cloned().unwrap_or_default();
+        drop(state);
+        after.closed(ended, metadata)
+    }
+
     /// Gives consumed items back, and takes the received ones into an empty batch.
     pub(super) fn read(
         self: &Arc<Self>,
@@ -487,6 +535,9 @@ impl Stream {
             }
         } else if state.is_over {
             return match state.outcome.take() {
+                Some(Err(status)) if status.code() == Code::Unavailable && mutant!(lost_streams_finish) => {
+                    Read::Finished
+                }
                 Some(Err(status)) => Read::Failed(status),
                 Some(Ok(response)) if state.incoming.has_ended && !response.is_error() => Read::Finished,
                 Some(Ok(_)) => Read::Failed(Misuse("the reply came without the end of the stream").status()),
@@ -502,7 +553,10 @@ impl Stream {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
+        // Its closures run when it is dropped, without the lock.
+        let _after = state.after.take();
         if state.is_over {
+            drop(state);
             return;
         }
         if self.side == Side::Client {
@@ -568,15 +622,18 @@ impl State {
 
     fn send(&mut self, line: &mut Line<'_>) -> Result<(), SendError> {
         let Self { incoming, sending, .. } = self;
-        if sending.accepts {
-            line.send(StreamPart::Accept, true)?;
-            sending.accepts = false;
+        if let Some(initial) = &sending.accepts {
+            line.send_with(StreamPart::Accept, initial.block(), true)?;
+            sending.accepts = None;
         }
         if incoming.resets {
-            line.send(StreamPart::Reset, false)?;
+            if !mutant!(resets_are_lost) {
+                line.send(StreamPart::Reset, false)?;
+            }
             incoming.resets = false;
         }
-        if incoming.gives_back() && !incoming.has_ended && !incoming.is_closed {
+        let gives_back = incoming.gives_back() && !mutant!(windows_are_not_returned);
+        if gives_back && !incoming.has_ended && !incoming.is_closed {
             let Window { bytes, items } = incoming.consumed;
             let [bytes, items] = [bytes, items].map(|more| u32::try_from(more).unwrap_or(u32::MAX));
             line.send(StreamPart::Window { bytes, items }, false)?;
@@ -595,7 +652,7 @@ impl State {
             sending.buffer.pop();
         }
         if sending.is_finished && !sending.has_ended {
-            line.send(StreamPart::End { items: sending.sent }, true)?;
+            line.send(StreamPart::End { items: sending.sent }, !mutant!(ends_overtake_items))?;
             sending.has_ended = true;
         }
         Ok(())
@@ -701,10 +758,17 @@ impl Line<'_> {
     }
 
     fn send(&mut self, part: StreamPart, ordered: bool) -> Result<(), SendError> {
+        self.send_with(part, &[], ordered)
+    }
+
+    fn send_with(&mut self, part: StreamPart, block: &[u8], ordered: bool) -> Result<(), SendError> {
         let Address { call, .. } = self.address;
         let header = Header::Stream(StreamHeader { call, from_caller: self.from_caller, part });
-        let (mut out, mut nothing) = (self.out(ordered), Encoded::default());
-        send(self.carrier, &header, &mut nothing, self.scratch, &mut out).map(drop)
+        let (mut out, mut encoded) = (self.out(ordered), Encoded::default());
+        if !block.is_empty() {
+            encoded.prepend(block);
+        }
+        send(self.carrier, &header, &mut encoded, self.scratch, &mut out).map(drop)
     }
 
     fn send_item(&mut self, Next { head, body }: Next<'_>) -> Result<(), SendError> {

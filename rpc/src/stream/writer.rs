@@ -2,6 +2,7 @@
 
 use super::buffer::ItemBuffer;
 use super::state::{Room, Stream};
+use crate::metadata::Metadata;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use futures_core::Stream as Source;
@@ -18,9 +19,9 @@ pub(crate) enum SendItemsError {
     Item(Status),
 }
 
-/// Sends the items of a handler's stream, which `put` encodes. Completes when all items have left.
+/// Sends the metadata and the items of a handler's stream, which `put` encodes. Completes when all items have left.
 pub(crate) async fn send_from_handler<S, T, P>(
-    stream: Arc<Stream>,
+    (stream, initial): (Arc<Stream>, Metadata),
     source: S,
     put: P,
 ) -> Result<(), SendItemsError>
@@ -28,7 +29,7 @@ where
     S: Source<Item = Result<T, Status>>,
     P: Fn(T, &mut ItemBuffer) -> Result<(), Status>,
 {
-    stream.accept();
+    stream.accept(initial);
     let mut put = |item: Result<T, Status>, buffer: &mut ItemBuffer| match item {
         Ok(item) => put(item, buffer).map_err(SendItemsError::Item),
         Err(status) => Err(SendItemsError::Source(status)),

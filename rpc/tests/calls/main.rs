@@ -47,6 +47,7 @@ mod pool;
 mod ports;
 mod runtimes;
 mod signals;
+mod stream_ends;
 mod streams;
 mod stuck;
 mod threads;

@@ -216,6 +216,10 @@ impl<U: Upper> Poller<U> {
         if self.core.shutdown.must_tell() {
             self.upper.shutdown(&mut self.core);
         }
+        if self.core.shutdown.is_grace_over(self.core.res.time.now()) {
+            let lingers = self.upper.grace_over(&mut self.core);
+            self.core.shutdown.cut(lingers);
+        }
         if self.core.shutdown.has_begun() {
             self.core.shutdown.upper_is(self.upper.is_drained());
         }

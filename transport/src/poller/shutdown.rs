@@ -4,8 +4,12 @@
 //! beginning may need them to end.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
+
+/// Time for which the last messages may be under way when the grace period is over.
+const LINGER: Duration = Duration::from_millis(20);
 
 /// The state of a poller's end. Nothing of it goes back.
 #[derive(Debug, Default)]
@@ -14,6 +18,8 @@ pub(super) struct Shutdown {
     deadline: Option<Time>,
     /// The upper half was notified.
     told: bool,
+    /// The upper half was notified that the grace period is over.
+    cut: bool,
     /// It has nothing open any more.
     idle: bool,
     /// The CM machine was notified that nothing is under way any more.
@@ -37,6 +43,17 @@ impl Shutdown {
         self.has_begun() && !std::mem::replace(&mut self.told, true)
     }
 
+    /// Returns true if the upper half must be notified now that the grace period is over.
+    pub(super) fn is_grace_over(&self, now: Time) -> bool {
+        self.told && !self.cut && !self.drained && self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The upper half was notified of that. Its last messages may leave if it `lingers`.
+    pub(super) fn cut(&mut self, lingers: bool) {
+        self.cut = true;
+        self.deadline = self.deadline.map(|deadline| if lingers { deadline + LINGER } else { deadline });
+    }
+
     /// If `idle` is true, the upper half has nothing open any more.
     pub(super) fn upper_is(&mut self, idle: bool) {
         self.idle = idle;
@@ -45,8 +62,8 @@ impl Shutdown {
     /// Returns true if the CM machine must be notified now that nothing is under way, or that time is up; `true` once.
     pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
         let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
-        self.drained =
-            quiet && (self.idle || mutant!(shutdown_does_not_wait_for_handlers)) || now >= deadline;
+        self.drained = quiet && (self.idle || mutant!(shutdown_does_not_wait_for_handlers))
+            || self.cut && now >= deadline;
         self.drained
     }
 
