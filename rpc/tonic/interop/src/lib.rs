@@ -1,0 +1,16 @@
+//! The interoperability service of gRPC, and a transport that is Trunkline or tonic's own.
+
+#![forbid(unsafe_code)]
+
+pub mod messages;
+mod service;
+mod transport;
+
+#[allow(missing_docs, clippy::all)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/grpc.testing.TestService.rs"));
+}
+
+pub use generated::test_service_client::TestServiceClient;
+pub use service::{ECHO_INITIAL, ECHO_TRAILING, Interop, routes};
+pub use transport::Transport;

@@ -1,0 +1,235 @@
+//! The test service, as its public description has it.
+
+use crate::generated::test_service_server::{TestService, TestServiceServer};
+use crate::messages::{
+    EchoStatus, Empty, InputRequest, InputResponse, OutputRequest, OutputResponse, SimpleRequest,
+    SimpleResponse, size_of, zeros,
+};
+use bytes::Bytes;
+use http::HeaderValue;
+use http_body::Frame;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio_stream::Stream;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tower_service::Service;
+
+/// Header that comes back at the start of a response.
+pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
+/// Header that comes back in the trailers.
+pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
+
+/// The service. Clones share the number of handlers that run.
+#[derive(Debug, Clone, Default)]
+pub struct Interop {
+    running: Arc<AtomicUsize>,
+}
+
+impl Interop {
+    /// Returns the number of streams of requests that a handler holds.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    fn enter(&self) -> Running {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        Running(Arc::clone(&self.running))
+    }
+}
+
+/// A handler that runs.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Returns the routes of the service.
+#[must_use]
+pub fn routes(service: Interop) -> Routes {
+    Routes::new(Echo(TestServiceServer::new(service)))
+}
+
+/// Returns the status that a request asks for, whose details are the message.
+fn echo(status: Option<EchoStatus>) -> Result<(), Status> {
+    status.map_or(Ok(()), |EchoStatus { code, message }| {
+        let details = Bytes::from(message.clone());
+        Err(Status::with_details(Code::from(code), message, details))
+    })
+}
+
+type Responses = Pin<Box<dyn Stream<Item = Result<OutputResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl TestService for Interop {
+    async fn empty_call(&self, request: Request<Empty>) -> Result<Response<Empty>, Status> {
+        let mut response = Response::new(Empty {});
+        let has_peer = if request.remote_addr().is_some() { "yes" } else { "no" };
+        response.metadata_mut().insert("has-peer", has_peer.parse().map_err(|_| Status::internal("peer"))?);
+        for tag in request.metadata().get_all("tag") {
+            response.metadata_mut().append("tag", tag.clone());
+        }
+        for tag in request.metadata().get_all_bin("tag-bin") {
+            response.metadata_mut().append_bin("tag-bin", tag.clone());
+        }
+        Ok(response)
+    }
+
+    async fn unary_call(&self, request: Request<SimpleRequest>) -> Result<Response<SimpleResponse>, Status> {
+        let request = request.into_inner();
+        echo(request.response_status)?;
+        assert!(request.response_size >= 0, "a handler that panics");
+        Ok(Response::new(SimpleResponse { payload: zeros(request.response_size) }))
+    }
+
+    type StreamingOutputCallStream = Responses;
+
+    async fn streaming_output_call(
+        &self,
+        request: Request<OutputRequest>,
+    ) -> Result<Response<Responses>, Status> {
+        Ok(Response::new(responses(self.enter(), tokio_stream::once(Ok(request.into_inner())))))
+    }
+
+    async fn streaming_input_call(
+        &self,
+        request: Request<Streaming<InputRequest>>,
+    ) -> Result<Response<InputResponse>, Status> {
+        let _running = self.enter();
+        let mut requests = request.into_inner();
+        let mut size = 0;
+        while let Some(request) = requests.message().await? {
+            size += size_of(request.payload.as_ref());
+        }
+        let size = i32::try_from(size).map_err(|_| Status::out_of_range("too much"))?;
+        Ok(Response::new(InputResponse { aggregated_payload_size: size }))
+    }
+
+    type FullDuplexCallStream = Responses;
+
+    async fn full_duplex_call(
+        &self,
+        request: Request<Streaming<OutputRequest>>,
+    ) -> Result<Response<Responses>, Status> {
+        Ok(Response::new(responses(self.enter(), request.into_inner())))
+    }
+}
+
+/// Returns the responses that requests ask for.
+fn responses(
+    running: Running,
+    requests: impl Stream<Item = Result<OutputRequest, Status>> + Send + 'static,
+) -> Responses {
+    use tokio_stream::StreamExt as _;
+    let (sender, receiver) = trunkline::stream::channel(1);
+    let task = tokio::spawn(async move {
+        let _running = running;
+        let mut requests = Box::pin(requests);
+        let answer = async {
+            while let Some(request) = requests.next().await {
+                let request = request?;
+                for parameters in request.response_parameters {
+                    let interval = u64::try_from(parameters.interval_us).unwrap_or_default();
+                    tokio::time::sleep(Duration::from_micros(interval)).await;
+                    let response = OutputResponse { payload: zeros(parameters.size) };
+                    sender.send(Ok(response)).await.map_err(|_| Status::cancelled("no reader"))?;
+                }
+                echo(request.response_status)?;
+            }
+            Ok(())
+        };
+        if let Err(status) = answer.await {
+            let _ = sender.send(Err(status)).await;
+        }
+    });
+    Box::pin(Answers { receiver, task })
+}
+
+/// The responses of a task. Dropping them aborts it, also while it sleeps.
+struct Answers {
+    receiver: trunkline::stream::Receiver<Result<OutputResponse, Status>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Stream for Answers {
+    type Item = Result<OutputResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.receiver).poll_next(task)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Adds the echoed headers to responses. tonic leaves the trailers of a success to layers.
+#[derive(Clone)]
+struct Echo<S>(S);
+
+impl<S: NamedService> NamedService for Echo<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for Echo<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(task)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let initial = request.headers().get(ECHO_INITIAL).cloned();
+        let trailing = request.headers().get(ECHO_TRAILING).cloned();
+        let response = self.0.call(request);
+        Box::pin(async move {
+            let mut response = response.await?;
+            if let Some(value) = initial {
+                response.headers_mut().insert(ECHO_INITIAL, value);
+            }
+            Ok(match trailing {
+                Some(trailing) => response.map(|body| Body::new(EchoBody { body, trailing })),
+                None => response,
+            })
+        })
+    }
+}
+
+struct EchoBody {
+    body: Body,
+    trailing: HeaderValue,
+}
+
+impl http_body::Body for EchoBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let mut frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(task));
+        if let Some(trailers) = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut()) {
+            trailers.insert(ECHO_TRAILING, self.trailing.clone());
+        }
+        Poll::Ready(frame)
+    }
+}

@@ -1,0 +1,337 @@
+//! The interoperability cases of gRPC, each over Trunkline and over TCP.
+
+use std::time::Duration;
+use tokio_stream::StreamExt as _;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Status};
+use trunkline::{InProcessNetwork, Node, ServerCall};
+use trunkline_tonic_interop::messages::{
+    EchoStatus, Empty, InputRequest, OutputRequest, ResponseParameters, SimpleRequest, size_of, zeros,
+};
+use trunkline_tonic_interop::{ECHO_INITIAL, ECHO_TRAILING, Interop, TestServiceClient, Transport, routes};
+
+const REQUEST_SIZES: [i32; 4] = [27_182, 8, 1_828, 45_904];
+const RESPONSE_SIZES: [i32; 4] = [31_415, 9, 2_653, 58_979];
+const SPECIAL: &str = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n";
+
+/// A server and a channel to it.
+struct Fixture {
+    service: Interop,
+    transport: Transport,
+    /// Nodes of Trunkline: the client's, then the server's.
+    nodes: Vec<Node>,
+}
+
+impl Fixture {
+    async fn tcp() -> Self {
+        let service = Interop::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_, health) = tonic_health::server::health_reporter();
+        let routes = routes(service.clone()).add_service(health);
+        let server = tonic::transport::Server::builder().add_routes(routes);
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        tokio::spawn(server.serve_with_incoming(incoming));
+        let endpoint = tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap();
+        let transport = Transport::Tcp(endpoint.connect().await.unwrap());
+        Self { service, transport, nodes: Vec::new() }
+    }
+
+    async fn trunkline() -> Self {
+        let service = Interop::default();
+        let network = InProcessNetwork::new();
+        let (_, health) = tonic_health::server::health_reporter();
+        let routes = routes(service.clone()).add_service(health);
+        let server = trunkline_tonic::Server::new(routes).interceptor(refuse_forbidden);
+        let server = server.runtime(tokio::runtime::Handle::current());
+        let server = Node::builder().in_process(&network).serve(server).start_async().await.unwrap();
+        let node = Node::builder().in_process(&network).start_async().await.unwrap();
+        let channel = trunkline_tonic::Channel::new(&node, server.local_address());
+        Self { service, transport: Transport::Trunkline(channel), nodes: vec![node, server] }
+    }
+
+    fn client(&self) -> TestServiceClient<Transport> {
+        TestServiceClient::new(self.transport.clone())
+    }
+
+    fn is_trunkline(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// Waits until as many handlers hold their stream of requests.
+    async fn until_running(&self, handlers: usize) {
+        let wait = async {
+            while self.service.running() != handlers {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
+    }
+
+    async fn end(self) {
+        drop(self.transport);
+        for node in self.nodes {
+            node.shutdown_async().await;
+        }
+    }
+}
+
+fn refuse_forbidden(call: &mut ServerCall) -> Result<(), trunkline::Status> {
+    match call.metadata().get("grpc-path") {
+        Some("/grpc.testing.TestService/Forbidden") => Err(trunkline::Status::permission_denied("forbidden")),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a test of each case, over each transport.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        mod over_trunkline {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let fixture = super::Fixture::trunkline().await;
+                super::$case(&fixture).await;
+                fixture.end().await;
+            })*
+        }
+        mod over_tcp {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let fixture = super::Fixture::tcp().await;
+                super::$case(&fixture).await;
+                fixture.end().await;
+            })*
+        }
+    };
+}
+
+cases![
+    empty_unary,
+    large_unary,
+    client_streaming,
+    server_streaming,
+    ping_pong,
+    empty_stream,
+    cancel_after_begin,
+    cancel_after_first_response,
+    timeout_on_sleeping_server,
+    status_code_and_message,
+    special_status_message,
+    unimplemented_method,
+    unimplemented_service,
+    custom_metadata,
+    values_of_a_key_keep_their_order,
+    messages_over_a_limit_are_refused,
+    health,
+];
+
+async fn empty_unary(fixture: &Fixture) {
+    let response = fixture.client().empty_call(Empty {}).await.unwrap();
+    assert_eq!(response.metadata().get("has-peer").unwrap(), "yes");
+}
+
+async fn large_unary(fixture: &Fixture) {
+    let request =
+        SimpleRequest { response_size: 314_159, payload: zeros(271_828), ..SimpleRequest::default() };
+    let response = fixture.client().unary_call(request).await.unwrap().into_inner();
+    assert_eq!(size_of(response.payload.as_ref()), 314_159);
+}
+
+async fn client_streaming(fixture: &Fixture) {
+    let requests = REQUEST_SIZES.map(|size| InputRequest { payload: zeros(size) });
+    let response = fixture.client().streaming_input_call(tokio_stream::iter(requests)).await.unwrap();
+    assert_eq!(response.into_inner().aggregated_payload_size, 74_922);
+}
+
+fn parameters(size: i32) -> ResponseParameters {
+    ResponseParameters { size, interval_us: 0 }
+}
+
+async fn server_streaming(fixture: &Fixture) {
+    let request = OutputRequest {
+        response_parameters: RESPONSE_SIZES.map(parameters).into(),
+        ..OutputRequest::default()
+    };
+    let mut responses = fixture.client().streaming_output_call(request).await.unwrap().into_inner();
+    for size in RESPONSE_SIZES {
+        let response = responses.message().await.unwrap().unwrap();
+        assert_eq!(size_of(response.payload.as_ref()), usize::try_from(size).unwrap());
+    }
+    assert_eq!(responses.message().await.unwrap(), None);
+}
+
+fn ask(request_size: i32, response_size: i32) -> OutputRequest {
+    OutputRequest {
+        response_parameters: vec![parameters(response_size)],
+        payload: zeros(request_size),
+        ..OutputRequest::default()
+    }
+}
+
+async fn ping_pong(fixture: &Fixture) {
+    let (sender, requests) = trunkline::stream::channel(1);
+    let mut client = fixture.client();
+    let mut responses = client.full_duplex_call(requests).await.unwrap().into_inner();
+    for (request_size, response_size) in REQUEST_SIZES.into_iter().zip(RESPONSE_SIZES) {
+        sender.send(ask(request_size, response_size)).await.unwrap();
+        let response = responses.message().await.unwrap().unwrap();
+        assert_eq!(size_of(response.payload.as_ref()), usize::try_from(response_size).unwrap());
+    }
+    drop(sender);
+    assert_eq!(responses.message().await.unwrap(), None);
+}
+
+async fn empty_stream(fixture: &Fixture) {
+    let requests = tokio_stream::empty::<OutputRequest>();
+    let mut responses = fixture.client().full_duplex_call(requests).await.unwrap().into_inner();
+    assert_eq!(responses.message().await.unwrap(), None);
+}
+
+async fn cancel_after_begin(fixture: &Fixture) {
+    let mut client = fixture.client();
+    let call = tokio::spawn(async move { client.streaming_input_call(tokio_stream::pending()).await });
+    fixture.until_running(1).await;
+    call.abort();
+    fixture.until_running(0).await;
+}
+
+async fn cancel_after_first_response(fixture: &Fixture) {
+    let mut client = fixture.client();
+    let requests = tokio_stream::once(ask(27_182, 31_415)).chain(tokio_stream::pending());
+    let mut responses = client.full_duplex_call(requests).await.unwrap().into_inner();
+    let response = responses.message().await.unwrap().unwrap();
+    assert_eq!(size_of(response.payload.as_ref()), 31_415);
+    assert_eq!(fixture.service.running(), 1);
+    drop(responses);
+    // tonic's own transport keeps the exchange while its requests go on.
+    if fixture.is_trunkline() {
+        fixture.until_running(0).await;
+    }
+}
+
+async fn timeout_on_sleeping_server(fixture: &Fixture) {
+    let sleeping = OutputRequest {
+        response_parameters: vec![ResponseParameters { size: 1, interval_us: i32::MAX }],
+        ..OutputRequest::default()
+    };
+    let mut request = Request::new(tokio_stream::once(sleeping).chain(tokio_stream::pending()));
+    request.set_timeout(Duration::from_millis(300));
+    let mut client = fixture.client();
+    let mut responses = client.full_duplex_call(request).await.unwrap().into_inner();
+    // tonic's own transport stops watching the time once it has headers.
+    if fixture.is_trunkline() {
+        let outcome = tokio::time::timeout(Duration::from_secs(60), responses.message()).await.unwrap();
+        assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
+        fixture.until_running(0).await;
+    }
+    let mut request = Request::new(tokio_stream::pending());
+    request.set_timeout(Duration::from_millis(300));
+    let status = client.streaming_input_call(request).await.unwrap_err();
+    let expected = if fixture.is_trunkline() { Code::DeadlineExceeded } else { Code::Cancelled };
+    assert_eq!(status.code(), expected, "{status:?}");
+}
+
+async fn status_code_and_message(fixture: &Fixture) {
+    expect_status(fixture, "test status message").await;
+}
+
+async fn special_status_message(fixture: &Fixture) {
+    expect_status(fixture, SPECIAL).await;
+}
+
+async fn expect_status(fixture: &Fixture, message: &str) {
+    let status = Some(EchoStatus { code: 2, message: message.to_owned() });
+    let request = SimpleRequest { response_status: status.clone(), ..SimpleRequest::default() };
+    let unary = fixture.client().unary_call(request).await.unwrap_err();
+    let request = OutputRequest { response_status: status, ..OutputRequest::default() };
+    let requests = tokio_stream::once(request);
+    let mut responses = fixture.client().full_duplex_call(requests).await.unwrap().into_inner();
+    let duplex = responses.message().await.unwrap_err();
+    for status in [unary, duplex] {
+        assert_eq!((status.code(), status.message()), (Code::Unknown, message));
+        assert_eq!(status.details(), message.as_bytes());
+    }
+}
+
+/// Calls a method that the generated client does not have.
+async fn call(fixture: &Fixture, path: &'static str) -> Status {
+    let mut client = tonic::client::Grpc::new(fixture.transport.clone());
+    client.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<Empty, Empty>::default();
+    let path = http::uri::PathAndQuery::from_static(path);
+    client.unary(Request::new(Empty {}), path, codec).await.unwrap_err()
+}
+
+async fn unimplemented_method(fixture: &Fixture) {
+    let status = call(fixture, "/grpc.testing.TestService/UnimplementedCall").await;
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+async fn unimplemented_service(fixture: &Fixture) {
+    let status = call(fixture, "/grpc.testing.UnimplementedService/UnimplementedCall").await;
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+async fn custom_metadata(fixture: &Fixture) {
+    let mut request = Request::new(SimpleRequest { response_size: 9, ..SimpleRequest::default() });
+    let trailing = [0xab, 0xab, 0xab];
+    request.metadata_mut().insert(ECHO_INITIAL, "test_initial_metadata_value".parse().unwrap());
+    request.metadata_mut().insert_bin(ECHO_TRAILING, MetadataValue::from_bytes(&trailing));
+    let response = fixture.client().unary_call(request).await.unwrap();
+    // A unary response of tonic has the trailers beside the headers.
+    assert_eq!(response.metadata().get(ECHO_INITIAL).unwrap(), "test_initial_metadata_value");
+    let echoed = response.metadata().get_bin(ECHO_TRAILING).unwrap().to_bytes().unwrap();
+    assert_eq!(echoed, &trailing[..]);
+}
+
+async fn values_of_a_key_keep_their_order(fixture: &Fixture) {
+    let mut request = Request::new(Empty {});
+    for tag in ["blue", "", "round"] {
+        request.metadata_mut().append("tag", tag.parse().unwrap());
+        request.metadata_mut().append_bin("tag-bin", MetadataValue::from_bytes(tag.as_bytes()));
+    }
+    let response = fixture.client().empty_call(request).await.unwrap();
+    let tags = response.metadata().get_all("tag").iter().map(|tag| tag.to_str().unwrap());
+    assert_eq!(tags.collect::<Vec<_>>(), ["blue", "", "round"]);
+    let tags = response.metadata().get_all_bin("tag-bin").iter().map(|tag| tag.to_bytes().unwrap());
+    assert_eq!(tags.collect::<Vec<_>>(), ["blue", "", "round"]);
+}
+
+async fn messages_over_a_limit_are_refused(fixture: &Fixture) {
+    let request = SimpleRequest { response_size: 100, ..SimpleRequest::default() };
+    let mut client = fixture.client().max_decoding_message_size(100);
+    assert_eq!(client.unary_call(request.clone()).await.unwrap_err().code(), Code::OutOfRange);
+    // An error of the request's body, which the caller sees instead of a cancelled call.
+    let mut client = fixture.client().max_encoding_message_size(1);
+    let status = client.unary_call(request).await.unwrap_err();
+    if fixture.is_trunkline() {
+        assert_eq!(status.code(), Code::OutOfRange);
+    }
+}
+
+async fn health(fixture: &Fixture) {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let mut client = HealthClient::new(fixture.transport.clone());
+    let checked = client.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let mut watched = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!((checked.status, watched.message().await.unwrap()), (1, Some(checked)));
+}
+
+/// Failures of Trunkline, and of a handler, as an exchange sees them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_have_their_codes() {
+    let mut fixture = Fixture::trunkline().await;
+    let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
+    let status = fixture.client().unary_call(request).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Internal, "the handler panicked"));
+    let status = call(&fixture, "/grpc.testing.TestService/Forbidden").await;
+    assert_eq!(status.code(), Code::PermissionDenied);
+    fixture.client().empty_call(Empty {}).await.unwrap();
+
+    let (_sender, requests) = trunkline::stream::channel::<OutputRequest>(1);
+    let mut responses = fixture.client().full_duplex_call(requests).await.unwrap().into_inner();
+    fixture.nodes.pop().unwrap().shutdown_async().await;
+    assert_eq!(responses.message().await.unwrap_err().code(), Code::Unavailable);
+    fixture.end().await;
+}

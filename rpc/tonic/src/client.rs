@@ -1,0 +1,186 @@
+//! The client's side: a tower service that carries a request over a stream.
+
+use crate::exchange::{ExchangeClient, next_piece};
+use crate::{grpc_status, headers, timeout};
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::runtime::Handle;
+use tonic::Status;
+use tower_service::Service;
+use trunkline::stream::{Receiver, Sender, channel};
+use trunkline::{CallOptions, Node, Stream, Streaming, Target};
+
+/// Key of the path in the metadata of a request. Interceptors of servers see it.
+pub(crate) const PATH: &str = "grpc-path";
+
+/// A connection to gRPC services, for clients that tonic generates. Clones share it.
+#[derive(Clone)]
+pub struct Channel(ExchangeClient);
+
+impl Channel {
+    /// Creates a channel of a node to a server.
+    pub fn new(node: &Node, to: impl Into<Target>) -> Self {
+        Self::from(node.channel(to))
+    }
+}
+
+impl From<trunkline::Channel> for Channel {
+    fn from(channel: trunkline::Channel) -> Self {
+        Self(ExchangeClient::new(channel))
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").finish_non_exhaustive()
+    }
+}
+
+impl Service<http::Request<tonic::body::Body>> for Channel {
+    type Response = http::Response<ResponseBody>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        let client = self.0.clone();
+        Box::pin(async move { exchange(&client, request).await })
+    }
+}
+
+/// Opens the stream of a request, and waits for the headers of its response.
+async fn exchange(
+    client: &ExchangeClient,
+    request: http::Request<tonic::body::Body>,
+) -> Result<http::Response<ResponseBody>, Status> {
+    let (mut parts, body) = request.into_parts();
+    let mut options = CallOptions::new();
+    if let Some(value) = parts.headers.remove(timeout::GRPC_TIMEOUT) {
+        let limit = timeout::parse(&value).ok_or_else(|| Status::internal("malformed grpc-timeout"))?;
+        options = options.timeout(limit);
+    }
+    let mut metadata = headers::to_metadata(&parts.headers)?;
+    let added = metadata.append_reserved(PATH, parts.uri.path().as_bytes());
+    added.map_err(|error| Status::internal(error.to_string()))?;
+    let options = options.metadata(metadata);
+
+    let (errors, mut failed) = channel(1);
+    let body = RequestBody { body, runtime: Handle::try_current().ok(), frame: Bytes::new(), errors };
+    let calls = client.with(&options);
+    let mut opening = std::pin::pin!(async move {
+        let mut items = calls.call(body).await.map_err(|status| grpc_status(&status))?;
+        let head = items.message().await.map_err(|status| grpc_status(&status))?;
+        let head = head.ok_or_else(|| Status::internal("the response has no headers"))?;
+        Ok((items, headers::from_item(&head)?))
+    });
+    let (items, headers) = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
+        Some(status) => Poll::Ready(Err(status)),
+        None => opening.as_mut().poll(task),
+    })
+    .await?;
+    let mut response = http::Response::new(ResponseBody { items: Some(items), at_trailers: false, failed });
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+/// Returns the error of the request's body, if there was one.
+fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<Status> {
+    match Pin::new(failed).poll_next(task) {
+        Poll::Ready(status) => status,
+        Poll::Pending => None,
+    }
+}
+
+/// The items of a request. Trunkline's threads poll them, in the runtime that the call was made in.
+struct RequestBody {
+    body: tonic::body::Body,
+    runtime: Option<Handle>,
+    /// The part of the last frame that has not been sent.
+    frame: Bytes,
+    errors: Sender<Status>,
+}
+
+impl Stream for RequestBody {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let this = &mut *self;
+        let _entered = this.runtime.as_ref().map(Handle::enter);
+        loop {
+            if let Some(piece) = next_piece(&mut this.frame) {
+                return Poll::Ready(Some(piece));
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(task)) {
+                None => return Poll::Ready(None),
+                // Requests of gRPC have no trailers.
+                Some(Ok(frame)) => this.frame = frame.into_data().unwrap_or_default(),
+                Some(Err(status)) => {
+                    // The end of the items would be a half-close. The caller cancels the call instead.
+                    let _ = this.errors.try_send(status);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+/// The body and the trailers of a response.
+pub struct ResponseBody {
+    /// `None` after the end.
+    items: Option<Streaming<Bytes>>,
+    /// True if the next item has the trailers.
+    at_trailers: bool,
+    failed: Receiver<Status>,
+}
+
+impl ResponseBody {
+    fn poll_item(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(status) = poll_failed(&mut self.failed, task) {
+            return Poll::Ready(Some(Err(status)));
+        }
+        let Some(items) = &mut self.items else { return Poll::Ready(None) };
+        loop {
+            match ready!(Pin::new(&mut *items).poll_next(task)) {
+                None if self.at_trailers => {
+                    return Poll::Ready(Some(Err(Status::internal("the response ends before its trailers"))));
+                }
+                None => return Poll::Ready(None),
+                Some(Err(status)) => return Poll::Ready(Some(Err(grpc_status(&status)))),
+                Some(Ok(item)) if self.at_trailers => {
+                    return Poll::Ready(Some(headers::from_item(&item).map(Frame::trailers)));
+                }
+                Some(Ok(item)) if item.is_empty() => self.at_trailers = true,
+                Some(Ok(item)) => return Poll::Ready(Some(Ok(Frame::data(item)))),
+            }
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(self.poll_item(task));
+        if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
+            // The trailers, an error, or the end: nothing follows.
+            self.items = None;
+        }
+        Poll::Ready(frame)
+    }
+}
+
+impl fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").field("has_ended", &self.items.is_none()).finish()
+    }
+}

@@ -1,0 +1,37 @@
+//! The service that carries exchanges, and the pieces that bodies travel in.
+//!
+//! The client's items are the request's body. The server's are the response's headers, its body, and, if there are trailers,
+//! an empty item and the trailers. A piece of a body is never empty.
+
+use bytes::Bytes;
+use trunkline::{Context, Status, Stream, Streaming};
+
+/// Largest piece of a body, in bytes.
+const MAX_PIECE: usize = 256 << 10;
+
+#[trunkline::service(name = "trunkline.grpc")]
+pub(crate) trait Exchange {
+    async fn call(
+        &self,
+        cx: &Context,
+        body: Streaming<Bytes>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
+}
+
+/// Cuts the next piece off a frame of a body; `None` if nothing is left.
+pub(crate) fn next_piece(frame: &mut Bytes) -> Option<Bytes> {
+    (!frame.is_empty()).then(|| frame.split_to(frame.len().min(MAX_PIECE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_cut_and_empty_ones_left_out() {
+        let mut frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
+        let sizes = std::iter::from_fn(|| next_piece(&mut frame)).map(|piece| piece.len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [MAX_PIECE, MAX_PIECE, 1]);
+        assert_eq!(next_piece(&mut Bytes::new()), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! gRPC over Trunkline: clients and servers that tonic generates, without HTTP/2.
+//!
+//! An exchange of gRPC is one bidirectional stream. Its call carries the path and the request's headers as metadata, and the
+//! time limit as its deadline. The items are pieces of the bodies, which tonic cuts into messages. [`Channel`] takes the
+//! place of `tonic::transport::Channel`, and [`Server`] the place of
+//! `tonic::transport::Server`:
+//!
+//! ```no_run
+//! # fn example(routes: tonic::service::Routes) -> Result<(), Box<dyn std::error::Error>> {
+//! use trunkline::Node;
+//!
+//! let runtime = tokio::runtime::Handle::current();
+//! let service = trunkline_tonic::Server::new(routes).runtime(runtime);
+//! let server = Node::builder().listen("127.0.0.1:0").serve(service).start()?;
+//! let node = Node::builder().listen("127.0.0.1:0").start()?;
+//! let channel = trunkline_tonic::Channel::new(&node, server.local_address());
+//! // let client = GreeterClient::new(channel);
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod exchange;
+mod headers;
+mod server;
+mod timeout;
+
+pub use client::{Channel, ResponseBody};
+pub use server::Server;
+
+/// Returns a status of Trunkline as one of gRPC. The codes have the same numbers.
+fn grpc_status(status: &trunkline::Status) -> tonic::Status {
+    tonic::Status::new(tonic::Code::from(i32::from(status.code().number())), status.message())
+}
