@@ -499,7 +499,7 @@ impl Client {
         let says = format!("{taken} items of the stream were delivered before");
         let is_of_node =
             status.reason().is_some() || matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
-        if is_of_node && !status.causes().iter().any(|cause| *cause == says) {
+        if is_of_node && !status.causes().contains(&says) {
             self.oracle.fail(format!("the end of call {id} does not say that {says}: {status:?}"));
         }
     }
