@@ -7,7 +7,7 @@
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
 //! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
-//! its peer with both, and with the [`BATCH`] that a writer may have handed over.
+//! its peer with both, and with the `BATCH` that a writer may have handed over.
 
 use crate::name::Streams;
 

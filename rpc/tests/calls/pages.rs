@@ -14,12 +14,14 @@ mod guide;
 mod readme;
 
 /// The documents with Rust examples, and the code of their modules.
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENTS: [(&str, &str); 7] = [
     ("README.md", include_str!("pages/readme.rs")),
     ("docs/budgets.md", include_str!("pages/budgets.rs")),
     ("docs/coming-from-tarpc.md", include_str!("pages/coming_from_tarpc.rs")),
     ("docs/coming-from-tonic.md", include_str!("pages/coming_from_tonic.rs")),
     ("docs/evolution.md", include_str!("pages/evolution.rs")),
+    // Run by `.ci/full`, with the adapter.
+    ("docs/grpc.md", include_str!("../../tonic/interop/tests/page.rs")),
     ("docs/rpc.md", include_str!("pages/guide.rs")),
 ];
 

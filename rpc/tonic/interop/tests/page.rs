@@ -1,0 +1,24 @@
+//! The Rust examples of docs/grpc.md, word for word.
+
+use tonic::service::Routes;
+use trunkline::{Node, StartError};
+use trunkline_tonic_interop::{Interop, TestServiceClient as GreeterClient, routes};
+
+fn client(node: &Node) -> GreeterClient<trunkline_tonic::Channel> {
+    #[allow(clippy::let_and_return, reason = "it is the text of the document")]
+    let client = GreeterClient::new(trunkline_tonic::Channel::new(&node, "127.0.0.1:7100"));
+    client
+}
+
+async fn server(routes: Routes) -> Result<Node, StartError> {
+    let service = trunkline_tonic::Server::new(routes).runtime(tokio::runtime::Handle::current());
+    let node = Node::builder().listen("127.0.0.1:7100").serve(service).start_async().await?;
+    Ok(node)
+}
+
+#[tokio::test]
+async fn examples_are_made() {
+    let node = Node::builder().listen("127.0.0.1:0").start_async().await.unwrap();
+    let _client = client(&node);
+    let _not_started = server(routes(Interop::default()));
+}
