@@ -24,7 +24,7 @@ trait Third {
     async fn fail(&self) -> Result<(), Status>;
 }
 
-/// Calls the second service by a local client, in a span of its own.
+/// Calls the second service by a local client, in a separate span.
 struct One(SocketAddr);
 
 impl First for One {

@@ -2,7 +2,7 @@
 //! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
 //! ordered channel always uses the same poller.
 
-use super::interceptor::{ClientCall, ClientInterceptor, ClientInterceptors};
+use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::{
     Call, EndHooks, Entry, NewStream, Opened, Opening, Outcome, Outgoing, Sending, StreamAnswer, StreamWait,
@@ -224,16 +224,12 @@ impl Channel {
         method: &'static MethodName,
         inherited: Inherited,
     ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
-        let mut options = options.clone();
+        let options = options.clone();
         let Some(started) = self.link.routes().started() else {
             return (Err(not_started()), options, EndHooks::default(), inherited);
         };
-        options.continue_trace(started.most_metadata, inherited);
-        let mut call = ClientCall::new(method, options, (self.timeout, inherited), started.clock.now());
-        let admitted = self.interceptors.run(&mut call);
-        let (options, hooks) = call.into_parts(started.clock.now());
-        // Interceptors have seen the trace, and may have removed it.
-        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+        let limits = (self.timeout, inherited);
+        self.interceptors.admit(options, method, limits, started.most_metadata, &started.clock)
     }
 
     /// Makes a call if the interceptors allow it, with their changes.

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::panics::catch;
-use trunkline_verbs::Time;
+use trunkline_verbs::{Clock, Time};
 
 /// Calls of interceptors within each other, at most: more are a recursion, which would exhaust the stack.
 const NESTING: u32 = 16;
@@ -63,7 +63,7 @@ pub struct ClientCall {
 }
 
 impl ClientCall {
-    pub(super) fn new(
+    fn new(
         method: &'static MethodName,
         options: CallOptions,
         (of_client, inherited): (Option<Duration>, Inherited),
@@ -74,7 +74,7 @@ impl ClientCall {
 
     /// Returns the options as the interceptors have changed them, and their closures for the end. The time that they
     /// took counts against the call's limit.
-    pub(super) fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
+    fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
         let (spent, timeout) = (now.saturating_duration_since(self.made), self.timeout());
         if !spent.is_zero() && timeout != Duration::MAX {
             self.options.set_timeout(timeout.saturating_sub(spent));
@@ -158,11 +158,31 @@ impl ClientInterceptors {
         Self(Some(Arc::new(all)))
     }
 
+    /// Runs all of them on a call that is about to be made. Returns whether they allow it, the options as they have
+    /// changed them, their closures for the end, and what the call still inherits.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn admit(
+        &self,
+        mut options: CallOptions,
+        method: &'static MethodName,
+        (of_client, inherited): (Option<Duration>, Inherited),
+        most_metadata: usize,
+        clock: &Clock,
+    ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
+        options.continue_trace(most_metadata, inherited);
+        let mut call = ClientCall::new(method, options, (of_client, inherited), clock.now());
+        let admitted = self.run(&mut call);
+        let (options, hooks) = call.into_parts(clock.now());
+        // Interceptors have seen the trace, and may have removed it.
+        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+    }
+
     /// Runs all of them.
     ///
     /// # Errors
     /// One of them refuses the call, or panics.
-    pub(super) fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
+    fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
         let mut all = self.0.iter().flat_map(|all| all.iter());
         let nested = NESTED.get();
         if nested >= NESTING {

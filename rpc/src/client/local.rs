@@ -1,6 +1,6 @@
 //! Calls from a poller's own tasks to one server.
 
-use super::interceptor::{ClientCall, ClientInterceptor, ClientInterceptors};
+use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, resolve};
 use crate::call::{
     Call, EndHooks, Entry, LocalCell, LocalQueue, NewStream, Opened, Outcome, Outgoing, Sending,
@@ -209,13 +209,14 @@ impl LocalChannel {
         method: &'static MethodName,
         inherited: Inherited,
     ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
-        let mut options = options.clone();
-        options.continue_trace(self.link.routes().most_metadata(), inherited);
-        let mut call = ClientCall::new(method, options, (self.timeout, inherited), self.clock.now());
-        let admitted = self.interceptors.run(&mut call);
-        let (options, hooks) = call.into_parts(self.clock.now());
-        // Interceptors have seen the trace, and may have removed it.
-        (admitted, options, hooks, Inherited { is_traced: false, ..inherited })
+        let limits = (self.timeout, inherited);
+        self.interceptors.admit(
+            options.clone(),
+            method,
+            limits,
+            self.link.routes().most_metadata(),
+            &self.clock,
+        )
     }
 
     /// Makes a call if the interceptors allow it, with their changes.

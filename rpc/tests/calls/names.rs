@@ -158,7 +158,7 @@ fn a_method_may_have_the_name_of_an_emitted_item() {
     assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
 }
 
-/// What a trait may have besides: attributes, arguments with the names of the stubs' variables, and types of every
+/// Further parts of a trait: attributes, arguments with the names of the stubs' variables, and types of every
 /// spelling.
 mod odd {
     #![deny(warnings)]

@@ -72,7 +72,7 @@ impl Stream for Counter {
         match self.then.as_str() {
             "end" => Poll::Ready(None),
             "fail" => Poll::Ready(Some(Err(Status::aborted("enough")))),
-            // In another turn than that of the items.
+            // Not in the turn of the items.
             "panic" if self.has_waited => panic!("a stream that panics"),
             "panic" => {
                 self.has_waited = true;

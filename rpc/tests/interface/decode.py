@@ -98,7 +98,7 @@ def entries(part):
         key, value = part[at + 3:at + 3 + key_size], part[at + 3 + key_size:at + 3 + key_size + size]
         at += 3 + key_size + size
         if not key or not set(key) <= KEY_BYTES or at > len(part):
-            raise ValueError("a key of metadata that is none")
+            raise ValueError("invalid key of metadata")
         if not key.endswith(b"-bin") and not all(0x20 <= byte <= 0x7e for byte in value):
             raise ValueError("a value of metadata that is not text")
         found.append((key, value))

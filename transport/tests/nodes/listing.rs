@@ -1,4 +1,4 @@
-//! How a running node describes itself to others of its user.
+//! The description that a running node gives to other processes of its user.
 
 use crate::common::{Job, LIMIT, TestNode, over_udp};
 use std::path::Path;

@@ -20,7 +20,7 @@ use trunkline_transport::{
 
 const CALL: u64 = 7;
 
-/// What a carrier with a full queue answers.
+/// Answer of a carrier with a full queue.
 fn full() -> SendError {
     SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT })
 }

@@ -736,7 +736,7 @@ async fn check(cx: &Context) -> Result<(), Status> {
     }
 }
 
-/// A service whose methods have a context, which that of the examples has not.
+/// A service whose methods have a context, unlike the one of the examples.
 #[trunkline::service]
 trait Checked {
     async fn get(&self, cx: &Context) -> Result<(), Status>;
