@@ -13,13 +13,19 @@ use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use trunkline_verbs::Time;
 
 /// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
 pub(crate) const START: Time = Time(1_000_000_000);
+
+/// Second subscriber beside the run's own, which receives nothing. `tracing` decides once for the whole process
+/// whether anyone wants a log line. While there is one subscriber, it asks that of the thread which comes to the line
+/// first: a thread without a subscriber would silence the line in all runs. Of two it asks both.
+static OTHER: LazyLock<tracing::Dispatch> =
+    LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
 /// A time as traces show it: seconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +120,7 @@ impl Trace {
     /// Takes note of ends of sessions in the log of the nodes' own code, and writes all of it into the trace, while
     /// the guard lives.
     pub(crate) fn capture_log(&self) -> tracing::subscriber::DefaultGuard {
+        LazyLock::force(&OTHER);
         let ended = self.0.ended.clone();
         let Some(pen) = self.0.pen.clone() else {
             let subscriber = tracing_subscriber::registry().with(ended).with(LevelFilter::INFO);
@@ -221,6 +228,21 @@ mod tests {
     fn times_are_since_the_start_of_the_run() {
         assert_eq!(Since(START).to_string(), "0.000000000");
         assert_eq!(Since(START.plus_ns(1_189_945_003)).to_string(), "1.189945003");
+    }
+
+    #[test]
+    fn a_thread_without_a_trace_silences_no_line_of_the_log() {
+        let log = || tracing::warn!("a line of a node");
+        let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
+        let trace = Trace::to_file(&file).unwrap();
+        let captured = trace.capture_log();
+        std::thread::spawn(log).join().unwrap();
+        log();
+        drop(captured);
+        trace.close().unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(text.matches("a line of a node").count(), 1, "{text}");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Keeps the lines that a node logs.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// The lines of one level, with their fields. Clones share them.
 #[derive(Clone)]
@@ -16,6 +16,11 @@ pub(crate) struct Logged {
 impl Logged {
     /// None yet.
     pub(crate) fn at(level: Level) -> Self {
+        // While a program has one subscriber, `tracing` asks the thread that comes to a line first whether anyone wants
+        // it, for good. Another test's thread, which has none, would silence the line. Of two it asks both.
+        static OTHER: LazyLock<Dispatch> =
+            LazyLock::new(|| Dispatch::new(Logged { level: Level::ERROR, lines: Arc::default() }));
+        LazyLock::force(&OTHER);
         Self { level, lines: Arc::default() }
     }
 
