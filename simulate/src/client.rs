@@ -42,7 +42,8 @@ impl Client {
             self.timers.sleep(Duration::from_nanos(pause)).await;
             let server = self.server();
             match self.random.u8(..100) {
-                0..=29 => self.echo(server).await,
+                0..=23 => self.echo(server).await,
+                24..=29 => self.stream(server).await,
                 30..=49 => self.number(server).await,
                 50..=58 => self.slow(server).await,
                 59 => self.ponder(server).await,
@@ -506,7 +507,7 @@ fn is_tied_to_a_session(status: &Status) -> bool {
 }
 
 /// Waits until all have ended.
-async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
+pub(crate) async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
     let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
     poll_fn(|context| {
         calls.retain_mut(|call| call.as_mut().poll(context).is_pending());

@@ -9,7 +9,7 @@
 //! | `strangers` | forge connection requests; what no node does for them |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `departed` | what must be true of requests as they leave |
-//! | `service`, `chain`, `client`, `ordered`, `late` | what nodes offer, and what programs do with it |
+//! | `service`, `chain`, `client`, `ordered`, `streams`, `late` | what nodes offer, and what programs do with it |
 //! | `run/paths` | nonsense in the memory that nodes share, and what must not come of it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
@@ -56,6 +56,7 @@ mod run;
 mod scheduler;
 mod service;
 mod strangers;
+mod streams;
 mod switch;
 mod tasks;
 mod timers;

@@ -300,6 +300,20 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "only_one_address_is_tried",
         what: "channels: when one address of a server is not reached, the others are not tried",
     },
+    Mutant { name: "windows_are_not_returned", what: "streams: a reader does not return its window" },
+    Mutant {
+        name: "ends_overtake_items",
+        what: "streams: the end leaves before the peer has read a large item",
+    },
+    Mutant { name: "resets_are_lost", what: "streams: a writer is not told that nobody takes its items" },
+    Mutant {
+        name: "late_items_match_any_stream",
+        what: "streams: an item of a call that has ended is taken for the call that has its slot now",
+    },
+    Mutant {
+        name: "lost_streams_finish",
+        what: "streams: a stream whose session was lost ends as if its writer had finished",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 

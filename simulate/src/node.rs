@@ -6,6 +6,7 @@ use crate::plan::NodePlan;
 use crate::pooled::{PooledServer, QUEUED_JOBS, Thinker, WORKERS};
 use crate::scheduler::Scheduler;
 use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
+use crate::streams::{FeedServer, Feeder};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -157,6 +158,7 @@ impl SimNode {
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
         let thinker = Thinker::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);
+        let feeder = Feeder::new((oracle.clone(), timers.clone(), Arc::clone(&coverage)), process);
         let (shared, few) = (self.shared.clone(), Few::default());
         let make = move |context: &trunkline::PollerContext| {
             let of_run = (oracle.clone(), timers.clone(), Arc::clone(&coverage));
@@ -182,6 +184,7 @@ impl SimNode {
             Ok::<_, trunkline::Status>(Link::new(context.clone(), timers.clone()))
         };
         let node = node.serve(ChainServer::per_poller(link)).serve(PooledServer::new(thinker));
+        let node = node.serve(FeedServer::new(feeder));
         let node = node.workers(WORKERS).queued_jobs(QUEUED_JOBS);
         // The methods of every other process have other numbers.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(Idler)) };

@@ -314,7 +314,12 @@ impl Table {
         item: &[u8],
     ) {
         let most_metadata = self.most_metadata;
-        let Some(flight) = self.waiting(from, call) else { return };
+        let waiting = if mutant!(late_items_match_any_stream) {
+            parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
+        } else {
+            self.waiting(from, call)
+        };
+        let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return };
         // This node has opened the stream, so its memory is charged to nobody.
         let received = if part == StreamPart::Accept && item.len() > most_metadata {

@@ -18,6 +18,7 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
@@ -534,6 +535,9 @@ impl Stream {
             }
         } else if state.is_over {
             return match state.outcome.take() {
+                Some(Err(status)) if status.code() == Code::Unavailable && mutant!(lost_streams_finish) => {
+                    Read::Finished
+                }
                 Some(Err(status)) => Read::Failed(status),
                 Some(Ok(response)) if state.incoming.has_ended && !response.is_error() => Read::Finished,
                 Some(Ok(_)) => Read::Failed(Misuse("the reply came without the end of the stream").status()),
@@ -623,10 +627,13 @@ impl State {
             sending.accepts = None;
         }
         if incoming.resets {
-            line.send(StreamPart::Reset, false)?;
+            if !mutant!(resets_are_lost) {
+                line.send(StreamPart::Reset, false)?;
+            }
             incoming.resets = false;
         }
-        if incoming.gives_back() && !incoming.has_ended && !incoming.is_closed {
+        let gives_back = incoming.gives_back() && !mutant!(windows_are_not_returned);
+        if gives_back && !incoming.has_ended && !incoming.is_closed {
             let Window { bytes, items } = incoming.consumed;
             let [bytes, items] = [bytes, items].map(|more| u32::try_from(more).unwrap_or(u32::MAX));
             line.send(StreamPart::Window { bytes, items }, false)?;
@@ -645,7 +652,7 @@ impl State {
             sending.buffer.pop();
         }
         if sending.is_finished && !sending.has_ended {
-            line.send(StreamPart::End { items: sending.sent }, true)?;
+            line.send(StreamPart::End { items: sending.sent }, !mutant!(ends_overtake_items))?;
             sending.has_ended = true;
         }
         Ok(())

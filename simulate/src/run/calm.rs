@@ -10,6 +10,7 @@ use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
 use crate::plan::{FORGED, Forgery};
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
@@ -168,6 +169,10 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
         for server in client.servers.clone() {
             // Long enough that everybody is asleep, mostly.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
+            if random.u8(..4) == 0 {
+                calm_stream(&client, server, &mut random, limit).await;
+                continue;
+            }
             let began = client.timers.now();
             let failure = match random.u8(..10) {
                 4 => client.give_up_beside(server).await,
@@ -193,6 +198,16 @@ pub(super) async fn calm_calls(client: Client, mut random: fastrand::Rng, limit:
                 client.oracle.fail(format!("a call took {took:?} although nothing is wrong"));
             }
         }
+    }
+}
+
+/// Streams items, which takes several round trips: only a success is judged, not its time.
+async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand::Rng, limit: Duration) {
+    if random.u8(..6) == 0 {
+        return client.drop_stream(server, TRY, limit).await;
+    }
+    if let Some(status) = client.calm_stream(server, random, (TRY, limit)).await {
+        client.oracle.fail(format!("a stream failed although nothing is wrong: {status}"));
     }
 }
 
