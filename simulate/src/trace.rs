@@ -21,9 +21,9 @@ use trunkline_verbs::Time;
 /// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
 pub(crate) const START: Time = Time(1_000_000_000);
 
-/// Second subscriber beside the run's own, which receives nothing. `tracing` decides once for the whole process
-/// whether anyone wants a log line. While there is one subscriber, it asks that of the thread which comes to the line
-/// first: a thread without a subscriber would silence the line in all runs. Of two it asks both.
+/// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is
+/// enabled. With a single subscriber, the subscriber of the first thread that reaches the line decides, and a thread without
+/// one would silence the line in all runs. With two, `tracing` asks both.
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
