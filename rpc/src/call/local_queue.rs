@@ -11,7 +11,7 @@ use std::rc::Rc;
 use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Time;
 
-/// Calls that may wait for the poller's next turn. Beyond it, calls with `Admission::Try` are refused.
+/// Calls that may be queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
 const DEPTH: usize = 65_536;
 /// Maximum number of completion cells kept for later calls.
 const SPARE_CELLS: usize = 256;
@@ -44,7 +44,7 @@ impl LocalQueue {
         self.calls.take()
     }
 
-    /// Returns calls that were not made in this turn, and the room of those that were.
+    /// Puts back calls that were not made in this turn, with the allocation of those that were.
     #[inline]
     pub(crate) fn put_back(&self, mut calls: VecDeque<Submission>) {
         let mut newer = self.calls.borrow_mut();
@@ -120,7 +120,7 @@ impl LocalQueue {
         }
     }
 
-    /// Queues a call. One that waits for room has it here: its task would hold it otherwise.
+    /// Queues a call. A call that waits for room is queued beyond the limit too.
     ///
     /// # Errors
     /// `ResourceExhausted` when the queue is full and the call does not wait.
