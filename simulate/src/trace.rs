@@ -161,7 +161,7 @@ struct Sheet {
     lines: u64,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
-    /// When the last line was written, and whose turn it was.
+    /// Time of the last line, and the machine that ran.
     now: Time,
     who: String,
 }
