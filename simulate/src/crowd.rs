@@ -24,7 +24,7 @@ mod tests {
     const POLLERS: u16 = 32;
     /// Nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` names another number.
     const NODES: usize = 7;
-    /// Joining takes so long at most, in simulated time.
+    /// Maximum time of joining, in simulated time.
     const JOINING: Duration = Duration::from_secs(20);
 
     fn plan(host: usize, pollers: u16) -> NodePlan {

@@ -76,11 +76,11 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("order", "calls on channels that are not ordered may start in another order than they were made in"),
 ];
 
-/// A call may end so long after its deadline: pollers look at deadlines every few milliseconds, and
+/// Maximum time from the deadline of a call to its end: pollers look at deadlines every few milliseconds, and
 /// keepalives and retries of the handshake come before some.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A call between nodes that are connected takes at most so long while nothing is wrong.
+/// Maximum time of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
 /// The resolution of the time that requests carry.
@@ -162,7 +162,7 @@ struct State {
     draining: BTreeSet<u64>,
     /// Servers at which a client's last call met a session with a process that was gone.
     stale: BTreeSet<(u64, SocketAddr)>,
-    /// Machines were stopped so long in all: nobody can be in time meanwhile.
+    /// Total time for which machines were stopped. Time limits of the rules are extended by it.
     allowance: Duration,
     broken: Option<Broken>,
 }
@@ -518,7 +518,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody was stopped for so long.
+    /// Records that a machine was stopped for this time.
     pub(crate) fn allow(&self, pause: Duration) {
         let mut state = self.lock();
         state.allowance = state.allowance.saturating_add(pause);

@@ -33,7 +33,7 @@ use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// A thread that has not ended so long after the grace period is abandoned. Sessions, device and pollers need up
+/// Time after the grace period after which a thread that has not ended is abandoned. Sessions, device and pollers need up
 /// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 

@@ -1,7 +1,8 @@
 //! The interface between a poller and the protocol above it.
 //!
 //! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every
-//! message, outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both live on the poller's thread, so neither needs `Send` nor locks.
+//! message, outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both
+//! live on the poller's thread, so neither needs `Send` nor locks.
 
 use crate::PeerKey;
 use crate::body::Body;
@@ -82,7 +83,7 @@ pub enum Reach {
     Up,
     /// An attempt is under way.
     UnderWay,
-    /// The last attempt has failed with this cause, and the next one is not due for so long.
+    /// The last attempt has failed, and the node pauses before the next one.
     Away {
         /// Why it failed.
         cause: PeerDown,
@@ -135,7 +136,8 @@ pub struct Outgoing<'a> {
     /// Destination poller.
     pub toward: Toward,
     /// Session of the message; `None` takes the one that is up, or the next one. A message for a session
-    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows the one which asked.
+    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows
+    /// the one which asked.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
@@ -431,7 +433,8 @@ impl Message {
         }
     }
 
-    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if it is not as
+    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if
+    /// it is not as
     /// long.
     #[must_use]
     #[inline]
@@ -490,7 +493,8 @@ pub trait Carrier {
     /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
     fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
-    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a session's end
+    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a
+    /// session's end
     /// only when all that was under way in it has an outcome.
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
 

@@ -13,7 +13,7 @@ const BOUND: Duration = Duration::from_secs(20);
 const LEAST_KIB: u64 = 16 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
-/// Between two limits with different outcomes, others are tried until they are so close.
+/// Maximum distance of two limits with different outcomes; limits in between are tried until then.
 const CLOSE_KIB: u64 = 64;
 
 /// Margins of loaded nodes above the lowest limit at which a node serves.
