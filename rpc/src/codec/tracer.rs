@@ -331,13 +331,10 @@ impl Tracer {
                         format!(".{}", field.escape_debug()),
                     );
                 }
+                line(format!("field {} of `{owner}`", fields.len() + 1), "}".to_owned());
                 for (position, field) in fields.iter().enumerate() {
                     self.describe_at(place_of(position), &format!("field `{field}` of `{owner}`"), lines);
                 }
-                lines.push(Line {
-                    place: format!("field {} of `{owner}`", fields.len() + 1),
-                    text: "}".to_owned(),
-                });
             }
             Kind::Enum { name, variants } => {
                 line(place.to_owned(), "<".to_owned());

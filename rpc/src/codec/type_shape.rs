@@ -160,8 +160,8 @@ mod tests {
         struct Wrapped(i64);
         assert_eq!(
             lines::<Order>(),
-            "{ .net .tags .by .state u64 list option string map char ( f32 bool ) \
-             < |New |Paid ( u8 ) |Pair ( i128 unit ) |Sent { .at i64 } > }"
+            "{ .net .tags .by .state } u64 list option string map char ( f32 bool ) \
+             < |New |Paid ( u8 ) |Pair ( i128 unit ) |Sent { .at } i64 >"
         );
         assert_eq!(lines::<Wrapped>(), "i64", "a newtype is sent as its value");
     }
@@ -250,10 +250,10 @@ mod tests {
             Child(Box<Node>, u16),
             Leaf,
         }
-        assert_eq!(lines::<Tree>(), "{ .value .below u8 list ^0 }");
+        assert_eq!(lines::<Tree>(), "{ .value .below } u8 list ^0");
         assert_eq!(lines::<Expr>(), "< |Sum ( ^0 ^0 u8 ) |Not ( ^0 ) |Literal ( u64 ) >");
         assert_eq!(lines::<Chain>(), "option ^0");
-        assert_eq!(lines::<Node>(), "{ .kind .after < |Child ( ^1 u16 ) |Leaf > u8 }");
+        assert_eq!(lines::<Node>(), "{ .kind .after } < |Child ( ^1 u16 ) |Leaf > u8");
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         }
         assert_eq!(
             lines::<Point>(),
-            "{ .x .y .z { .x u8 } { .items list u16 } { .items list { .items list string } } }"
+            "{ .x .y .z } { .x } u8 { .items } list u16 { .items } list { .items } list string"
         );
         assert_ne!(shape::<Page<u8>>().fingerprint(), shape::<Page<u16>>().fingerprint());
     }
@@ -319,11 +319,11 @@ mod tests {
         let address = format!("< |V4 ( ( {} ) ) |V6 ( ( {} ) ) >", bytes(4), bytes(16));
         assert_eq!(
             lines::<Checked>(),
-            format!("{{ .zero .address .date .number .last u16 {address} string u8 i8 }}")
+            format!("{{ .zero .address .date .number .last }} u16 {address} string u8 i8")
         );
-        assert_eq!(lines::<Never>(), "{ .first .second u8 ? }", "what follows it is unchecked");
-        assert_eq!(lines::<Vec<Never>>(), "list { .first .second u8 ? }");
-        assert_eq!(lines::<(Option<Never>, i8)>(), "( option { .first .second u8 ? } i8 )");
+        assert_eq!(lines::<Never>(), "{ .first .second } u8 ?", "what follows it is unchecked");
+        assert_eq!(lines::<Vec<Never>>(), "list { .first .second } u8 ?");
+        assert_eq!(lines::<(Option<Never>, i8)>(), "( option { .first .second } u8 ? i8 )");
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
             #[serde(rename = "a\n\u{1b}b")]
             a: u8,
         }
-        assert_eq!(lines::<Named>(), r"{ .a\n\u{1b}b u8 }");
+        assert_eq!(lines::<Named>(), r"{ .a\n\u{1b}b } u8");
         type Wide<T> = (T, T, T, T, T, T, T, T, T, T, T, T);
         let (long, other) = (shape::<(Wide<Wide<Wide<u8>>>, u8)>(), shape::<(Wide<Wide<Wide<u8>>>, u16)>());
         let cut = text(&long);
