@@ -55,6 +55,7 @@ mod executor;
 mod fake;
 #[cfg(feature = "clap")]
 mod flags;
+mod fnv;
 mod foreign;
 mod frame;
 #[doc(hidden)]
@@ -63,6 +64,7 @@ mod inbox;
 mod inboxes;
 mod lifecycle;
 mod metadata;
+mod method_shapes;
 mod name;
 mod named;
 pub mod nested_status;

@@ -1,5 +1,6 @@
 //! Names of services and methods, with the hashes that identify them on the wire.
 
+use crate::method_shapes::{MethodShapes, Traced};
 use crate::schema::Schema;
 
 /// A service as generated stubs describe it.
@@ -92,6 +93,27 @@ pub struct MethodName {
     pub one_way: bool,
     /// The directions in which its calls stream items.
     pub streams: Streams,
+    /// The shapes of the types that it sends; `None` if they are not compared.
+    pub shapes: Option<&'static MethodShapes>,
+}
+
+/// Finds the shapes of the methods of a client, before it makes a call.
+pub fn trace(methods: &[&'static MethodName]) {
+    methods.iter().filter_map(|method| method.shapes).for_each(|shapes| _ = shapes.trace());
+}
+
+impl MethodName {
+    /// Returns a number that tells its shapes from others of the same method.
+    pub(crate) fn shape_digest(&self) -> u64 {
+        self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
+    }
+
+    /// Describes the difference to a server that has refused a call because of its shape, with this text.
+    pub(crate) fn shape_difference(&self, theirs: &str) -> String {
+        let traced = self.shapes.and_then(MethodShapes::traced);
+        let difference = traced.and_then(|traced| traced.difference(theirs));
+        difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
+    }
 }
 
 impl std::fmt::Display for MethodName {

@@ -136,6 +136,7 @@ mod tests {
         hash: 8,
         one_way: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
 
     #[test]

@@ -40,6 +40,22 @@ static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     hash: 16767883100022309234u64,
     one_way: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -48,6 +64,30 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     hash: 71320326203561452u64,
     one_way: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        (),
+                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -56,6 +96,21 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     hash: 14109536049692703384u64,
     one_way: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u64,
+                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -64,6 +119,31 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     hash: 3095591332080242272u64,
     one_way: true,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "type",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
@@ -331,6 +411,7 @@ impl KvClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -344,6 +425,7 @@ impl KvClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
@@ -499,6 +581,7 @@ impl KvClient {
 impl ::core::convert::From<::trunkline::Channel> for KvClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
 }
@@ -634,6 +717,7 @@ impl KvLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -647,6 +731,7 @@ impl KvLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
@@ -802,6 +887,7 @@ impl KvLocal {
 impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
 }

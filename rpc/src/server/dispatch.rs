@@ -15,6 +15,7 @@ use crate::frame::{
 };
 use crate::inbox::Inbox;
 use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
+use crate::method_shapes::MethodShapes;
 use crate::name::{ServiceName, Streams};
 use crate::not_made::NotMade;
 use crate::pool::Pool;
@@ -100,6 +101,8 @@ struct Served {
     limits: MethodLimits,
     /// Number of the method; `None` if callers name it by its hash.
     number: Option<u16>,
+    /// Shapes of its types.
+    shapes: Option<&'static MethodShapes>,
 }
 
 impl Served {
@@ -189,8 +192,9 @@ impl Dispatch {
                 }
                 names.push(name);
                 let limits = service.limits_of(name);
-                let (one_way, streams) = (name.one_way, name.streams);
-                dispatch.methods.push(Served { calls, one_way, streams, limits, number });
+                let (one_way, streams, shapes) = (name.one_way, name.streams, name.shapes);
+                shapes.into_iter().for_each(|shapes| _ = shapes.trace());
+                dispatch.methods.push(Served { calls, one_way, streams, limits, number, shapes });
             }
         }
         inbox.occupant().set_methods(names);
@@ -256,6 +260,7 @@ impl Dispatch {
     ) {
         let RequestHeader { asked, one_way, metadata, .. } = header;
         let found = self.find(&header);
+        let found = found.and_then(|table| self.compare(&header, table, arguments.0.as_slice()));
         let number = match (asked, &found) {
             (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
                 let number = self.served(*table).and_then(|served| served.number);
@@ -562,6 +567,21 @@ impl Dispatch {
         table
             .filter(|table| self.served(*table).is_some_and(fits))
             .ok_or_else(|| self.not_found(asked, table))
+    }
+
+    /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema: the
+    /// author answers for other ones. A caller that is refused learns no number of the method.
+    fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
+        let Asked::Method(method) = header.asked else { return Ok(table) };
+        let shapes = self.served(table).and_then(|served| served.shapes?.traced());
+        let is_same = |service: &&ServiceName| service.version == method.schema.version;
+        let same_version = self.services.get(&method.service).copied().filter(is_same);
+        let Some((shapes, _)) = shapes.zip(same_version) else { return Ok(table) };
+        match shapes.differs_at(&Header::shapes(message)) {
+            Some(position) if header.one_way => Err(other_shape(shapes.part(position))),
+            Some(position) => Err(other_shape(shapes.refusal(position))),
+            None => Ok(table),
+        }
     }
 
     /// Returns the status of a request whose method does not exist, or is of the other kind.
@@ -874,6 +894,12 @@ impl Dispatch {
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
+}
+
+/// Returns the status of a request that sends types of another shape.
+#[cold]
+fn other_shape(text: String) -> Status {
+    Status::not_run(Code::FailedPrecondition, text).because(Reason::OtherShape)
 }
 
 /// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.

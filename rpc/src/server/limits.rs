@@ -170,6 +170,7 @@ mod tests {
         hash: 8,
         one_way: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
     static PUT: MethodName = MethodName {
         service: &SERVICE,
@@ -177,6 +178,7 @@ mod tests {
         hash: 9,
         one_way: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
 
     #[test]

@@ -273,9 +273,9 @@ fn errors_name_the_service_or_method_that_the_server_lacks() {
     let status = block_on(other.echo("long enough to be none".into(), vec![1])).unwrap_err();
     check(
         status,
-        Code::InvalidArgument,
-        Reason::BadArguments,
-        &["tests.Trouble.echo", "argument `number`", "left over"],
+        Code::FailedPrecondition,
+        Reason::OtherShape,
+        &["tests.Trouble.echo", "argument 1 `number`", "`string` here and `u64` at the server"],
     );
     setting.assert_alive();
 }
@@ -326,6 +326,7 @@ fn polling_a_finished_call_returns_an_error() {
         hash: 2,
         one_way: false,
         streams: trunkline::stub::Streams::Neither,
+        shapes: None,
     };
     let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
     let mut call = channel.call(&trunkline::CallOptions::new(), &METHOD, &(), Bytes::new());
