@@ -17,7 +17,7 @@ use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Address, Misuse};
+use crate::stream::{Address, Expiry, Misuse};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -272,7 +272,11 @@ impl Table {
         let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
         let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
         let Some(answer) = pending.answer.take() else { return Ok(false) };
-        let is_kept = is_timed && !mutant!(deadline_is_not_kept);
+        let due = match answer.stream() {
+            Some(stream) if opens => stream.begin_timer(now, deadline),
+            _ => Some(deadline),
+        };
+        let due = due.filter(|_| !mutant!(deadline_is_not_kept));
         flight.insert(Flight {
             generation: self.generation,
             peer,
@@ -281,7 +285,7 @@ impl Table {
             ordered: order.is_some(),
             nested,
             leaves: entry.leaves_calls(),
-            timer: is_kept.then(|| self.deadlines.add(now, deadline, call)),
+            timer: due.map(|due| self.deadlines.add(now, due, call)),
             turn: taken.turn,
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
@@ -313,24 +317,34 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
-        let most_metadata = self.most_metadata;
+        let (now, most_metadata) = (carrier.now(), self.most_metadata);
         let waiting = if mutant!(late_items_match_any_stream) {
             parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
         } else {
             self.waiting(from, call)
         };
         let Some(flight) = waiting else { return };
-        let Some(stream) = flight.answer.stream() else { return };
+        let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
         // This node has opened the stream, so its memory is charged to nobody.
         let received = if part == StreamPart::Accept && item.len() > most_metadata {
             Err(Misuse("its metadata is too large").status())
         } else {
-            stream.frame(part, item, &|_, _, _| true)
+            stream.frame(now, (part, item), &|_, _, _| true)
         };
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);
         }
+    }
+
+    /// Ends a call without a stream, for which a frame of one came.
+    #[cold]
+    fn without_stream(&mut self, carrier: &mut dyn Carrier, call: u64) {
+        let Some(flight) = self.flight(call) else { return };
+        let status = Misuse::NO_STREAM.status();
+        let text = format!("{}: {}", flight.name(), status.message());
+        let unsent = self.take_unsent(carrier, &[call]);
+        self.abandon(carrier, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
 
     /// Ends a call whose stream has an item that found no memory on this node in time.
@@ -551,10 +565,20 @@ impl Table {
             end(call, why.expired());
         }
         let mut due = Vec::new();
+        let mut idle = BTreeMap::new();
         while let Some(call) = self.deadlines.due(now) {
-            if let Some(flight) = self.flight(call) {
-                flight.timer = None;
-                due.push(call);
+            let Some(flight) = self.flight(call) else { continue };
+            flight.timer = None;
+            match flight.answer.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
+                Expiry::Deadline => due.push(call),
+                Expiry::Idle(limit) => {
+                    idle.insert(call, limit);
+                    due.push(call);
+                }
+                Expiry::Later(time) => {
+                    let timer = self.deadlines.add(now, time, call);
+                    self.flight(call).into_iter().for_each(|flight| flight.timer = Some(timer));
+                }
             }
         }
         any |= !due.is_empty();
@@ -567,10 +591,13 @@ impl Table {
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = carrier.waiting_bytes(peer, &is_reply);
             self.abandon(carrier, call, &unsent, |has_left| {
-                let text = match (waiting, away) {
-                    (Some(bytes), _) => format!("{name}: {}", no_memory(bytes)),
+                let text = match (idle.get(&call), waiting) {
+                    (Some(limit), _) => {
+                        format!("{name}: nothing arrived on the stream for its idle_timeout of {limit:?}")
+                    }
+                    (None, Some(bytes)) => format!("{name}: {}", no_memory(bytes)),
                     _ if has_left => format!("{name}: no answer in time"),
-                    (None, away) => format!("{name}: {}", not_sent(is_up, away)),
+                    _ => format!("{name}: {}", not_sent(is_up, away)),
                 };
                 (Code::DeadlineExceeded, Reason::Expired, text)
             });

@@ -22,6 +22,7 @@ use crate::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Stream, first_charge};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
@@ -318,8 +319,10 @@ impl Dispatch {
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
                 self.running.insert(task, Running { caller, timer, decoded, context, stream });
-                // A peer that uses a number twice confuses only its own cancellations.
-                self.by_key.insert(key, task);
+                // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
+                if let Some(earlier) = self.by_key.insert(key, task) {
+                    self.end_replaced(carrier, earlier);
+                }
             }
             Err(outcome) => {
                 let metadata = context.and_then(|context| context.end());
@@ -869,7 +872,12 @@ impl Dispatch {
         if let Some(stream) = &running.stream {
             self.arguments.put_back(running.caller.key.peer, stream.close());
         }
-        self.by_key.remove(&running.caller.key);
+        // A later call may have the same number.
+        if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
+            && *entry.get() == task
+        {
+            entry.remove();
+        }
         running.timer.and_then(|timer| self.deadlines.remove(timer));
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))

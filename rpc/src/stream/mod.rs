@@ -25,7 +25,7 @@ pub(crate) use changes::{Changes, Unsent};
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
 pub use items::Streaming;
 pub(crate) use owner::{CallEnd, Owner};
-pub(crate) use state::{Address, Misuse, Stream};
+pub(crate) use state::{Address, Expiry, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.
