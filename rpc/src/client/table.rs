@@ -16,6 +16,7 @@ use crate::frame::{
 use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
+use crate::server::ArgumentMemory;
 use crate::status::{Code, Status};
 use crate::stream::{Address, Expiry, Misuse};
 use slab::Slab;
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
@@ -58,6 +60,8 @@ pub(crate) struct Table {
     most_decoded: usize,
     /// Maximum size of the metadata of one reply, in bytes.
     most_metadata: usize,
+    /// Memory that peers' items are charged to.
+    memory: Rc<ArgumentMemory>,
     flights: Slab<Flight>,
     /// Deadlines of the calls in flight, by their numbers.
     deadlines: Deadlines<u64>,
@@ -88,11 +92,17 @@ struct Cancel {
 }
 
 impl Table {
-    pub(crate) fn new(budget: Share, most_decoded: usize, most_metadata: usize) -> Self {
+    pub(crate) fn new(
+        budget: Share,
+        most_decoded: usize,
+        most_metadata: usize,
+        memory: Rc<ArgumentMemory>,
+    ) -> Self {
         Self {
             budget,
             most_decoded,
             most_metadata,
+            memory,
             flights: Slab::new(),
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
@@ -317,7 +327,7 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
-        let (now, most_metadata) = (carrier.now(), self.most_metadata);
+        let (now, most_metadata, memory) = (carrier.now(), self.most_metadata, Rc::clone(&self.memory));
         let waiting = if mutant!(late_items_match_any_stream) {
             parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
         } else {
@@ -325,11 +335,10 @@ impl Table {
         };
         let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
-        // This node has opened the stream, so its memory is charged to nobody.
         let received = if part == StreamPart::Accept && item.len() > most_metadata {
             Err(Misuse("its metadata is too large").status())
         } else {
-            stream.frame(now, (part, item), &|_, _, _| true)
+            stream.frame(now, (part, item), &|peer, from, to| memory.recharge(peer, from, to))
         };
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
@@ -553,6 +562,18 @@ impl Table {
         self.budget.ledger(counted)
     }
 
+    /// Returns the bytes that peers are charged with for streams that this node has opened.
+    pub(crate) fn stream_bytes(&self) -> BTreeMap<PeerKey, usize> {
+        let mut bytes = BTreeMap::new();
+        for (_, flight) in &self.flights {
+            let charged = flight.answer.stream().map_or(0, |stream| stream.charged());
+            if charged > 0 {
+                *bytes.entry(flight.peer).or_default() += charged;
+            }
+        }
+        bytes
+    }
+
     /// Ends the calls whose deadline has passed. Returns true if there was one.
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
@@ -670,6 +691,9 @@ impl Table {
                 self.deadlines.remove(timer);
             }
             self.budget.put_back_one(peer, leaves);
+            if let Some(stream) = answer.stream() {
+                self.memory.recharge(peer, stream.release(), 0);
+            }
             self.waiting.there_is_room();
             answer.complete(outcome);
         }

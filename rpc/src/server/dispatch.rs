@@ -505,9 +505,10 @@ impl Dispatch {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies.
-    pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
-        let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies. `bytes` are those
+    /// of streams that this node has opened, which count as arguments.
+    pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
+        let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
             *handlers.entry(key.peer).or_default() += 1;
             let decoded = decoded + stream.as_ref().map_or(0, |stream| stream.charged());

@@ -6,8 +6,9 @@
 //! `Owner`, which wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
-//! its peer with both, and with the `BATCH` that a writer may have handed over.
+//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
+//! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
+//! is not charged.
 
 use crate::name::Streams;
 

@@ -351,9 +351,7 @@ impl Stream {
         let woken = match part {
             StreamPart::Data { number } => {
                 state.incoming.check(self.reads(), number)?;
-                if self.side == Side::Server {
-                    state.charge_beyond(charge, item.len())?;
-                }
+                state.charge_beyond(charge, item.len())?;
                 state.incoming.item(item)
             }
             StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
@@ -437,6 +435,11 @@ impl Stream {
         woken.into_iter().for_each(wake);
     }
 
+    /// Returns the bytes that were charged for it, before its end.
+    pub(crate) fn release(&self) -> usize {
+        mem::take(&mut self.lock().charged)
+    }
+
     /// Returns the bytes that are charged for it.
     pub(crate) fn charged(&self) -> usize {
         self.lock().charged
@@ -458,16 +461,10 @@ impl Stream {
         let mut state = self.lock();
         state.is_reported = false;
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
-        if self.side == Side::Server {
-            state.grow(charge, address.peer);
-        } else {
-            state.grow_freely();
-        }
+        state.grow(charge, address.peer);
         let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
         let sent = state.send(&mut line);
-        if self.side == Side::Server {
-            state.put_back_beyond(charge, address.peer);
-        }
+        state.put_back_beyond(charge, address.peer);
         let is_empty = state.sending.buffer.is_empty();
         let mut woken = None;
         let flushed = match sent {
@@ -699,13 +696,6 @@ impl State {
             charge(peer, self.charged, self.charged - less);
             self.charged -= less;
             self.beyond -= less;
-        }
-    }
-
-    /// As [`State::grow`], for the side that has opened the stream.
-    fn grow_freely(&mut self) {
-        if self.incoming.wants_more() {
-            self.incoming.double();
         }
     }
 

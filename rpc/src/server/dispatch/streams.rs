@@ -8,6 +8,7 @@ use crate::reason::Reason;
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::{Code, Status};
 use crate::stream::{Address, Misuse, Stream, first_charge};
+use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Carrier, Origin, Toward};
 
@@ -103,7 +104,7 @@ impl Dispatch {
     }
 
     /// The memory that streams are charged to.
-    pub(crate) fn memory(&self) -> &ArgumentMemory {
+    pub(crate) fn memory(&self) -> &Rc<ArgumentMemory> {
         &self.arguments
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Given, PORT, call, frame, number, request, sent, server};
 use crate::budgets::Limits;
-use crate::call::{Response, StreamWait, Wait as _, no_items, outgoing};
+use crate::call::{Opened, Response, StreamWait, Wait as _, no_items, outgoing};
+use crate::codec::{Bincode, Coding, EncodeValue as _};
 use crate::fake::{ECHO, FEED, GATHER, HANG, LIMIT, Rig, TALK};
 use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
 use crate::metadata::MetadataBytes;
@@ -409,8 +410,14 @@ fn requests_of_another_kind_than_the_method_are_refused() {
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
 
-/// A client's stream that its server has accepted, the call's number, and the reader.
+/// A client's stream of bytes that its server has accepted: the call's number, and the reader.
 fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
+    let (call, opened) = opened(rig);
+    (call, opened.bytes(|bytes| bytes))
+}
+
+/// A client's stream that its server has accepted, and the call's number.
+fn opened(rig: &mut Rig) -> (u64, Opened) {
     rig.carrier.leaves_through = Some(SessionNumber(1));
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
     let (mut wait, opened) = rig.open(PORT, FEED, no_items());
@@ -420,7 +427,7 @@ fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
     rig.message(server(), stream(call, false, StreamPart::Accept, &[]));
     assert!(matches!(poll(&mut wait), Poll::Ready(Ok(_))));
     sent(rig);
-    (call, opened.bytes(|bytes| bytes))
+    (call, opened)
 }
 
 fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
@@ -428,7 +435,7 @@ fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
 }
 
 /// The next item or the end, if it has come.
-fn next(items: &mut Streaming<Bytes>) -> Poll<Result<Option<Bytes>, Status>> {
+fn next<T>(items: &mut Streaming<T>) -> Poll<Result<Option<T>, Status>> {
     pin!(items.message()).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -585,6 +592,69 @@ fn a_frame_of_a_stream_ends_a_call_without_one() {
         assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { call })] if call == token.0));
         assert_eq!(rig.poller.sizes(), (0, 0));
     }
+}
+
+#[test]
+fn the_items_of_a_server_are_charged_to_it_beyond_the_first_window() {
+    const KIB: usize = 1 << 10;
+    let limit = Limit { per_peer: 64 * KIB, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    let (call, mut items) = accepted(&mut rig);
+    assert_eq!(charged(&rig), 1, "the call");
+    let mut numbers = 0..;
+    let mut item = |rig: &mut Rig, bytes: usize| {
+        let number = numbers.next().unwrap();
+        rig.message(server(), stream(call, false, data(number), &vec![1; bytes]));
+    };
+    item(&mut rig, 40 * KIB);
+    assert_eq!(charged(&rig), 1 + 24 * KIB, "the rest of the item");
+    assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    assert!(next(&mut items).is_pending());
+    rig.run();
+    assert_eq!(charged(&rig), 1 + 16 * KIB, "the window, which has doubled");
+    for expected in [48, 48, 48] {
+        item(&mut rig, 16 * KIB);
+        item(&mut rig, 16 * KIB);
+        while matches!(next(&mut items), Poll::Ready(Ok(Some(_)))) {}
+        rig.run();
+        assert_eq!(charged(&rig), 1 + expected * KIB, "a window without room does not double");
+    }
+    item(&mut rig, 32 * KIB);
+    item(&mut rig, 64 * KIB);
+    let mut taken = std::iter::repeat_with(|| next(&mut items));
+    let end = taken.find_map(|item| if let Poll::Ready(Err(status)) = item { Some(status) } else { None });
+    let end = end.unwrap();
+    assert_eq!((end.code(), end.reason()), (Code::ResourceExhausted, Some(Reason::Overloaded)), "{end}");
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+
+    let (call, _items) = accepted(&mut rig);
+    rig.message(server(), stream(call, false, data(0), &[1; 40 * KIB]));
+    rig.carrier.sessions_are_over = true;
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0), "a lost session leaves no charge");
+}
+
+#[test]
+fn an_item_is_decoded_when_it_is_taken_and_within_the_budget_of_one_peer() {
+    let limit = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    let (call, opened) = opened(&mut rig);
+    let mut items = opened.items(Coding::<Bincode, Vec<u64>>::decoder());
+    // Zeros take one byte each, and eight when they are decoded.
+    for (number, zeros) in [(0, 4000), (1, 4000), (2, 9000)] {
+        let mut item = Vec::new();
+        Coding::<Bincode, Vec<u64>>::of(&vec![0; zeros]).encode(&mut item).unwrap();
+        rig.message(server(), stream(call, false, data(number), &item));
+    }
+    for _ in 0..2 {
+        let Poll::Ready(Ok(Some(numbers))) = next(&mut items) else { panic!("one alone has room") };
+        assert_eq!(numbers.len(), 4000);
+    }
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("it takes more than the budget") };
+    let kind = (status.code(), status.reason());
+    assert_eq!(kind, (Code::ResourceExhausted, Some(Reason::TooLarge)), "{status}");
+    rig.run();
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
 }
 
 /// Limit of idle time of streams in tests.
