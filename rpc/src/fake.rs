@@ -419,6 +419,8 @@ pub(crate) struct Rig {
     pub(crate) order: Option<Turn>,
     /// The raw argument of calls that are submitted.
     pub(crate) body: Bytes,
+    /// Deadline and limit of idle time of streams that are opened.
+    pub(crate) stream_limits: (Time, Option<Duration>),
 }
 
 impl Rig {
@@ -466,6 +468,7 @@ impl Rig {
             poller,
             order: None,
             body: Bytes::from_static(b"body"),
+            stream_limits: (Time::MAX, None),
         }
     }
 
@@ -559,10 +562,11 @@ impl Rig {
 
     /// Opens a stream of the server with this port.
     pub(crate) fn open(&self, port: u16, method: &'static MethodName, items: Items) -> (StreamWait, Opened) {
+        let (deadline, idle_limit) = self.stream_limits;
         let NewStream { answer, wait, opened, sending } =
-            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, items);
+            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, idle_limit, items);
         let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
-        let submission = Submission { deadline: Time::MAX, ..call }.with_answer(Some(answer));
+        let submission = Submission { deadline, ..call }.with_answer(Some(answer));
         let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
         (wait, opened)
     }

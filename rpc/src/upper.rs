@@ -21,6 +21,7 @@ use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
 use std::mem;
+use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
@@ -78,6 +79,8 @@ impl RpcPoller {
             Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
         drop(entered);
         inbox.set_most_decoded(budgets.most_decoded);
+        let memory = Rc::clone(dispatch.memory());
+        let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory);
         Ok(Self {
             inbox,
             context,
@@ -86,7 +89,7 @@ impl RpcPoller {
             lookups,
             ready,
             woken: Vec::new(),
-            table: Table::new(budgets.calls(index), budgets.most_decoded, budgets.most_metadata),
+            table,
             dispatch,
             unsent: Unsent::default(),
             gaps: Vec::new(),
@@ -460,7 +463,12 @@ impl Upper for RpcPoller {
             handlers,
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
-            budgets: self.dispatch.budgets().into_iter().chain([self.table.budget()]).collect(),
+            budgets: self
+                .dispatch
+                .budgets(self.table.stream_bytes())
+                .into_iter()
+                .chain([self.table.budget()])
+                .collect(),
         }
     }
 }

@@ -263,7 +263,8 @@ impl Channel {
             Ok((_, inbox)) => Arc::clone(inbox) as _,
             Err(_) => Arc::clone(&self.inboxes) as _,
         };
-        let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
+        let NewStream { answer, wait, opened, sending } =
+            NewStream::new(owner, method.streams, options.idle_limit(), items);
         let inherited = inherited();
         if self.interceptors.is_empty() {
             let made = next.and_then(|next| {

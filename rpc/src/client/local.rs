@@ -145,7 +145,8 @@ impl LocalChannel {
         items: Outgoing,
     ) -> (Call<StreamWait>, Opened) {
         let owner = Arc::clone(self.poller.owner());
-        let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
+        let NewStream { answer, wait, opened, sending } =
+            NewStream::new(owner, method.streams, options.idle_limit(), items);
         let inherited = inherited();
         if self.interceptors.is_empty() {
             let made = self.submit_stream((options, inherited), method, (arguments, body), (answer, sending));

@@ -23,6 +23,7 @@ use crate::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Stream, first_charge};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
@@ -323,8 +324,10 @@ impl Dispatch {
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
                 self.running.insert(task, Running { caller, timer, decoded, context, stream });
-                // A peer that uses a number twice confuses only its own cancellations.
-                self.by_key.insert(key, task);
+                // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
+                if let Some(earlier) = self.by_key.insert(key, task) {
+                    self.end_replaced(carrier, earlier);
+                }
             }
             Err(outcome) => {
                 let metadata = context.and_then(|context| context.end());
@@ -507,9 +510,10 @@ impl Dispatch {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies.
-    pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
-        let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies. `bytes` are those
+    /// of streams that this node has opened, which count as arguments.
+    pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
+        let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
             *handlers.entry(key.peer).or_default() += 1;
             let decoded = decoded + stream.as_ref().map_or(0, |stream| stream.charged());
@@ -889,7 +893,12 @@ impl Dispatch {
         if let Some(stream) = &running.stream {
             self.arguments.put_back(running.caller.key.peer, stream.close());
         }
-        self.by_key.remove(&running.caller.key);
+        // A later call may have the same number.
+        if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
+            && *entry.get() == task
+        {
+            entry.remove();
+        }
         running.timer.and_then(|timer| self.deadlines.remove(timer));
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))

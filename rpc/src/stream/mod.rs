@@ -6,8 +6,9 @@
 //! changes to the poller and wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
-//! its peer with both, and with the `BATCH` that a writer may have handed over.
+//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
+//! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
+//! is not charged.
 
 use crate::name::Streams;
 
@@ -25,7 +26,7 @@ pub(crate) use changes::{Changes, Unsent};
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
 pub use items::Streaming;
 pub(crate) use owner::{CallEnd, Owner};
-pub(crate) use state::{Address, Misuse, Stream};
+pub(crate) use state::{Address, Expiry, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.

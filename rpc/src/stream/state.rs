@@ -18,11 +18,13 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
 };
+use trunkline_verbs::Time;
 
 /// The side of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,11 @@ pub(crate) struct Address {
 pub(crate) struct Misuse(pub(crate) &'static str);
 
 impl Misuse {
+    /// Misuse of a call without streams.
+    pub(crate) const NO_STREAM: Self = Self("a frame of a stream came for a call without one");
+    /// Misuse of the number of a running call.
+    pub(crate) const SAME_NUMBER: Self = Self("two calls have the same number");
+
     /// Returns the status that ends the stream.
     pub(crate) fn status(self) -> Status {
         Status::ran(Code::Internal, format!("the peer broke the protocol of streams: {}", self.0))
@@ -90,6 +97,20 @@ pub(super) enum Read {
     Wait,
 }
 
+/// The result of a stream's timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expiry {
+    /// The deadline of the call has passed.
+    Deadline,
+    /// Nothing has arrived for this long.
+    Idle(Duration),
+    /// The stream goes on. The timer is set again, for this time.
+    Later(Time),
+}
+
+/// Shortest limit of idle time. It keeps a timer from being due again at once.
+const SHORTEST_IDLE: Duration = Duration::from_millis(1);
+
 /// Outcome of a call.
 type Outcome = Result<Response, Status>;
 
@@ -112,6 +133,12 @@ struct State {
     is_accepted: bool,
     /// True if the caller has dropped the call.
     is_dropped: bool,
+    /// Limit of the time in which nothing arrives.
+    idle_limit: Option<Duration>,
+    /// Deadline of the call, on the client.
+    deadline: Time,
+    /// Time of the last frame of the peer, or time from which the peer could send one.
+    arrived: Time,
     /// The status with which this side ends the call.
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
@@ -162,9 +189,13 @@ struct Sending {
 }
 
 impl Stream {
-    /// Creates a stream of a call that the poller of `owner` makes.
-    pub(crate) fn of_client(owner: Arc<dyn Owner>, streams: Streams) -> Arc<Self> {
-        Self::new(owner, Side::Client, streams, None, 0)
+    /// Creates a stream of a call that the poller of `owner` makes. The call ends if nothing arrives for `idle_limit`.
+    pub(crate) fn of_client(
+        owner: Arc<dyn Owner>,
+        streams: Streams,
+        idle_limit: Option<Duration>,
+    ) -> Arc<Self> {
+        Self::new(owner, Side::Client, streams, (None, idle_limit), 0)
     }
 
     /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
@@ -174,14 +205,14 @@ impl Stream {
         to: Address,
         charged: usize,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Server, streams, Some(to), charged)
+        Self::new(owner, Side::Server, streams, (Some(to), None), charged)
     }
 
     fn new(
         owner: Arc<dyn Owner>,
         side: Side,
         streams: Streams,
-        address: Option<Address>,
+        (address, idle_limit): (Option<Address>, Option<Duration>),
         charged: usize,
     ) -> Arc<Self> {
         let incoming = Incoming {
@@ -213,6 +244,9 @@ impl Stream {
             is_over: false,
             is_accepted: false,
             is_dropped: false,
+            idle_limit: idle_limit.map(|limit| limit.max(SHORTEST_IDLE)),
+            deadline: Time::MAX,
+            arrived: Time(0),
             aborted: None,
             outcome: None,
             metadata: None,
@@ -230,6 +264,14 @@ impl Stream {
         match self.side {
             Side::Client => self.streams.has_server_items(),
             Side::Server => self.streams.has_client_items(),
+        }
+    }
+
+    /// Returns true if this side sends items.
+    fn writes(&self) -> bool {
+        match self.side {
+            Side::Client => self.streams.has_client_items(),
+            Side::Server => self.streams.has_server_items(),
         }
     }
 
@@ -270,25 +312,50 @@ impl Stream {
         self.lock().address.is_some()
     }
 
+    /// Begins the timer of a call with this deadline, whose request is sent. Returns when it is due.
+    pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
+        let mut state = self.lock();
+        (state.deadline, state.arrived) = (deadline, now);
+        let due = state.idle_limit.map_or(deadline, |limit| deadline.min(now + limit));
+        (due != Time::MAX).then_some(due)
+    }
+
+    /// Returns whether the call ends, because its timer is due.
+    pub(crate) fn expiry(&self, now: Time) -> Expiry {
+        let mut state = self.lock();
+        let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
+        if state.address.is_none() || !state.incoming.left.is_open() {
+            // The peer has no request yet, or waits for the reader.
+            state.arrived = now;
+        }
+        let due = state.arrived + limit;
+        if due <= now { Expiry::Idle(limit) } else { Expiry::Later(due.min(state.deadline)) }
+    }
+
     /// Takes a frame of the peer.
     ///
     /// # Errors
     /// The peer broke the protocol, or may not use the memory of an item.
-    pub(crate) fn frame(&self, part: StreamPart, item: &[u8], charge: Charge<'_>) -> Result<(), Status> {
+    pub(crate) fn frame(
+        &self,
+        now: Time,
+        (part, item): (StreamPart, &[u8]),
+        charge: Charge<'_>,
+    ) -> Result<(), Status> {
         let mut state = self.lock();
         if state.is_over {
             return Ok(());
         }
+        state.arrived = now;
+        self.check(state.is_accepted, part, item)?;
         let woken = match part {
             StreamPart::Data { number } => {
                 state.incoming.check(self.reads(), number)?;
-                if self.side == Side::Server {
-                    state.charge_beyond(charge, item.len())?;
-                }
+                state.charge_beyond(charge, item.len())?;
                 state.incoming.item(item)
             }
             StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
-            StreamPart::Window { bytes, items } => state.sending.more(bytes, items),
+            StreamPart::Window { bytes, items } => state.sending.more(bytes, items)?,
             StreamPart::Reset => state.sending.reset(),
             StreamPart::Accept => {
                 let initial = Metadata::parse(item).map_err(|_| Misuse("its metadata cannot be read"))?;
@@ -302,6 +369,26 @@ impl Stream {
         drop(state);
         wake(woken);
         Ok(())
+    }
+
+    /// Refuses a frame that the peer may not send, or not yet.
+    fn check(&self, is_accepted: bool, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
+        let accepts = self.side == Side::Client && self.reads();
+        let why = match part {
+            StreamPart::Accept if !accepts => "a stream was accepted that the method does not have",
+            StreamPart::Accept if is_accepted => "the stream was accepted twice",
+            StreamPart::Data { .. } | StreamPart::End { .. } if accepts && !is_accepted => {
+                "items came before the stream was accepted"
+            }
+            StreamPart::Window { .. } | StreamPart::Reset if !self.writes() => {
+                "a window or a reset came for items that the method does not have"
+            }
+            StreamPart::Window { .. } | StreamPart::Reset | StreamPart::End { .. } if !item.is_empty() => {
+                "bytes follow a frame that has no item"
+            }
+            _ => return Ok(()),
+        };
+        Err(Misuse(why))
     }
 
     /// Ends it with the outcome of the call, on the client.
@@ -348,6 +435,11 @@ impl Stream {
         woken.into_iter().for_each(wake);
     }
 
+    /// Returns the bytes that were charged for it, before its end.
+    pub(crate) fn release(&self) -> usize {
+        mem::take(&mut self.lock().charged)
+    }
+
     /// Returns the bytes that are charged for it.
     pub(crate) fn charged(&self) -> usize {
         self.lock().charged
@@ -369,16 +461,10 @@ impl Stream {
         let mut state = self.lock();
         state.is_reported = false;
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
-        if self.side == Side::Server {
-            state.grow(charge, address.peer);
-        } else {
-            state.grow_freely();
-        }
+        state.grow(charge, address.peer);
         let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
         let sent = state.send(&mut line);
-        if self.side == Side::Server {
-            state.put_back_beyond(charge, address.peer);
-        }
+        state.put_back_beyond(charge, address.peer);
         let is_empty = state.sending.buffer.is_empty();
         let mut woken = None;
         let flushed = match sent {
@@ -613,13 +699,6 @@ impl State {
         }
     }
 
-    /// As [`State::grow`], for the side that has opened the stream.
-    fn grow_freely(&mut self) {
-        if self.incoming.wants_more() {
-            self.incoming.double();
-        }
-    }
-
     fn send(&mut self, line: &mut Line<'_>) -> Result<(), SendError> {
         let Self { incoming, sending, .. } = self;
         if let Some(initial) = &sending.accepts {
@@ -715,13 +794,15 @@ impl Incoming {
 }
 
 impl Sending {
-    fn more(&mut self, bytes: u32, items: u32) -> Option<Waker> {
+    /// Adds to the window. No reader has a larger one than `MOST`.
+    fn more(&mut self, bytes: u32, items: u32) -> Result<Option<Waker>, Misuse> {
         self.left.add(Window { bytes: bytes.into(), items: items.into() });
-        // No reader has a larger window, so more would be a mistake of the peer's, and memory of this node.
-        self.left = self.left.at_most(MOST);
+        if self.left != self.left.at_most(MOST) {
+            return Err(Misuse("a window came that exceeds the largest one"));
+        }
         let is_woken = self.waits && self.left.is_open() && self.buffer.is_empty();
         self.waits &= !is_woken;
-        is_woken.then(|| self.waker.take()).flatten()
+        Ok(is_woken.then(|| self.waker.take()).flatten())
     }
 
     fn reset(&mut self) -> Option<Waker> {
@@ -840,7 +921,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
-        let stream = Stream::of_client(Arc::new(Forked), Streams::Both);
+        let stream = Stream::of_client(Arc::new(Forked), Streams::Both, None);
         let of_poller = stream.lock();
         let (done, wait) = channel();
         let program = Arc::clone(&stream);
