@@ -22,8 +22,8 @@ use trunkline_verbs::Time;
 pub(crate) const START: Time = Time(1_000_000_000);
 
 /// Second subscriber beside the run's own, which receives nothing. `tracing` decides once for the whole process
-/// whether anyone wants a log line. While there is one subscriber, it asks that of the thread which comes to the line
-/// first: a thread without a subscriber would silence the line in all runs. Of two it asks both.
+/// whether anyone wants a log line. While there is one subscriber, it asks the thread that reaches the line first: a thread
+/// without a subscriber would silence the line in all runs. With two subscribers it asks both.
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn a_thread_without_a_trace_silences_no_line_of_the_log() {
         let log = || tracing::warn!("a line of a node");
-        let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let file = folder.join("log");
         let trace = Trace::to_file(&file).unwrap();
         let captured = trace.capture_log();
         std::thread::spawn(log).join().unwrap();
@@ -241,7 +242,6 @@ mod tests {
         drop(captured);
         trace.close().unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
         assert_eq!(text.matches("a line of a node").count(), 1, "{text}");
     }
 
