@@ -137,7 +137,7 @@ fn a_server_that_dies_has_its_own_exit_code() {
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
     let children = format!("/proc/{0}/task/{0}/children", program.id());
     let server = || -> Option<i32> { std::fs::read_to_string(&children).ok()?.trim().parse().ok() };
-    let server = wait_until("a server process", Duration::from_secs(30), server);
+    let server = wait_until("a server process", Duration::from_secs(60), server);
     kill(Pid::from_raw(server), Signal::SIGKILL).expect("it is killed");
     let output = program.wait_with_output().expect("the program ends");
     let error = String::from_utf8_lossy(&output.stderr);

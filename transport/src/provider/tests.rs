@@ -278,14 +278,12 @@ fn without_devices_the_host_says_why() {
         other => panic!("{other:?}"),
     };
     assert_eq!(reason(Path::new("/nonexistent/infiniband")), NoNic::NoSubsystem);
-    let folder = std::env::temp_dir().join(format!("trunkline-provider-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let empty = reason(&folder);
+    let folder = trunkline_testkit::Folder::new().unwrap();
+    let empty = reason(folder.path());
     let file = folder.join("uverbs0");
     std::fs::write(&file, "").unwrap();
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
-    let denied = reason(&folder);
-    std::fs::remove_dir_all(&folder).unwrap();
+    let denied = reason(folder.path());
     assert_eq!(empty, NoNic::NoDevice);
     // Root may open everything.
     let wanted = if nix::unistd::geteuid().is_root() { NoNic::NoDevice } else { NoNic::NoPermission(file) };
