@@ -133,7 +133,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
     serve.core.map_or(Ok(()), pin::to)?;
     let node = serve
         .link
-        .builder()?
+        .builder()
         .listen(SocketAddr::new(serve.address, 0))
         .pollers(serve.pollers)
         .serve(EchoServer::new(Mirror))

@@ -13,7 +13,7 @@ use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
-use crate::report::{DeviceCounter, NodeReport, PathReport, Traffic};
+use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use crate::{Limit, PollerIndex, StartError, Upper, UpperFailure, affinity};
@@ -27,7 +27,7 @@ use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
-use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
+use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
@@ -49,14 +49,6 @@ pub struct Node {
     /// The CM machine is among them.
     is_whole: bool,
     cpus: usize,
-}
-
-/// The current paths of packets.
-fn device_paths(shared: &NodeShared) -> Vec<PathReport> {
-    let paths = shared.device.get().map(|device| device.device.paths()).unwrap_or_default();
-    let report =
-        |PeerPath { address, path, qps }| PathReport { address, path: path.name, why: path.why, qps };
-    paths.into_iter().map(report).collect()
 }
 
 impl Node {
@@ -110,6 +102,7 @@ impl Node {
             budgets: NodeBudgets::new(options.budgets, options.pollers),
             registry: Arc::new(Registry::default()),
             traffic: Traffic::default(),
+            session_qps: SessionQps::default(),
             gauges: Gauges::default(),
             local_address: OnceLock::new(),
         });
@@ -246,7 +239,7 @@ impl Node {
             other_kind: sum(&["cm_refused_other_kind"]),
             budgets: self.shared.budgets(),
             limits: Vec::new(),
-            paths: device_paths(&self.shared),
+            paths: self.shared.session_qps.report(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::FaultPlan;
-use trunkline_verbs::{Clock, canonical};
+use trunkline_verbs::{Clock, PathChoice, canonical};
 
 /// The family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,6 +76,8 @@ pub struct NodeOptions {
     pub(crate) device: Option<SoftOptions>,
     /// Replaces the faults of `device`.
     pub(crate) faults: Option<FaultPlan>,
+    /// Overrides the path of `device`.
+    pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) max_message_bytes: usize,
@@ -104,6 +106,7 @@ impl Default for NodeOptions {
             connections: None,
             device: None,
             faults: None,
+            path: None,
             runtime: Runtime::threads(),
             watch: None,
             max_message_bytes: (64 << 20) + (64 << 10),
@@ -282,11 +285,20 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// The software device's options: those that were set, with these faults
+    /// Path of the software device's packets to other processes of the host. Overrides [`NodeOptions::device`] and the
+    /// environment.
+    #[must_use]
+    pub fn path(mut self, path: PathChoice) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// The software device's options: those that were set, with these faults, this path
     /// and the node's runtime.
     pub(crate) fn software(&self) -> SoftOptions {
         let mut device = self.device.clone().unwrap_or_default();
         device.faults = self.faults.or(device.faults);
+        device.path = self.path.unwrap_or(device.path);
         device.runtime = self.runtime.clone();
         device
     }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_verbs::{Device, DeviceInfo, GidEntry, GidKind, PortState, Provider, VerbsError};
+use trunkline_verbs::{Device, DeviceInfo, GidEntry, GidKind, PathChoice, PortState, Provider, VerbsError};
 
 const DRAWN: &str = "127.9.9.9";
 
@@ -288,4 +288,11 @@ fn without_devices_the_host_says_why() {
     // Root may open everything.
     let wanted = if nix::unistd::geteuid().is_root() { NoNic::NoDevice } else { NoNic::NoPermission(file) };
     assert_eq!(denied, wanted);
+}
+
+#[test]
+fn shared_memory_only_is_a_wish_of_software_only() {
+    let of = |path| super::software_only(&NodeOptions::new().path(path));
+    assert_eq!(of(PathChoice::Shm), Some("shared memory only was asked for"));
+    assert_eq!((of(PathChoice::Auto), of(PathChoice::Udp)), (None, None));
 }
