@@ -19,7 +19,7 @@ pub(crate) fn await_memory(node: &Node, peer: IpAddr) -> Result<(), String> {
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// The same, for so long.
+/// The same, for a given time.
 ///
 /// # Errors
 /// Why they do not.

@@ -118,7 +118,7 @@ pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,
 };
 
-// Their place is in `device` and `report`; programs that name them here go on to compile.
+// Documented in `device` and `report`. These paths exist for programs that already use them.
 #[doc(hidden)]
 pub use device::{Connections, NicOptions, NoNic, Pinning};
 #[doc(hidden)]

@@ -9,7 +9,7 @@
 //! enum ShopError {
 //!     #[error("the warehouse is closed")]
 //!     Closed,
-//!     #[error("the warehouse cannot be asked")]
+//!     #[error("the warehouse is unavailable")]
 //!     Warehouse(#[serde(with = "trunkline::nested_status")] #[from] trunkline::Status),
 //! }
 //! ```

@@ -422,7 +422,7 @@ impl NodeBuilder {
 
     /// Starts the node. Blocks for some milliseconds.
     ///
-    /// All settings, and the memory that they need, are checked before anything is made.
+    /// All settings, and the memory that they need, are checked before anything is created.
     ///
     /// # Errors
     /// Returns a [`StartError`] that names the cause and the remedy.

@@ -42,7 +42,7 @@ pub(crate) struct RpcPoller {
     /// Runs the lookups of `seeker`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
-    /// An empty list, for its room.
+    /// Reused to avoid an allocation per turn.
     woken: Vec<TaskId>,
     table: Table,
     dispatch: Dispatch,
@@ -200,7 +200,7 @@ impl RpcPoller {
         }
     }
 
-    /// A call that goes by a route: it is made, or waits.
+    /// Starts a call on a route, or queues it until the route is ready.
     fn place(&mut self, carrier: &mut dyn Carrier, call: Submission) {
         Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
     }
@@ -219,7 +219,7 @@ impl RpcPoller {
         }
     }
 
-    /// Calls that have waited for their route are made.
+    /// Starts calls that have waited for their route.
     fn start_all(&mut self, carrier: &mut dyn Carrier, calls: Vec<Submission>) {
         for mut call in calls {
             self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
@@ -235,7 +235,7 @@ impl RpcPoller {
         self.start_all(carrier, calls);
     }
 
-    /// Begins the lookups that are wanted.
+    /// Begins the requested lookups.
     fn look_up(&mut self) {
         let wanted = self.seeker.as_mut().map(Seeker::take_lookups).unwrap_or_default();
         for lookup in wanted {
@@ -277,7 +277,7 @@ impl RpcPoller {
         }
     }
 
-    /// A message that is not a frame, or one of which too much is unknown: who waits for an answer gets one.
+    /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
     fn unread(&mut self, carrier: &mut dyn Carrier, from: Origin, message: &[u8], error: FrameError) {
         match Header::unread(message) {
             Some(Unread::Request { call, one_way }) => {
@@ -473,7 +473,7 @@ impl Drop for RpcPoller {
             let lifecycle = self.inbox.lifecycle();
             if self.dispatch.len() == 0 { lifecycle.poller_drained() } else { lifecycle.poller_cut() }
         }
-        // A poller may end without a shutdown; nobody knows then whether its calls have run.
+        // Without a shutdown it is unknown whether the calls have run.
         self.table.close();
         self.parked.close(true);
         if let Some(seeker) = &mut self.seeker {

@@ -1,7 +1,7 @@
 //! A node: pollers, the CM machine and what they share, as one handle.
 //!
-//! Starting makes everything that can fail on the caller's thread, so that errors have somebody
-//! to go to. The order matters: receives are posted before anybody can connect.
+//! Starting creates everything that can fail on the caller's thread, so that errors are returned. The order
+//! matters: receives are posted before a peer can connect.
 #![forbid(unsafe_code)]
 
 use crate::budget::NodeBudgets;
@@ -33,7 +33,7 @@ use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// A thread that has not ended so long after the grace period is abandoned. Sessions, device and pollers need up
+/// Time after the grace period after which a thread that has not ended is abandoned. Sessions, device and pollers need up
 /// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
@@ -51,7 +51,7 @@ pub struct Node {
     cpus: usize,
 }
 
-/// The ways that packets take, now.
+/// The current paths of packets.
 fn device_paths(shared: &NodeShared) -> Vec<PathReport> {
     let paths = shared.device.get().map(|device| device.device.paths()).unwrap_or_default();
     let report =
@@ -359,7 +359,7 @@ fn calendar(clock: &Clock, at: Time) -> SystemTime {
     }
 }
 
-/// Refuses to start, or to go on, where the next small allocation might end the process.
+/// Refuses to start, or to continue, where the next small allocation might end the process.
 fn has_headroom() -> Result<(), StartError> {
     headroom::check(0).map_err(|cause| StartError::NoRoom { doing: "start a node", cause })
 }
@@ -368,7 +368,7 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
 }
 
-/// Makes the parts of one poller, all but its upper half.
+/// Creates the parts of one poller, except its upper half.
 fn make_parts(
     runtime: &Runtime,
     index: PollerIndex,

@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
-    /// A peer that takes nothing for so long loses its session.
+    /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,
 }
 

@@ -19,7 +19,7 @@ pub trait Wait: Unpin {
     /// Returns the outcome, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
 
-    /// Takes the work for the end of a call that goes on after its outcome, as a stream does. Returns the work of any other.
+    /// Stores the work for the end of a call that continues after its outcome, such as a stream. Returns the work otherwise.
     #[doc(hidden)]
     fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
         Some(after)

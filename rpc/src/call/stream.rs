@@ -43,7 +43,7 @@ impl fmt::Debug for Outgoing {
     }
 }
 
-/// A call that opens a stream, on its way to a poller.
+/// A call that opens a stream, submitted to a poller.
 pub(crate) struct Opening {
     pub(crate) submission: Submission<StreamAnswer>,
     pub(crate) sending: Option<Sending>,

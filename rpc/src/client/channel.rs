@@ -175,7 +175,7 @@ impl Channel {
         Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
     }
 
-    /// Makes a call. A poller has it when this returns, even if the future is never polled.
+    /// Makes a call. It is queued at a poller when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
@@ -249,7 +249,7 @@ impl Channel {
     }
 
     /// Makes a call that streams items: those of `items`, if the method takes any. The call completes with the reply, or
-    /// when the handler's stream exists, if it has one. A poller has it when this returns.
+    /// when the handler's stream exists, if it has one. It is queued at a poller when this returns.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,

@@ -95,7 +95,7 @@ impl LocalChannel {
         Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
     }
 
-    /// Makes a call. A poller has it when this returns, even if the future is never polled.
+    /// Makes a call. It is queued at the poller when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(

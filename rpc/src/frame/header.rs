@@ -4,10 +4,10 @@
 //! ```text
 //! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8)
 //! request  2 number of the method (2), 0xffff: in an extension   16 time left in microseconds (4), if flagged
-//!          20 bytes of the encoded part (4)   24 bytes of the extensions (2)   26 spare (6)
-//! reply    2 code (1)   3 by (1)   16 bytes of the encoded part (4)   20 bytes of the extensions (2)   22 spare (2)
-//! cancel   2 spare (2)
-//! number   2 bytes of the extensions (2)
+//!          20 length of the encoded part (4)   24 length of the extensions (2)   26 reserved (6)
+//! reply    2 code (1)   3 by (1)   16 length of the encoded part (4)   20 length of the extensions (2)   22 reserved (2)
+//! cancel   2 reserved (2)
+//! number   2 length of the extensions (2)
 //! open     as request; the frames of streams are in `streams`
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```

@@ -2,8 +2,8 @@
 //!
 //! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
 //! has a `Stream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
-//! sends what the writer has handed over; the other two may be on any thread. What changes for the poller is reported by
-//! `Owner`, which wakes it.
+//! sends what the writer has handed over; the other two may be on any thread. `Owner` reports
+//! changes to the poller and wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
 //! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
@@ -32,7 +32,7 @@ pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 const FIRST_BYTES: usize = 16 << 10;
 /// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
-/// Most that a writer hands over at a time, besides the rest of its last item.
+/// Maximum that a writer hands over at a time. Its last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
 /// The largest window.
 const MOST: Window = Window { bytes: 1 << 20, items: 4096 };
@@ -58,7 +58,7 @@ impl Window {
         self.bytes > 0 && self.items > 0
     }
 
-    /// Takes an item off.
+    /// Subtracts an item.
     fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.items -= 1;

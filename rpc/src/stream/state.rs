@@ -74,7 +74,7 @@ pub(super) enum Room {
     Window(Window),
     /// Wait; it is woken.
     Wait,
-    /// Stop: all was sent, nobody takes items, or the call is over.
+    /// Stop: all items were sent, the reader was dropped, or the call has ended.
     End,
     /// Stop: items cannot be sent.
     Failed(Status),
@@ -104,13 +104,13 @@ pub(crate) struct Stream {
 struct State {
     /// `None` until the request has left.
     address: Option<Address>,
-    /// True if its poller will look at it.
+    /// True if its poller will process it.
     is_reported: bool,
     /// True once the call has ended.
     is_over: bool,
     /// True once the handler's stream exists.
     is_accepted: bool,
-    /// True if the caller has given up.
+    /// True if the caller has dropped the call.
     is_dropped: bool,
     /// The status with which this side ends the call.
     aborted: Option<Status>,
@@ -133,13 +133,13 @@ struct Incoming {
     /// Window left to the peer.
     left: Window,
     window: Window,
-    /// Consumed, and not given back yet.
+    /// Consumed window that was not returned to the peer yet.
     consumed: Window,
     received: u64,
     has_ended: bool,
-    /// True once the reader is gone.
+    /// True once the reader was dropped.
     is_closed: bool,
-    /// True if the peer must be told that the reader is gone.
+    /// True if a RESET must be sent to the peer, because the reader was dropped.
     resets: bool,
     /// The reader, or the caller that waits for the stream.
     waker: Option<Waker>,
@@ -242,7 +242,7 @@ impl Stream {
         (!self.owner.is_forked()).then(|| self.lock())
     }
 
-    /// Makes its poller look at it.
+    /// Tells its poller to process it.
     fn report(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let is_new = !mem::replace(&mut state.is_reported, true);
         drop(state);
@@ -253,7 +253,7 @@ impl Stream {
 
     // For the poller.
 
-    /// Its frames can be sent from now on.
+    /// Allows its frames to be sent.
     pub(crate) fn opened(self: &Arc<Self>, address: Address) {
         let mut state = self.lock();
         state.address = Some(address);
@@ -353,13 +353,13 @@ impl Stream {
         self.lock().charged
     }
 
-    /// Returns true if the caller has given up, or this side has ended the call.
+    /// Returns true if the caller has dropped the call, or this side has ended it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let state = self.lock();
         state.is_dropped || state.aborted.is_some()
     }
 
-    /// Sends what it has.
+    /// Sends pending frames.
     pub(super) fn flush(
         &self,
         carrier: &mut dyn Carrier,
@@ -498,7 +498,7 @@ impl Stream {
         after.closed(ended, metadata)
     }
 
-    /// Gives consumed items back, and takes the received ones into an empty batch.
+    /// Returns consumed window, and moves received items to an empty batch.
     pub(super) fn read(
         self: &Arc<Self>,
         batch: &mut ReceivedItems,
@@ -548,7 +548,7 @@ impl Stream {
         Read::Wait
     }
 
-    /// The reader is gone, or the caller no longer waits.
+    /// Handles a dropped reader, or a caller that no longer waits.
     pub(crate) fn drop_reader(self: &Arc<Self>) {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
@@ -572,7 +572,7 @@ impl Stream {
 }
 
 impl State {
-    /// Gives consumed items back and doubles the window, as far as the peer may use memory.
+    /// Returns consumed window, and doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
@@ -602,7 +602,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts back the charge of what no longer exceeds the window, because the reader has consumed it.
+    /// Releases the charge for bytes that no longer exceed the window, because the reader has consumed them.
     fn put_back_beyond(&mut self, charge: Charge<'_>, peer: PeerKey) {
         let beyond = usize::try_from(-self.incoming.left.bytes).unwrap_or_default();
         let less = self.beyond.saturating_sub(beyond);
@@ -686,7 +686,7 @@ impl Incoming {
         self.waker.take()
     }
 
-    /// The peer has no more items.
+    /// Handles the end of the peer's items.
     fn end(&mut self, reads: bool, items: u64) -> Result<Option<Waker>, Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an end came that belongs to no stream"));

@@ -16,7 +16,7 @@ const THINK_NS: u64 = 2_000_000;
 /// Number of times that memory is written over meanwhile, and the time within which it is.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
-/// A call takes at most so long: what was lost is sent again at once, or after a time-out.
+/// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
 const LIMIT: Duration = Duration::from_millis(50);
 /// Time limit of its calls, which none of them needs.
 const PATIENCE: Duration = Duration::from_secs(2);

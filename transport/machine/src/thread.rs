@@ -53,7 +53,7 @@ impl Running {
         }
     }
 
-    /// The same, for at most so long.
+    /// The same, with a time limit.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.

@@ -51,11 +51,12 @@ use std::sync::Arc;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{Counter, QpNumber, Time};
 
-/// A ring in which nothing came for so long is parked.
+/// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// A receiver that takes nothing out of a ring for so long, while QPs wait for room or for an answer, has stopped; they go back to the network.
+/// Time after which a receiver that takes nothing out of a ring counts as stopped, while QPs wait for room or for an answer.
+/// They return to the network.
 const STALLED_NS: u64 = 100_000_000;
-/// When a pair that ended is made again, doubled each time.
+/// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
 /// Time for which the background machine goes on looking after something came, before it sleeps.
