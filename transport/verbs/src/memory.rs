@@ -190,7 +190,7 @@ impl Memory {
         self.check(offset, length)?;
         // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
         // caller guarantees that no one writes to the range while the slice exists.
-        Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), length) })
+        Ok(unsafe { slice::from_raw_parts(self.start.as_ptr().add(offset), length) })
     }
 
     /// Borrows a range as an exclusive slice.
@@ -205,7 +205,7 @@ impl Memory {
         self.check(offset, length)?;
         // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
         // caller guarantees that no one else accesses the range while the slice exists.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
+        Ok(unsafe { slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
     /// Returns true if a range is inside the memory.
