@@ -331,7 +331,7 @@ impl Upper for RpcPoller {
         };
         match header {
             Header::Request(request) => {
-                self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+                self.dispatch.request_by_name(carrier, from, request, (message, encoded), &self.ready);
             }
             // The refusal of a call that has no reply, and that may have ended.
             Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {

@@ -120,17 +120,16 @@ impl LocalQueue {
         }
     }
 
-    /// Queues a call. A call that waits for room is queued beyond the limit too.
-    ///
-    /// # Errors
-    /// `ResourceExhausted` when the queue is full and the call does not wait.
+    /// Returns the status of a call that finds the queue full. A call that waits for room is queued nonetheless: its
+    /// task would hold it otherwise.
     #[inline]
-    pub(crate) fn push(&self, submission: Submission) -> Result<(), Status> {
-        let mut calls = self.calls.borrow_mut();
-        if calls.len() >= DEPTH && submission.entry != Entry::Waits {
-            return Err(too_many(DEPTH));
-        }
-        calls.push_back(submission);
-        Ok(())
+    pub(crate) fn refusal(&self, entry: Entry) -> Option<Status> {
+        (self.calls.borrow().len() >= DEPTH && entry != Entry::Waits).then(|| too_many(DEPTH))
+    }
+
+    /// Queues a call.
+    #[inline(always)]
+    pub(crate) fn push(&self, submission: Submission) {
+        self.calls.borrow_mut().push_back(submission);
     }
 }

@@ -203,8 +203,21 @@ impl Dispatch {
         Ok(dispatch)
     }
 
+    /// Does the same as [`Self::request`], for the first request of a method and other rare ones.
+    #[inline(never)]
+    pub(crate) fn request_by_name(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: RequestHeader,
+        (message, encoded): (Message, Range<usize>),
+        ready: &Arc<Ready>,
+    ) {
+        self.request(carrier, from, header, message, encoded, ready);
+    }
+
     /// Starts the handler of a request, or replies at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn request(
         &mut self,
         carrier: &mut dyn Carrier,
