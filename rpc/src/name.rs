@@ -1,7 +1,7 @@
 //! Names of services and methods, with the hashes that identify them on the wire.
 
-use crate::method_shapes::{MethodShapes, Traced};
 use crate::metadata::Metadata;
+use crate::method_shapes::{MethodShapes, Traced};
 use crate::schema::Schema;
 use std::borrow::Cow;
 
@@ -156,7 +156,7 @@ mod tests {
         metadata.append_reserved(GRPC_PATH, b"/greeter.Greeter/Greet").unwrap();
         let path = |service, metadata| {
             let streams = Streams::Both;
-            let method = MethodName { service, name: "call", hash: 1, one_way: false, streams };
+            let method = MethodName { service, name: "call", hash: 1, one_way: false, streams, shapes: None };
             method.path(metadata).into_owned()
         };
         assert_eq!(path(&ADAPTED, &metadata), "/greeter.Greeter/Greet");

@@ -181,7 +181,10 @@ impl LaneCounters {
 
 /// QPs of sessions, for reports. Each belongs to a session, a poller or both, which destroy it.
 #[derive(Debug, Default)]
-pub(crate) struct SessionQps(Mutex<BTreeMap<(PeerKey, u32), Vec<Weak<dyn QueuePair>>>>);
+pub(crate) struct SessionQps(Mutex<BTreeMap<(PeerKey, u32), WeakQps>>);
+
+/// The queue pairs of one session, as far as they exist.
+type WeakQps = Vec<Weak<dyn QueuePair>>;
 
 impl SessionQps {
     /// Adds a QP of a session.
