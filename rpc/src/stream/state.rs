@@ -407,9 +407,15 @@ impl Stream {
                     metadata.initial = received.initial;
                 }
             }
-            // The reply to a call with a handler's stream is empty, and must not hold receive memory.
+            // The reply to a call with a handler's stream must not hold receive memory.
             let outcome = match outcome {
-                Ok(response) if self.reads() && !response.is_error() => Ok(Response::empty()),
+                Ok(response) if self.reads() && !response.is_error() => {
+                    if response.has_value() {
+                        Err(Misuse("the reply to a call with the server's stream has a value").status())
+                    } else {
+                        Ok(Response::empty())
+                    }
+                }
                 outcome => outcome,
             };
             let aborted = state.aborted.take();
