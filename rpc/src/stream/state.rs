@@ -346,7 +346,9 @@ impl Stream {
         if state.is_over {
             return Ok(());
         }
-        state.arrived = now;
+        if !mutant!(arrivals_leave_the_idle_timer) {
+            state.arrived = now;
+        }
         self.check(state.is_accepted, part, item)?;
         let woken = match part {
             StreamPart::Data { number } => {
