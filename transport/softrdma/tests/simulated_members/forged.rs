@@ -6,7 +6,7 @@ use super::world::{Process, World};
 use crate::common::node::{Node, bring_up_with, post};
 use std::sync::Arc;
 use trunkline_softrdma::device::PathChoice;
-use trunkline_verbs::{Completion, CompletionStatus, QpType, QueuePair, SendOperation};
+use trunkline_verbs::{Completion, CompletionStatus, QpType, SendOperation};
 
 const BYTES: u32 = 64;
 
