@@ -28,6 +28,7 @@
 //! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
 //! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
+//! | memory makes sense | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
 //! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
 //! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
 //! | draining starts nothing | a handler is entered in a process that drains or shuts down; a call that is refused so counts as one that may have run |

@@ -660,7 +660,7 @@ impl Stream {
 }
 
 impl State {
-    /// Returns consumed window, and doubles the window as far as the peer may use memory.
+    /// Doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
