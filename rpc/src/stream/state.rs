@@ -346,7 +346,9 @@ impl Stream {
         if state.is_over {
             return Ok(());
         }
-        state.arrived = now;
+        if !mutant!(arrivals_leave_the_idle_timer) {
+            state.arrived = now;
+        }
         self.check(state.is_accepted, part, item)?;
         let woken = match part {
             StreamPart::Data { number } => {
@@ -664,7 +666,7 @@ impl Stream {
 }
 
 impl State {
-    /// Returns consumed window, and doubles the window as far as the peer may use memory.
+    /// Doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
