@@ -323,6 +323,10 @@ impl Upper for RpcPoller {
             self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
             return self.inbox.occupant().nobody();
         }
+        if let Some((header, item)) = StreamHeader::parse_data(message.as_slice()) {
+            self.stream(carrier, from, header, item);
+            return self.inbox.occupant().nobody();
+        }
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
