@@ -90,6 +90,8 @@ pub struct MethodName {
     pub hash: u64,
     /// True if its calls have no reply.
     pub one_way: bool,
+    /// True if running it twice does no more than running it once, so that a balanced channel may repeat its calls.
+    pub idempotent: bool,
     /// The directions in which its calls stream items.
     pub streams: Streams,
 }

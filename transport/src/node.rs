@@ -247,6 +247,7 @@ impl Node {
             budgets: self.shared.budgets(),
             limits: Vec::new(),
             paths: device_paths(&self.shared),
+            servers: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()

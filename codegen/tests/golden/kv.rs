@@ -39,6 +39,7 @@ static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "get",
     hash: 16767883100022309234u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
@@ -47,6 +48,7 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "put",
     hash: 71320326203561452u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
@@ -55,6 +57,7 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     name: "count",
     hash: 14109536049692703384u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(dead_code, non_upper_case_globals)]
@@ -63,6 +66,7 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     name: "forget",
     hash: 3095591332080242272u64,
     one_way: true,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
 };
 #[allow(unused_imports)]

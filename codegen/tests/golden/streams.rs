@@ -41,6 +41,7 @@ static __Feed_watch: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNa
     name: "watch",
     hash: 5569961593426152438u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::FromServer,
 };
 #[allow(dead_code, non_upper_case_globals)]
@@ -49,6 +50,7 @@ static __Feed_upload: ::trunkline::stub::MethodName = ::trunkline::stub::MethodN
     name: "upload",
     hash: 12533991334241520413u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::FromClient,
 };
 #[allow(dead_code, non_upper_case_globals)]
@@ -57,6 +59,7 @@ static __Feed_chat: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     name: "chat",
     hash: 6108947457357310466u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Both,
 };
 #[allow(unused_imports)]

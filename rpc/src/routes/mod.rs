@@ -13,6 +13,7 @@
 //! looked up, and tries them in turn until a session is up. Nothing here blocks, except the threads that look names
 //! up.
 
+mod balance;
 mod failure;
 mod link;
 mod lookups;
@@ -26,6 +27,8 @@ mod seeker;
 mod table;
 mod target;
 
+pub use balance::{Balance, Policy};
+pub(crate) use balance::{Balanced, Chosen, Tried};
 pub(crate) use link::Link;
 pub(crate) use lookups::Lookups;
 pub(crate) use parked::Parked;

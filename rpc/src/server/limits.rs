@@ -169,6 +169,7 @@ mod tests {
         name: "get",
         hash: 8,
         one_way: false,
+        idempotent: false,
         streams: crate::name::Streams::Neither,
     };
     static PUT: MethodName = MethodName {
@@ -176,6 +177,7 @@ mod tests {
         name: "put",
         hash: 9,
         one_way: false,
+        idempotent: false,
         streams: crate::name::Streams::Neither,
     };
 

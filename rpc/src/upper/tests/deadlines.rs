@@ -20,11 +20,23 @@ use trunkline_verbs::{Clock, Time, VirtualClock};
 static SERVICE: ServiceName =
     ServiceName { name: "chain", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 0x5e42 };
 /// Works for 50 ms, and then asks the second server.
-static ASK: MethodName =
-    MethodName { service: &SERVICE, name: "ask", hash: 1, one_way: false, streams: Streams::Neither };
+static ASK: MethodName = MethodName {
+    service: &SERVICE,
+    name: "ask",
+    hash: 1,
+    one_way: false,
+    idempotent: false,
+    streams: Streams::Neither,
+};
 /// Returns the time left in microseconds.
-static LEFT: MethodName =
-    MethodName { service: &SERVICE, name: "left", hash: 2, one_way: false, streams: Streams::Neither };
+static LEFT: MethodName = MethodName {
+    service: &SERVICE,
+    name: "left",
+    hash: 2,
+    one_way: false,
+    idempotent: false,
+    streams: Streams::Neither,
+};
 
 const WORK: Duration = Duration::from_millis(50);
 const SECOND: u16 = 18;

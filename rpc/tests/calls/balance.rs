@@ -1,0 +1,353 @@
+//! Balanced channels: calls spread over servers, move on from those that drain or are gone, and come back to them.
+
+use crate::common::{LIMIT, until};
+use crate::gate::Gate;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+use trunkline::{
+    Balance, CallOptions, Channel, Code, Connect, InProcessNetwork, Node, Policy, Reason, Resolve, Resolving,
+    Status, Target, block_on,
+};
+
+#[trunkline::service]
+trait Work {
+    /// Records a job. Each job may run once only.
+    async fn add(&self, job: u64) -> Result<u64, Status>;
+    /// The same, for a job that may be repeated. It waits at the gate if its server holds jobs.
+    #[idempotent]
+    async fn set(&self, job: u64) -> Result<u64, Status>;
+    /// Waits at the gate if its server holds jobs.
+    async fn wait(&self, job: u64) -> Result<u64, Status>;
+}
+
+/// The handlers of one server. All servers of a test share the record of jobs.
+#[derive(Clone)]
+struct Worker {
+    number: u64,
+    runs: Arc<Mutex<HashMap<u64, u64>>>,
+    holds: Arc<AtomicBool>,
+    gate: Gate,
+}
+
+impl Worker {
+    fn record(&self, job: u64) {
+        *self.runs.lock().unwrap().entry(job).or_default() += 1;
+    }
+}
+
+impl Work for Worker {
+    async fn add(&self, job: u64) -> Result<u64, Status> {
+        self.record(job);
+        Ok(self.number)
+    }
+    async fn set(&self, job: u64) -> Result<u64, Status> {
+        self.wait(job).await
+    }
+    async fn wait(&self, job: u64) -> Result<u64, Status> {
+        self.record(job);
+        if self.holds.load(Ordering::SeqCst) {
+            self.gate.pass().await;
+        }
+        Ok(self.number)
+    }
+}
+
+/// Replicas of a service and a node that calls them.
+struct Replicas {
+    network: InProcessNetwork,
+    workers: Vec<Worker>,
+    servers: Vec<Option<Node>>,
+    addresses: Vec<SocketAddr>,
+    caller: Node,
+}
+
+impl Replicas {
+    fn new(count: u64) -> Self {
+        let (network, runs) = (InProcessNetwork::new(), Arc::default());
+        let workers: Vec<_> = (0..count)
+            .map(|number| Worker {
+                number,
+                runs: Arc::clone(&runs),
+                holds: Arc::default(),
+                gate: Gate::default(),
+            })
+            .collect();
+        let start = |worker: &Worker| {
+            let server = Node::builder().in_process(&network).grace(LIMIT);
+            server.serve(WorkServer::new(worker.clone())).start().unwrap()
+        };
+        let servers = workers.iter().map(start).collect::<Vec<_>>();
+        let addresses = servers.iter().map(Node::local_address).collect();
+        let caller = Node::builder().in_process(&network).start().unwrap();
+        Self { network, workers, servers: servers.into_iter().map(Some).collect(), addresses, caller }
+    }
+
+    fn channel(&self, balance: impl Into<Balance>) -> Channel {
+        self.caller.channel(self.addresses.clone()).balanced(balance)
+    }
+
+    fn client(&self, balance: impl Into<Balance>) -> WorkClient {
+        WorkClient::new(self.channel(balance)).with_timeout(LIMIT)
+    }
+
+    fn stop(&mut self, at: usize) {
+        self.servers[at].take().unwrap().shutdown();
+    }
+
+    fn start(&mut self, at: usize) {
+        let builder = Node::builder().in_process(&self.network).listen(self.addresses[at]).grace(LIMIT);
+        let server = builder.serve(WorkServer::new(self.workers[at].clone())).start().unwrap();
+        assert_eq!(server.local_address(), self.addresses[at]);
+        self.servers[at] = Some(server);
+    }
+
+    fn states(&self) -> Vec<&'static str> {
+        self.caller.report().servers.iter().map(|server| server.state).collect()
+    }
+
+    fn until_all_are_up(&self) {
+        until("all servers are up", || self.states().iter().all(|state| *state == "up").then_some(()));
+    }
+
+    /// Connects to all servers.
+    fn connect(&self, client: &WorkClient) {
+        block_on(client.add(u64::MAX)).unwrap();
+        self.until_all_are_up();
+    }
+
+    fn refused(&self, at: usize) -> u64 {
+        let report = self.servers[at].as_ref().unwrap().report();
+        report.counters.iter().find(|counter| counter.name == "requests_refused_draining").unwrap().value
+    }
+}
+
+#[test]
+fn round_robin_uses_all_servers_alike() {
+    let replicas = Replicas::new(3);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    let mut calls = [0; 3];
+    for job in 0..30 {
+        calls[usize::try_from(block_on(client.add(job)).unwrap()).unwrap()] += 1;
+    }
+    assert_eq!(calls, [10; 3]);
+}
+
+#[test]
+fn pick_first_uses_one_server_until_that_is_gone() {
+    let mut replicas = Replicas::new(2);
+    let client = replicas.client(Policy::PickFirst);
+    assert!((0..10).all(|job| block_on(client.add(job)) == Ok(0)));
+    replicas.stop(0);
+    assert!((10..20).all(|job| block_on(client.add(job)) == Ok(1)));
+}
+
+#[test]
+fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Policy::PowerOfTwo);
+    replicas.connect(&client);
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut held = Vec::new();
+    until("a call is held", || {
+        let mut call = Box::pin(client.wait(0));
+        let is_pending = call.as_mut().poll(&mut context).is_pending();
+        held.extend(is_pending.then_some(call));
+        (replicas.workers[0].gate.arrived() > 0).then_some(())
+    });
+    // Those held by the other server's queue end by themselves.
+    let ended = until("other calls end", || {
+        held.retain_mut(|call| call.as_mut().poll(&mut context).is_pending());
+        (held.len() == replicas.workers[0].gate.arrived()).then_some(held.len())
+    });
+    assert!((1..=50).all(|job| block_on(client.add(job)) == Ok(1)));
+    assert_eq!(replicas.workers[0].gate.arrived(), ended);
+    replicas.workers[0].gate.open();
+}
+
+#[test]
+fn rolling_restarts_fail_no_call() {
+    let mut replicas = Replicas::new(3);
+    let client = replicas.client(Policy::PowerOfTwo);
+    replicas.connect(&client);
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let failed = thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, next, stop) = (client.clone(), &next, &stop);
+                scope.spawn(move || {
+                    let mut failed = Vec::new();
+                    while !stop.load(Ordering::SeqCst) {
+                        let mut calls = (0..16)
+                            .map(|_| client.add(next.fetch_add(1, Ordering::SeqCst)))
+                            .collect::<Vec<_>>();
+                        failed.extend(calls.drain(..).filter_map(|call| block_on(call).err()));
+                    }
+                    failed
+                })
+            })
+            .collect();
+        for round in 0..9 {
+            let seen = next.load(Ordering::SeqCst);
+            until("calls go on", || (next.load(Ordering::SeqCst) > seen + 200).then_some(()));
+            replicas.stop(round % 3);
+            replicas.start(round % 3);
+            replicas.until_all_are_up();
+        }
+        stop.store(true, Ordering::SeqCst);
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(failed, [], "of {next:?}");
+    let runs = replicas.workers[0].runs.lock().unwrap();
+    assert!(runs.iter().all(|(job, runs)| *job == u64::MAX || *runs == 1), "a job has run twice");
+}
+
+#[test]
+fn draining_server_is_left_out_and_reported() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    let server = replicas.servers[0].as_ref().unwrap();
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    thread::scope(|scope| {
+        let direct =
+            WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
+        let held = direct.wait(1000);
+        until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
+        let draining = scope.spawn(|| server.drain());
+        until("the server drains", || {
+            assert!(block_on(client.add(u64::MAX)).is_ok());
+            (replicas.refused(0) > 0).then_some(())
+        });
+        for job in 0..200 {
+            assert_eq!(block_on(client.add(job)), Ok(1));
+        }
+        until("the report says so", || {
+            block_on(client.add(u64::MAX)).unwrap();
+            (replicas.states() == ["left out", "up"]).then_some(())
+        });
+        // Each time out is twice the last one: a minute has room for a dozen.
+        assert!(replicas.refused(0) < 20, "{}", replicas.refused(0));
+        replicas.workers[0].gate.open();
+        assert_eq!(block_on(held), Ok(0));
+        assert!(draining.join().unwrap());
+    });
+}
+
+/// A call that runs when its server gives its handlers up, or an outcome after that.
+fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
+where
+    F: Future<Output = Result<u64, Status>> + Send + 'static,
+{
+    let mut replicas = Replicas::new(2);
+    let (network, worker) = (&replicas.network, replicas.workers[0].clone());
+    let hasty = Node::builder().in_process(network).grace(Duration::ZERO);
+    let hasty = hasty.serve(WorkServer::new(worker)).start().unwrap();
+    replicas.addresses[0] = hasty.local_address();
+    let client = replicas.client(Policy::PickFirst);
+    assert_eq!(block_on(client.add(0)), Ok(0));
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let mut call = Box::pin(call(client));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    until("the call runs", || (replicas.workers[0].gate.arrived() > 0).then_some(()));
+    hasty.shutdown();
+    let outcome = block_on(call);
+    let runs = replicas.workers[0].runs.lock().unwrap()[&7];
+    (outcome, runs)
+}
+
+#[test]
+fn lost_call_is_repeated_only_if_that_does_no_harm() {
+    let (outcome, runs) = lose_a_call(|client| async move { client.set(7).await });
+    assert_eq!((outcome, runs), (Ok(1), 2));
+    let (outcome, runs) = lose_a_call(|client| async move { client.wait(7).await });
+    let status = outcome.unwrap_err();
+    assert_eq!((status.may_have_run(), runs), (true, 1), "{status}");
+}
+
+#[test]
+fn retry_budget_bounds_further_attempts() {
+    let replicas = Replicas::new(3);
+    let client = replicas.client(Balance::from(Policy::RoundRobin).retry_budget(5, 0));
+    replicas.connect(&client);
+    for at in 0..3 {
+        replicas.workers[at].holds.store(true, Ordering::SeqCst);
+    }
+    thread::scope(|scope| {
+        let held: Vec<_> = replicas
+            .addresses
+            .iter()
+            .map(|address| WorkClient::connect(&replicas.caller, *address).unwrap().with_timeout(LIMIT))
+            .collect();
+        let calls: Vec<_> = held.iter().map(|client| client.wait(1000)).collect();
+        for worker in &replicas.workers {
+            until("the call is held", || (worker.gate.arrived() == 1).then_some(()));
+        }
+        let nodes = replicas.servers.iter().flatten().collect::<Vec<_>>();
+        let draining: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.drain())).collect();
+        for address in &replicas.addresses {
+            let direct = WorkClient::connect(&replicas.caller, *address).unwrap();
+            until("the server drains", || block_on(direct.add(u64::MAX)).err());
+        }
+        let before = (0..3).map(|at| replicas.refused(at)).sum::<u64>();
+        for job in 0..100 {
+            let status = block_on(client.add(job)).unwrap_err();
+            assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+            assert_eq!(status.reason(), Some(Reason::Draining), "{status}");
+        }
+        let attempts = (0..3).map(|at| replicas.refused(at)).sum::<u64>() - before;
+        assert!((101..=105).contains(&attempts), "{attempts}");
+        replicas.workers.iter().for_each(|worker| worker.gate.open());
+        assert!(calls.into_iter().all(|call| block_on(call).is_ok()));
+        assert!(draining.into_iter().all(|draining| draining.join().unwrap()));
+    });
+}
+
+/// Addresses that a test changes.
+#[derive(Debug, Clone, Default)]
+struct Listed(Arc<Mutex<Vec<SocketAddr>>>);
+
+impl Resolve for Listed {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok(self.0.lock().unwrap().clone()) })
+    }
+}
+
+#[test]
+fn names_are_looked_up_again_when_a_server_is_gone() {
+    let mut replicas = Replicas::new(3);
+    let listed = Listed::default();
+    *listed.0.lock().unwrap() = replicas.addresses[..2].to_vec();
+    let channel = replicas.caller.channel(Target::resolver(listed.clone())).balanced(Policy::RoundRobin);
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    replicas.connect(&client);
+    *listed.0.lock().unwrap() = vec![replicas.addresses[0], replicas.addresses[2]];
+    replicas.stop(1);
+    until("the new server is called", || (block_on(client.add(0)).unwrap() == 2).then_some(()));
+    let servers = replicas.caller.report().servers;
+    let addresses = servers.iter().map(|server| server.address).collect::<Vec<_>>();
+    assert_eq!(addresses, [replicas.addresses[0], replicas.addresses[2]]);
+}
+
+#[test]
+fn call_waits_for_the_first_server_that_comes_back() {
+    let mut replicas = Replicas::new(2);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    replicas.stop(0);
+    replicas.stop(1);
+    let status = until("no server is left", || block_on(client.add(1)).err());
+    assert!(!status.may_have_run(), "{status}");
+    let patient = CallOptions::new().timeout(Duration::MAX).connect(Connect::Wait);
+    let mut call = pin!(client.with(&patient).add(2));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    replicas.start(1);
+    assert_eq!(block_on(call), Ok(1));
+}
