@@ -75,7 +75,10 @@ impl Attempts {
             entry: call.entry,
         };
         self.current = Some((chosen, getter));
-        inbox.push(Work::Call(submission)).map_err(|_| ())?;
+        if inbox.push(Work::Call(submission)).is_err() {
+            self.give_up();
+            return Err(());
+        }
         Ok(true)
     }
 
@@ -110,7 +113,14 @@ impl Attempts {
 
     /// Makes another attempt if there is a server for it and the budget allows it.
     fn make_if_allowed(&mut self, inbox: &Inbox, now: Time) -> bool {
-        self.balance.may_retry() && self.make(inbox, now) == Ok(true)
+        if !self.balance.take_retry() {
+            return false;
+        }
+        let is_made = self.make(inbox, now) == Ok(true);
+        if !is_made {
+            self.balance.return_retry();
+        }
+        is_made
     }
 
     /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.

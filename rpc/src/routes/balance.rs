@@ -15,7 +15,7 @@ use crate::reason::{Origin, Reason};
 use crate::route_id::RouteId;
 use crate::status::Status;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use trunkline_transport::{PeerKey, ServerReport};
@@ -91,6 +91,8 @@ pub(crate) struct Balanced {
     servers: Mutex<Servers>,
     /// Number of servers that have been chosen.
     chosen: AtomicUsize,
+    /// Rounds of all servers when a name was looked up last.
+    rounds: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +161,7 @@ impl Balanced {
             target: Arc::clone(target),
             servers: Mutex::default(),
             chosen: AtomicUsize::new(0),
+            rounds: AtomicU64::new(0),
         });
         balanced.servers();
         target.routes().add_balanced(&balanced);
@@ -175,6 +178,13 @@ impl Balanced {
         let servers = self.servers();
         if self.policy != Policy::PickFirst {
             servers.iter().for_each(|server| server.link.keep());
+        }
+        if self.target.is_name() {
+            // A server that must be connected again may have moved.
+            let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
+            if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
+                self.target.look_again();
+            }
         }
         // A server whose probe another thread has taken is left out in the next pass.
         for _ in 0..=servers.len() {
@@ -271,8 +281,13 @@ impl Balanced {
     }
 
     /// Takes a further attempt from the budget.
-    pub(crate) fn may_retry(&self) -> bool {
+    pub(crate) fn take_retry(&self) -> bool {
         self.budget.take()
+    }
+
+    /// Returns an attempt to the budget that was not made.
+    pub(crate) fn return_retry(&self) {
+        self.budget.add(TOKEN);
     }
 
     /// Returns the state of each server.
@@ -350,7 +365,10 @@ impl Server {
 
     /// Takes a call. Returns true if it finds out whether the server is back, and `None` if another one does.
     fn claim(&self, now: Time) -> Option<bool> {
-        let (_, round) = self.link.route().reached();
+        let (reached, round) = self.link.route().reached();
+        if reached != Reached::Up {
+            return Some(false);
+        }
         let mut pause = self.lock();
         match &mut *pause {
             Some(pause) if pause.round == round => {
@@ -430,10 +448,13 @@ impl RetryBudget {
     }
 
     fn succeeded(&self) {
-        if self.left.load(Ordering::Relaxed) >= self.most {
-            return;
+        if self.left.load(Ordering::Relaxed) < self.most {
+            self.add(self.percent);
         }
-        let add = |left: u32| Some(left.saturating_add(self.percent).min(self.most));
+    }
+
+    fn add(&self, hundredths: u32) {
+        let add = |left: u32| Some(left.saturating_add(hundredths).min(self.most));
         let _always = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }

@@ -69,6 +69,11 @@ struct Replicas {
 
 impl Replicas {
     fn new(count: u64) -> Self {
+        Self::limited(count, 1000)
+    }
+
+    /// Replicas that run this many calls at once.
+    fn limited(count: u64, limit: u32) -> Self {
         let (network, runs) = (InProcessNetwork::new(), Arc::default());
         let workers: Vec<_> = (0..count)
             .map(|number| Worker {
@@ -80,7 +85,7 @@ impl Replicas {
             .collect();
         let start = |worker: &Worker| {
             let server = Node::builder().in_process(&network).grace(LIMIT);
-            server.serve(WorkServer::new(worker.clone())).start().unwrap()
+            server.serve(WorkServer::new(worker.clone()).limit(limit)).start().unwrap()
         };
         let servers = workers.iter().map(start).collect::<Vec<_>>();
         let addresses = servers.iter().map(Node::local_address).collect();
@@ -98,6 +103,16 @@ impl Replicas {
 
     fn stop(&mut self, at: usize) {
         self.servers[at].take().unwrap().shutdown();
+    }
+
+    /// Stops a server and waits until the caller knows.
+    fn stop_and_tell(&mut self, at: usize) {
+        self.stop(at);
+        let address = self.addresses[at];
+        until("the caller knows", || {
+            let servers = self.caller.report().servers;
+            servers.iter().all(|server| server.address != address || server.state != "up").then_some(())
+        });
     }
 
     fn start(&mut self, at: usize) {
@@ -144,7 +159,7 @@ fn pick_first_uses_one_server_until_that_is_gone() {
     let mut replicas = Replicas::new(2);
     let client = replicas.client(Policy::PickFirst);
     assert!((0..10).all(|job| block_on(client.add(job)) == Ok(0)));
-    replicas.stop(0);
+    replicas.stop_and_tell(0);
     assert!((10..20).all(|job| block_on(client.add(job)) == Ok(1)));
 }
 
@@ -204,7 +219,7 @@ fn rolling_restarts_fail_no_call() {
         stop.store(true, Ordering::SeqCst);
         callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
     });
-    assert_eq!(failed, [], "of {next:?}");
+    assert!(failed.is_empty(), "{} of {next:?}: {failed:?}", failed.len());
     let runs = replicas.workers[0].runs.lock().unwrap();
     assert!(runs.iter().all(|(job, runs)| *job == u64::MAX || *runs == 1), "a job has run twice");
 }
@@ -274,40 +289,27 @@ fn lost_call_is_repeated_only_if_that_does_no_harm() {
 
 #[test]
 fn retry_budget_bounds_further_attempts() {
-    let replicas = Replicas::new(3);
+    let replicas = Replicas::limited(3, 1);
     let client = replicas.client(Balance::from(Policy::RoundRobin).retry_budget(5, 0));
     replicas.connect(&client);
-    for at in 0..3 {
-        replicas.workers[at].holds.store(true, Ordering::SeqCst);
-    }
-    thread::scope(|scope| {
-        let held: Vec<_> = replicas
-            .addresses
-            .iter()
-            .map(|address| WorkClient::connect(&replicas.caller, *address).unwrap().with_timeout(LIMIT))
-            .collect();
-        let calls: Vec<_> = held.iter().map(|client| client.wait(1000)).collect();
-        for worker in &replicas.workers {
-            until("the call is held", || (worker.gate.arrived() == 1).then_some(()));
-        }
-        let nodes = replicas.servers.iter().flatten().collect::<Vec<_>>();
-        let draining: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.drain())).collect();
-        for address in &replicas.addresses {
-            let direct = WorkClient::connect(&replicas.caller, *address).unwrap();
-            until("the server drains", || block_on(direct.add(u64::MAX)).err());
-        }
-        let before = (0..3).map(|at| replicas.refused(at)).sum::<u64>();
-        for job in 0..100 {
-            let status = block_on(client.add(job)).unwrap_err();
-            assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
-            assert_eq!(status.reason(), Some(Reason::Draining), "{status}");
-        }
-        let attempts = (0..3).map(|at| replicas.refused(at)).sum::<u64>() - before;
-        assert!((101..=105).contains(&attempts), "{attempts}");
-        replicas.workers.iter().for_each(|worker| worker.gate.open());
-        assert!(calls.into_iter().all(|call| block_on(call).is_ok()));
-        assert!(draining.into_iter().all(|draining| draining.join().unwrap()));
+    let clients = replicas.addresses.iter().zip(&replicas.workers).map(|(address, worker)| {
+        worker.holds.store(true, Ordering::SeqCst);
+        WorkClient::connect(&replicas.caller, *address).unwrap().with_timeout(LIMIT)
     });
+    let clients = clients.collect::<Vec<_>>();
+    let held = clients.iter().map(|client| client.wait(1000)).collect::<Vec<_>>();
+    for worker in &replicas.workers {
+        until("the call is held", || (worker.gate.arrived() == 1).then_some(()));
+    }
+    for job in 0..100 {
+        let status = block_on(client.add(job)).unwrap_err();
+        assert_eq!((status.code(), status.may_have_run()), (Code::ResourceExhausted, false), "{status}");
+        assert_eq!(status.reason(), Some(Reason::Overloaded), "{status}");
+    }
+    let refused = |node: &Node| node.report().limits.iter().map(|limit| limit.refused).sum::<u64>();
+    assert_eq!(replicas.servers.iter().flatten().map(refused).sum::<u64>(), 105);
+    replicas.workers.iter().for_each(|worker| worker.gate.open());
+    assert!(held.into_iter().all(|call| block_on(call).is_ok()));
 }
 
 /// Addresses that a test changes.
@@ -329,7 +331,7 @@ fn names_are_looked_up_again_when_a_server_is_gone() {
     let client = WorkClient::new(channel).with_timeout(LIMIT);
     replicas.connect(&client);
     *listed.0.lock().unwrap() = vec![replicas.addresses[0], replicas.addresses[2]];
-    replicas.stop(1);
+    replicas.stop_and_tell(1);
     until("the new server is called", || (block_on(client.add(0)).unwrap() == 2).then_some(()));
     let servers = replicas.caller.report().servers;
     let addresses = servers.iter().map(|server| server.address).collect::<Vec<_>>();
@@ -341,9 +343,9 @@ fn call_waits_for_the_first_server_that_comes_back() {
     let mut replicas = Replicas::new(2);
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);
-    replicas.stop(0);
-    replicas.stop(1);
-    let status = until("no server is left", || block_on(client.add(1)).err());
+    replicas.stop_and_tell(0);
+    replicas.stop_and_tell(1);
+    let status = block_on(client.add(1)).unwrap_err();
     assert!(!status.may_have_run(), "{status}");
     let patient = CallOptions::new().timeout(Duration::MAX).connect(Connect::Wait);
     let mut call = pin!(client.with(&patient).add(2));
