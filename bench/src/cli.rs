@@ -107,6 +107,9 @@ pub(crate) struct Settings {
     /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     pub(crate) link: LinkFlag,
+    /// Why `auto` did not lead to shared memory.
+    #[arg(skip)]
+    pub(crate) link_why: Option<&'static str>,
     /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
     #[arg(long, value_name = "SIZES")]
     pub(crate) size: Option<Sizes>,
@@ -214,6 +217,7 @@ impl SideBySide {
         let peers = link == LinkFlag::Udp;
         Settings {
             link,
+            link_why: None,
             size: None,
             outstanding: None,
             seconds: self.seconds,

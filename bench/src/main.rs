@@ -119,7 +119,8 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     settings.check()?;
     whole_file::check(settings.json.iter().chain(&settings.html))?;
     let began = Instant::now();
-    let settings = &Settings { link: Session::link(settings.link, &settings.nodes)?, ..settings.clone() };
+    let (link, link_why) = Session::link(settings.link, &settings.nodes, settings.quiet)?;
+    let settings = &Settings { link, link_why, ..settings.clone() };
     let mut run = Run::new(measure, settings, sizes, outstanding)?;
     // A thread that is pinned sees one core only, so this comes before.
     let machine = Machine::here();

@@ -121,7 +121,7 @@ struct Results {
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     whole_file::check(&mixed.json)?;
     let began = Instant::now();
-    let mixed = &Mixed { link: Session::link(mixed.link, &mixed.nodes)?, ..mixed.clone() };
+    let mixed = &Mixed { link: Session::link(mixed.link, &mixed.nodes, mixed.quiet)?.0, ..mixed.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(mixed.pin)?);
     let session = Session::start(mixed.link, &mixed.nodes, mixed.client, cores)?;
     let steps = u64::from(mixed.repetitions) * (1 + mixed.mix.0.len() as u64);

@@ -2,9 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
+use trunkline::device::PathChoice;
 use trunkline::{Node, NodeBuilder, ProviderChoice};
-use trunkline_softrdma::device::{PathChoice, SoftOptions};
-use trunkline_transport::NodeOptions;
+use trunkline_softrdma::device::SoftOptions;
 
 // The two nodes. A doc comment would replace the description of the subcommand.
 #[derive(Debug, Clone, Args)]
@@ -46,20 +46,13 @@ impl LinkFlag {
 
     /// A node of a separate process, whose packets to another process of this host take this link. Everything else comes from
     /// the environment.
-    ///
-    /// # Errors
-    /// A variable of the environment that cannot be understood.
-    pub(crate) fn builder(self) -> Result<NodeBuilder, String> {
-        let (path, provider) = match self {
-            Self::Auto | Self::Process => return Ok(Node::builder()),
-            Self::Udp => (PathChoice::Udp, None),
+    pub(crate) fn builder(self) -> NodeBuilder {
+        match self {
+            Self::Auto | Self::Process => Node::builder(),
+            Self::Udp => Node::builder().link(PathChoice::Udp),
             // Only the software device has it.
-            Self::Shm => (PathChoice::Shm, Some(ProviderChoice::Soft)),
-        };
-        let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
-        let options = NodeOptions::new().device(SoftOptions { path, ..device });
-        let options = provider.into_iter().fold(options, NodeOptions::provider);
-        Ok(Node::builder().transport(options))
+            Self::Shm => Node::builder().link(PathChoice::Shm).provider(ProviderChoice::Soft),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Wait for shared memory: sessions begin on the network and move when both sides have agreed.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::Node;
@@ -10,20 +10,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which the node is asked.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waits until all QPs to this address go through shared memory.
+/// Waits until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
 /// Why they do not.
-pub(crate) fn await_memory(node: &Node, peer: IpAddr) -> Result<(), String> {
+pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> {
     become_memory(node, peer, PATIENCE)
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// The same, for so long.
+/// The same, for a given time.
 ///
 /// # Errors
 /// Why they do not.
-pub(crate) fn become_memory(node: &Node, peer: IpAddr, patience: Duration) -> Result<(), &'static str> {
+pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -> Result<(), &'static str> {
     let began = Instant::now();
     loop {
         let paths = node.report().paths;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// A process whose parent has gone ends after so long, even if its node does not shut down.
+/// Time after the death of its parent after which a process ends, even if its node does not shut down.
 const LAST: Duration = Duration::from_secs(5);
 
 /// Arguments of the server process.
@@ -133,7 +133,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
     serve.core.map_or(Ok(()), pin::to)?;
     let node = serve
         .link
-        .builder()?
+        .builder()
         .listen(SocketAddr::new(serve.address, 0))
         .pollers(serve.pollers)
         .serve(EchoServer::new(Mirror))

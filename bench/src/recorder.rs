@@ -6,7 +6,7 @@
 
 use hdrhistogram::Histogram;
 
-/// A slice lasts at least so long.
+/// Minimum duration of a slice.
 const SLICE_NS: u64 = 1_000_000;
 /// Significant digits that histograms keep.
 const DIGITS: u8 = 3;
@@ -36,7 +36,7 @@ pub(crate) struct Sample {
 }
 
 impl Recorder {
-    /// Measures for so long, after a warm-up of a quarter of it.
+    /// Creates a recorder that measures for this time, after a warm-up of a quarter of it.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
         let end_ns = warm_ns + measured_ns;

@@ -33,6 +33,9 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 struct Described {
     link: &'static str,
+    /// Why `auto` did not lead to shared memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link_why: Option<&'static str>,
     client: &'static str,
     seconds: f64,
     repetitions: u32,
@@ -60,6 +63,7 @@ impl Report {
         let point = if points.len() == 1 { points.pop() } else { None };
         let settings = Described {
             link: settings.link.name(),
+            link_why: settings.link_why,
             client: settings.client.name(),
             seconds: settings.seconds,
             repetitions: settings.repetitions,

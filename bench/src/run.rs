@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
-/// After so long without work, pollers sleep, and disturb no floor.
+/// Time without work after which pollers sleep, and disturb no floor.
 const SETTLE: Duration = Duration::from_millis(5);
 
 /// A run, and its progress.

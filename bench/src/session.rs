@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use trunkline::Node;
-use trunkline_testkit::fresh_ip;
+use trunkline_testkit::{fresh_ip, output};
 
 /// Time for which a probe waits for shared memory, which takes some milliseconds to agree on.
 const PROBE: Duration = Duration::from_millis(300);
@@ -55,7 +55,7 @@ impl Session {
             within_process(client_ip, server_ip, nodes.pollers, cores)?
         } else {
             let peer = Peer::start(server_ip, link, nodes.pollers, cores.map(|cores| cores.server))?;
-            let builder = link.builder()?.listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
+            let builder = link.builder().listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
             let node = builder.start().map_err(|error| error.to_string())?;
             let address = peer.addresses[0];
             (node, Server::Process(peer), address)
@@ -63,22 +63,30 @@ impl Session {
         let node = Arc::new(node);
         let client = Client::connect(Arc::clone(&node), address, kind)?;
         if link == LinkFlag::Shm {
-            paths::await_memory(&node, address.ip())?;
+            paths::await_memory(&node, address)?;
         }
         Ok(Self { client, node, server })
     }
 
-    /// The link that `link` comes to on this machine: for `auto`, two nodes are started and asked.
+    /// The link that `link` comes to on this machine: for `auto`, two nodes are started and asked. If it is not shared memory then,
+    /// the reason is returned too, and printed unless `is_quiet`.
     ///
     /// # Errors
     /// Those of [`Session::start`].
-    pub(crate) fn link(link: LinkFlag, nodes: &Nodes) -> Result<LinkFlag, Failure> {
+    pub(crate) fn link(
+        link: LinkFlag,
+        nodes: &Nodes,
+        is_quiet: bool,
+    ) -> Result<(LinkFlag, Option<&'static str>), Failure> {
         if link != LinkFlag::Auto {
-            return Ok(link);
+            return Ok((link, None));
         }
         let session = Self::start(link, nodes, Kind::Poller, None)?;
-        let is_memory = paths::become_memory(&session.node, session.client.server().ip(), PROBE).is_ok();
-        Ok(if is_memory { LinkFlag::Shm } else { LinkFlag::Udp })
+        let why = paths::become_memory(&session.node, session.client.server(), PROBE).err();
+        if let (Some(why), false) = (why, is_quiet) {
+            output::err(&format!("note: the link is udp: {why}"));
+        }
+        Ok((if why.is_none() { LinkFlag::Shm } else { LinkFlag::Udp }, why))
     }
 
     /// Measures calls.

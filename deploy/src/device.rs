@@ -182,19 +182,22 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Arc;
     use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+    use trunkline_testkit::{Folder, fresh_ip};
     use trunkline_verbs::{Device as _, PortSpace, QpType};
 
-    /// A runtime directory, removed at the end.
-    struct Directory(PathBuf);
+    /// A folder, removed at the end, and the runtime directory in it.
+    struct Directory(#[expect(dead_code, reason = "it is removed when dropped")] Folder, PathBuf);
 
     impl Directory {
-        fn new(name: &str) -> Self {
-            Self(std::env::temp_dir().join(format!("trunkctl-{name}-{}", std::process::id())))
+        fn new() -> Self {
+            let folder = Folder::new().expect("a temporary directory");
+            let runtime = folder.join("run");
+            Self(folder, runtime)
         }
 
         /// Runs an operation whose devices have `patience` to go.
         fn run(&self, command: &DeviceCommand, patience: Duration) -> Result<String, String> {
-            outcome(command, Some(&self.0), patience)
+            outcome(command, Some(&self.1), patience)
         }
 
         fn restore(&self, address: Option<IpAddr>) -> Result<String, String> {
@@ -219,7 +222,7 @@ mod tests {
         fn device(&self, address: IpAddr, removable: bool) -> (impl Sized + use<>, Arc<SoftDevice>) {
             let options = SoftOptions {
                 addresses: vec![address],
-                runtime_directory: Some(self.0.clone()),
+                runtime_directory: Some(self.1.clone()),
                 removable,
                 ..SoftOptions::default()
             };
@@ -233,14 +236,9 @@ mod tests {
         }
     }
 
-    impl Drop for Directory {
-        fn drop(&mut self) {
-            let _absent = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn address(text: &str) -> IpAddr {
-        text.parse().expect("an address")
+    /// Two addresses that no other test uses.
+    fn addresses() -> [IpAddr; 2] {
+        [(); 2].map(|()| fresh_ip().into())
     }
 
     fn remove(address: Option<IpAddr>) -> DeviceCommand {
@@ -249,8 +247,8 @@ mod tests {
 
     #[test]
     fn removable_devices_in_use_are_removed_and_listed() {
-        let directory = Directory::new("removable");
-        let [here, elsewhere] = ["127.83.7.1", "127.83.7.2"].map(address);
+        let directory = Directory::new();
+        let [here, elsewhere] = addresses();
         let patience = Duration::from_secs(60);
         for address in [None, Some(here)] {
             let error = directory.run(&remove(address), patience).expect_err("nothing is open");
@@ -261,7 +259,8 @@ mod tests {
             let device = directory.device(here, true);
             assert!(directory.lists(here, "present", 1));
             let error = directory.run(&remove(Some(elsewhere)), patience).expect_err("another address");
-            assert!(error.contains("127.83.7.2: not in use; devices in use: 127.83.7.1"), "{error}");
+            let text = format!("{elsewhere}: not in use; devices in use: {here}");
+            assert!(error.contains(&text), "{error}");
             assert!(directory.run(&remove(address), patience).expect("it goes").starts_with("removed: "));
             // Without an address, only those of devices in use are known.
             assert_eq!(directory.lists(here, "removed", 0), address.is_some());
@@ -274,11 +273,11 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_removable_stays_and_nothing_changes() {
-        let directory = Directory::new("lasting");
-        let [here, elsewhere] = ["127.83.7.3", "127.83.7.4"].map(address);
+        let directory = Directory::new();
+        let [here, elsewhere] = addresses();
         let _device = directory.device(here, false);
         // Removed before, by another command.
-        take_away(Some(&directory.0), Some(elsewhere)).expect("a directory");
+        take_away(Some(&directory.1), Some(elsewhere)).expect("a directory");
         for address in [Some(here), None] {
             let error = directory.run(&remove(address), Duration::ZERO).expect_err("it stays");
             assert!(

@@ -2,7 +2,7 @@
 //! uses [`HandlerError`] on both sides. The type decides, so an alias of `Status` counts as `Status`.
 
 use crate::call::Response;
-use crate::codec::{CodecFor, Coded, Decoder};
+use crate::codec::{CodecFor, Coded, Decoder, TypeShape};
 use crate::server::{Failure, Replier};
 use crate::status::Status;
 use serde::de::DeserializeOwned;
@@ -126,6 +126,10 @@ pub trait HandlerError<C>: Sized {
     /// # Errors
     /// Returns the handler's error, or a status if that cannot be decoded.
     fn check(response: Response) -> Result<Response, Self::Call>;
+
+    /// Returns the shape of the type, if it is compared.
+    #[must_use]
+    fn shape() -> Option<TypeShape>;
 }
 
 impl<C> HandlerError<C> for Status {
@@ -138,6 +142,10 @@ impl<C> HandlerError<C> for Status {
     fn check(response: Response) -> Result<Response, Self> {
         // The receiver detects this.
         Ok(response)
+    }
+
+    fn shape() -> Option<TypeShape> {
+        None
     }
 }
 
@@ -155,6 +163,10 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
             Some(Ok(error)) => Err(CallError::Handler(error)),
             Some(Err(status)) => Err(CallError::Status(status)),
         }
+    }
+
+    fn shape() -> Option<TypeShape> {
+        C::shape()
     }
 }
 
@@ -180,6 +192,12 @@ impl<C, E: HandlerError<C>> Failing<C, E> {
     pub fn check(response: Response) -> Result<Response, E::Call> {
         E::check(response)
     }
+
+    /// Returns the shape of the type, if it is compared.
+    #[must_use]
+    pub fn shape() -> Option<TypeShape> {
+        E::shape()
+    }
 }
 
 /// The fallback of [`Failing`] for types that cannot be sent.
@@ -199,6 +217,12 @@ pub trait NotFailing<E> {
     /// Never fails.
     fn check<F>(response: Response) -> Result<Response, F> {
         Ok(response)
+    }
+
+    /// Placeholder for [`Failing::shape`].
+    #[must_use]
+    fn shape() -> Option<TypeShape> {
+        None
     }
 }
 

@@ -3,3 +3,4 @@
 #[cfg(feature = "clap")]
 pub use crate::flags::DeviceFlags;
 pub use trunkline_transport::{Connections, NicOptions, NoNic, Pinning, ProviderChoice};
+pub use trunkline_verbs::PathChoice;

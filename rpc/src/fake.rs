@@ -213,6 +213,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -221,6 +222,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -229,6 +231,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -237,6 +240,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -245,6 +249,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -253,6 +258,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: true,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -261,6 +267,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: true,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -269,6 +276,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -277,6 +285,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::FromServer,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -285,6 +294,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::FromClient,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -293,6 +303,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Both,
+        shapes: None,
     },
     MethodName {
         service: &SERVICE,
@@ -301,6 +312,7 @@ pub(crate) static METHODS: [MethodName; 12] = [
         one_way: false,
         idempotent: false,
         streams: Streams::Neither,
+        shapes: None,
     },
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
@@ -419,6 +431,8 @@ pub(crate) struct Rig {
     pub(crate) order: Option<Turn>,
     /// The raw argument of calls that are submitted.
     pub(crate) body: Bytes,
+    /// Deadline and limit of idle time of streams that are opened.
+    pub(crate) stream_limits: (Time, Option<Duration>),
 }
 
 impl Rig {
@@ -466,6 +480,7 @@ impl Rig {
             poller,
             order: None,
             body: Bytes::from_static(b"body"),
+            stream_limits: (Time::MAX, None),
         }
     }
 
@@ -559,10 +574,11 @@ impl Rig {
 
     /// Opens a stream of the server with this port.
     pub(crate) fn open(&self, port: u16, method: &'static MethodName, items: Items) -> (StreamWait, Opened) {
+        let (deadline, idle_limit) = self.stream_limits;
         let NewStream { answer, wait, opened, sending } =
-            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, items);
+            NewStream::new(Arc::clone(&self.inbox) as _, method.streams, idle_limit, items);
         let call = self.submission(port, method, Duration::ZERO, Entry::Tries);
-        let submission = Submission { deadline: Time::MAX, ..call }.with_answer(Some(answer));
+        let submission = Submission { deadline, ..call }.with_answer(Some(answer));
         let _closed = self.inbox.push(Work::Open(Box::new(Opening { submission, sending })));
         (wait, opened)
     }

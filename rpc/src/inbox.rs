@@ -1,4 +1,4 @@
-//! The way from other threads to the RPC half of a poller: a queue, and a handle that wakes it.
+//! Queue from other threads to the RPC half of a poller, and a handle that wakes the poller.
 //!
 //! The queue is bounded and has no lock. When it is full, calls that wait for room go to a list after it, and so do all later
 //! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
@@ -21,9 +21,9 @@ use trunkline_transport::PollerHandle;
 
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
-/// Maximum number of buffers kept for the arguments of later calls, and of cells kept for their outcomes.
+/// Maximum number of argument buffers, and of outcome cells, kept for reuse.
 const SPARE: usize = 256;
-/// Capacity in bytes beyond which a buffer is freed.
+/// Capacity in bytes beyond which a buffer is freed instead of reused.
 const SPARE_BYTES: usize = 16 << 10;
 
 /// A request from another thread to a poller.
@@ -64,7 +64,7 @@ pub(crate) struct Inbox {
     more: Mutex<VecDeque<Work>>,
     /// Length of `more`.
     listed: AtomicUsize,
-    /// A caller has dropped a call; the poller finds out which.
+    /// Set when a caller has dropped a call. The poller then searches its calls.
     sweep: AtomicBool,
     closed: AtomicBool,
     /// Streams of calls of this poller that have changed.

@@ -55,6 +55,7 @@ mod executor;
 mod fake;
 #[cfg(feature = "clap")]
 mod flags;
+mod fnv;
 mod foreign;
 mod frame;
 #[doc(hidden)]
@@ -63,6 +64,7 @@ mod inbox;
 mod inboxes;
 mod lifecycle;
 mod metadata;
+mod method_shapes;
 mod name;
 mod named;
 pub mod nested_status;
@@ -118,7 +120,7 @@ pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,
 };
 
-// Their place is in `device` and `report`; programs that name them here go on to compile.
+// Documented in `device` and `report`. These paths exist for programs that already use them.
 #[doc(hidden)]
 pub use device::{Connections, NicOptions, NoNic, Pinning};
 #[doc(hidden)]

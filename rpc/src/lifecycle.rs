@@ -186,7 +186,8 @@ impl Lifecycle {
         !self.is_forked() && self.lock().pollers == 0 && self.jobs() == 0
     }
 
-    /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, for at most so long. Returns whether they have.
+    /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, or until the limit. Returns true if they
+    /// have ended.
     pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
         if self.is_forked() {
             return false;

@@ -1,6 +1,14 @@
 //! Names of services and methods, with the hashes that identify them on the wire.
 
+use crate::metadata::Metadata;
+use crate::method_shapes::{MethodShapes, Traced};
 use crate::schema::Schema;
+use std::borrow::Cow;
+
+/// Service whose calls are exchanges of gRPC. They have their path as metadata.
+const GRPC: &str = "trunkline.grpc";
+/// Key of that path.
+const GRPC_PATH: &str = "grpc-path";
 
 /// A service as generated stubs describe it.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,6 +102,34 @@ pub struct MethodName {
     pub idempotent: bool,
     /// The directions in which its calls stream items.
     pub streams: Streams,
+    /// The shapes of the types that it sends; `None` if they are not compared.
+    pub shapes: Option<&'static MethodShapes>,
+}
+
+/// Finds the shapes of the methods of a client, before it makes a call.
+pub fn trace(methods: &[&'static MethodName]) {
+    methods.iter().filter_map(|method| method.shapes).for_each(|shapes| _ = shapes.trace());
+}
+
+impl MethodName {
+    /// Returns a number that tells its shapes from others of the same method.
+    pub(crate) fn shape_digest(&self) -> u64 {
+        self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
+    }
+
+    /// Describes the difference to a server that has refused a call because of its shape, with this text.
+    pub(crate) fn shape_difference(&self, theirs: &str) -> String {
+        let traced = self.shapes.and_then(MethodShapes::traced);
+        let difference = traced.and_then(|traced| traced.difference(theirs));
+        difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
+    }
+
+    /// Returns the path of a call with this metadata, as `/service/method`.
+    pub(crate) fn path<'m>(&self, metadata: &'m Metadata) -> Cow<'m, str> {
+        // A caller of another service must not choose the path.
+        let of_grpc = if self.service.name == GRPC { metadata.get(GRPC_PATH) } else { None };
+        of_grpc.map_or_else(|| format!("/{}/{}", self.service.name, self.name).into(), Cow::Borrowed)
+    }
 }
 
 impl std::fmt::Display for MethodName {
@@ -106,8 +142,36 @@ impl std::fmt::Display for MethodName {
 mod tests {
     use super::*;
 
-    fn service(oldest: u32, version: u32) -> ServiceName {
-        ServiceName { name: "x", version, oldest, codec: 0, codec_name: "bincode", hash: 1 }
+    const fn service(oldest: u32, version: u32) -> ServiceName {
+        named("x", oldest, version)
+    }
+
+    const fn named(name: &'static str, oldest: u32, version: u32) -> ServiceName {
+        ServiceName { name, version, oldest, codec: 0, codec_name: "bincode", hash: 1 }
+    }
+
+    #[test]
+    fn only_calls_of_grpc_have_their_path_as_metadata() {
+        static NATIVE: ServiceName = named("kv.Kv", 0, 0);
+        static ADAPTED: ServiceName = named(GRPC, 0, 0);
+        let mut metadata = Metadata::new();
+        metadata.append_reserved(GRPC_PATH, b"/greeter.Greeter/Greet").unwrap();
+        let path = |service, metadata| {
+            let streams = Streams::Both;
+            let method = MethodName {
+                service,
+                name: "call",
+                hash: 1,
+                one_way: false,
+                idempotent: false,
+                streams,
+                shapes: None,
+            };
+            method.path(metadata).into_owned()
+        };
+        assert_eq!(path(&ADAPTED, &metadata), "/greeter.Greeter/Greet");
+        assert_eq!(path(&NATIVE, &metadata), "/kv.Kv/call");
+        assert_eq!(path(&ADAPTED, &Metadata::new()), "/trunkline.grpc/call");
     }
 
     #[test]

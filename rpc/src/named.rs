@@ -27,7 +27,7 @@ impl Named<Bytes> {
         value
     }
 
-    /// Returns the value of received bytes.
+    /// Converts received bytes to an argument or a result.
     #[inline]
     #[must_use]
     pub fn value(bytes: Bytes) -> Bytes {
@@ -58,7 +58,7 @@ impl Named<Option<Bytes>> {
         value
     }
 
-    /// Returns the value of received bytes.
+    /// Converts received bytes to an argument or a result.
     #[inline]
     #[must_use]
     pub fn optional_value(bytes: Option<Bytes>) -> Option<Bytes> {

@@ -9,11 +9,12 @@
 //! enum ShopError {
 //!     #[error("the warehouse is closed")]
 //!     Closed,
-//!     #[error("the warehouse cannot be asked")]
+//!     #[error("the warehouse is unavailable")]
 //!     Warehouse(#[serde(with = "trunkline::nested_status")] #[from] trunkline::Status),
 //! }
 //! ```
 
+use crate::metadata::Metadata;
 use crate::reason::{Origin, Reason};
 use crate::status::{Code, MOST_DETAILS, MOST_MESSAGE_BYTES, Status, cut};
 use bytes::Bytes;
@@ -31,6 +32,9 @@ struct Nested {
     /// Number as in a reply; 0 for none.
     reason: u8,
     may_have_run: bool,
+    /// Entries as they travel.
+    #[serde(default)]
+    metadata: Bytes,
 }
 
 /// Encodes a status.
@@ -51,6 +55,7 @@ pub fn serialize<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok,
         },
         reason: status.reason().map_or(0, Reason::number),
         may_have_run: status.may_have_run(),
+        metadata: Bytes::copy_from_slice(status.metadata().block()),
     };
     nested.serialize(serializer)
 }
@@ -64,6 +69,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status,
     if nested.message.len() > MOST_MESSAGE_BYTES || nested.details.len() > MOST_DETAILS {
         return Err(D::Error::custom("a status exceeds the limits of its message or its details"));
     }
+    let metadata = Metadata::parse(&nested.metadata).map_err(D::Error::custom)?;
     let code = Code::from_number(nested.code);
     let message = nested.message;
     let status =
@@ -77,17 +83,22 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status,
         Some(reason) => status.because(reason),
         None => status,
     };
-    Ok(nested.causes.into_iter().fold(status.with_details(nested.details), Status::with_cause))
+    let status = status.with_details(nested.details).with_metadata(metadata);
+    Ok(nested.causes.into_iter().fold(status, Status::with_cause))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::codec::{self, Bincode, CodecFor as _};
-    use crate::{CallError, Reason, Status};
+    use crate::{CallError, Metadata, Reason, Status};
 
     #[test]
     fn a_nested_status_keeps_all_that_it_has() {
+        let mut metadata = Metadata::new();
+        metadata.insert("retry-after", "7").unwrap();
+        metadata.insert_bin("seal-bin", &[0, 255]).unwrap();
         let statuses = [
+            Status::unavailable("later").with_metadata(metadata),
             Status::aborted("no").with_cause("disk").with_details("details"),
             Status::not_run(crate::Code::Unavailable, "gone").because(Reason::Draining),
             Status::ran(crate::Code::Internal, "a panic").because(Reason::Panicked).of_peer(),

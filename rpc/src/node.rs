@@ -31,7 +31,7 @@ use trunkline_transport::{
     Connections, DeviceCounter, InProcessNetwork, Limit, NicOptions, NodeOptions, NodeReport, Pinning,
     PollerIndex, ProviderChoice, RegisteredBuffer,
 };
-use trunkline_verbs::Clock;
+use trunkline_verbs::{Clock, PathChoice};
 
 mod elsewhere;
 mod ending;
@@ -254,6 +254,26 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets the path to other processes of the host. The default is `TRUNKLINE_LINK`, or else `Auto`: shared memory with each
+    /// process that can share it, UDP to all others.
+    ///
+    /// `Shm` is for measurements and tests. Only the software device has it. A peer that shares no memory with this process
+    /// is refused with the reason, and with faults or a capture the node does not start. Errors call it `TRUNKLINE_LINK`
+    /// here too.
+    ///
+    /// ```
+    /// use trunkline::Node;
+    /// use trunkline::device::PathChoice;
+    ///
+    /// let node = Node::builder().link(PathChoice::Udp).start()?;
+    /// assert!(node.report().paths.iter().all(|path| path.path == "udp"));
+    /// # Ok::<(), trunkline::StartError>(())
+    /// ```
+    pub fn link(mut self, path: PathChoice) -> Self {
+        self.options = self.options.path(path);
+        self
+    }
+
     /// Sets the kind of connections, XRC or RC. The default is `TRUNKLINE_CONNECTIONS`, or else XRC if the device
     /// supports it. Nodes that communicate need the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
@@ -422,7 +442,7 @@ impl NodeBuilder {
 
     /// Starts the node. Blocks for some milliseconds.
     ///
-    /// All settings, and the memory that they need, are checked before anything is made.
+    /// All settings, and the memory that they need, are checked before anything is created.
     ///
     /// # Errors
     /// Returns a [`StartError`] that names the cause and the remedy.

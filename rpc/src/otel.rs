@@ -43,15 +43,16 @@ pub struct OpenTelemetry;
 
 impl ClientInterceptor for OpenTelemetry {
     fn intercept(&self, call: &mut ClientCall) -> Result<(), Status> {
-        let name = format!("{}/{}", call.service(), call.method());
+        let path = call.path().into_owned();
+        let Names { name, service, method } = Names::of(&path);
         let span = info_span!(
             "trunkline_client",
             otel.name = name,
             otel.kind = "client",
             otel.status_code = Empty,
             rpc.system = "trunkline",
-            rpc.service = call.service(),
-            rpc.method = call.method(),
+            rpc.service = service,
+            rpc.method = method,
             rpc.trunkline.status = Empty,
         );
         if Span::current().is_none() {
@@ -67,7 +68,8 @@ impl ClientInterceptor for OpenTelemetry {
 
 impl ServerInterceptor for OpenTelemetry {
     fn intercept(&self, call: &mut ServerCall) -> Result<(), Status> {
-        let name = format!("{}/{}", call.service(), call.method());
+        let path = call.path().into_owned();
+        let Names { name, service, method } = Names::of(&path);
         let span = info_span!(
             parent: None,
             "trunkline_server",
@@ -75,8 +77,8 @@ impl ServerInterceptor for OpenTelemetry {
             otel.kind = "server",
             otel.status_code = Empty,
             rpc.system = "trunkline",
-            rpc.service = call.service(),
-            rpc.method = call.method(),
+            rpc.service = service,
+            rpc.method = method,
             rpc.trunkline.status = Empty,
         );
         set_parent(&span, call.metadata());
@@ -87,6 +89,21 @@ impl ServerInterceptor for OpenTelemetry {
         call.set_span(span.clone());
         call.on_end(move |outcome| end(&span, outcome, false));
         Ok(())
+    }
+}
+
+/// Names in a span, from the path of its call.
+struct Names<'p> {
+    name: &'p str,
+    service: &'p str,
+    method: &'p str,
+}
+
+impl<'p> Names<'p> {
+    fn of(path: &'p str) -> Self {
+        let name = path.trim_start_matches('/');
+        let (service, method) = name.rsplit_once('/').unwrap_or((name, ""));
+        Self { name, service, method }
     }
 }
 

@@ -64,11 +64,13 @@ pub enum Reason {
     Misuse,
     /// The service has another codec.
     OtherCodec,
+    /// A type that the method sends has other fields or variants there.
+    OtherShape,
 }
 
 impl Reason {
     /// All reasons in the order of their numbers in replies, which begin with 1.
-    const NUMBERED: [Self; 17] = [
+    const NUMBERED: [Self; 18] = [
         Self::NoService,
         Self::NoMethod,
         Self::OtherSchema,
@@ -86,6 +88,7 @@ impl Reason {
         Self::Panicked,
         Self::Misuse,
         Self::OtherCodec,
+        Self::OtherShape,
     ];
 
     /// Returns the reason's number in a reply.
@@ -106,9 +109,9 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_number() {
-        for number in 1..=17 {
+        for number in 1..=18 {
             assert_eq!(Reason::from_number(number).map(Reason::number), Some(number));
         }
-        assert_eq!((Reason::from_number(0), Reason::from_number(18)), (None, None));
+        assert_eq!((Reason::from_number(0), Reason::from_number(19)), (None, None));
     }
 }

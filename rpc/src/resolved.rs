@@ -1,4 +1,4 @@
-//! The result of a lookup, on its way to the poller that requested it.
+//! The result of a lookup, for the poller that requested it.
 
 use crate::route_id::RouteId;
 use std::net::SocketAddr;

@@ -65,7 +65,7 @@ impl Response {
     ///
     /// # Errors
     /// `Internal` if the server has sent a typed error.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
         Ok(self.message.bytes_from(self.encoded.end))

@@ -1,4 +1,4 @@
-//! The number of a route. Calls and messages to pollers name routes by it; `routes` has what it is.
+//! Identifier of a route, for calls and messages to pollers. The routes themselves are in `routes`.
 
 use std::num::NonZeroU32;
 

@@ -238,8 +238,8 @@ impl Status {
         self.metadata.as_ref().map_or(&NO_METADATA, |metadata| &metadata.trailing)
     }
 
-    /// Sets the metadata that travels with the status. A status inside an error that is sent
-    /// ([`nested_status`](crate::nested_status)) has none.
+    /// Sets the metadata that travels with the status, also inside an error that is sent
+    /// ([`nested_status`](crate::nested_status)). There it is part of the error, and `metadata_bytes` does not count it.
     #[must_use]
     pub fn with_metadata(self, trailing: Metadata) -> Self {
         self.with_reply_metadata(ReplyMetadata { trailing, ..ReplyMetadata::default() })

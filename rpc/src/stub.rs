@@ -9,9 +9,10 @@ pub use crate::call_error::{Failing, Fallible, HandlerError, MethodError, NotFai
 pub use crate::client::{LocalWait, SharedWait};
 pub use crate::codec::{
     ArgumentList, Coded, Coding, DecodeArguments, DecodeValue, Decoder, EncodeArguments, EncodeValue,
-    NoCoding, NoValue,
+    NoCoding, NoValue, TypeShape,
 };
-pub use crate::name::{MethodName, ServiceName, Streams};
+pub use crate::method_shapes::{MethodShapes, ShapeList};
+pub use crate::name::{MethodName, ServiceName, Streams, trace};
 pub use crate::named::{Borrowed, Named, NotNamed, require};
 pub use crate::not_made::Cause;
 pub use crate::pool::{Pool, Ticket};

@@ -21,6 +21,7 @@ use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
 use std::mem;
+use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
@@ -42,7 +43,7 @@ pub(crate) struct RpcPoller {
     /// Runs the lookups of `seeker`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
-    /// An empty list, for its room.
+    /// Reused to avoid an allocation per turn.
     woken: Vec<TaskId>,
     table: Table,
     dispatch: Dispatch,
@@ -78,6 +79,8 @@ impl RpcPoller {
             Dispatch::new(services, numbers, (&context, &Pool::new(pool.clone())), shares, most, &inbox)?;
         drop(entered);
         inbox.set_most_decoded(budgets.most_decoded);
+        let memory = Rc::clone(dispatch.memory());
+        let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory);
         Ok(Self {
             inbox,
             context,
@@ -86,7 +89,7 @@ impl RpcPoller {
             lookups,
             ready,
             woken: Vec::new(),
-            table: Table::new(budgets.calls(index), budgets.most_decoded, budgets.most_metadata),
+            table,
             dispatch,
             unsent: Unsent::default(),
             gaps: Vec::new(),
@@ -200,7 +203,7 @@ impl RpcPoller {
         }
     }
 
-    /// A call that goes by a route: it is made, or waits.
+    /// Starts a call on a route, or queues it until the route is ready.
     fn place(&mut self, carrier: &mut dyn Carrier, call: Submission) {
         Self::place_in((&mut self.table, &mut self.parked, &self.inbox), carrier, call);
     }
@@ -219,7 +222,7 @@ impl RpcPoller {
         }
     }
 
-    /// Calls that have waited for their route are made.
+    /// Starts calls that have waited for their route.
     fn start_all(&mut self, carrier: &mut dyn Carrier, calls: Vec<Submission>) {
         for mut call in calls {
             self.table.start(carrier, &mut call, |buffer| self.inbox.keep(buffer));
@@ -235,7 +238,7 @@ impl RpcPoller {
         self.start_all(carrier, calls);
     }
 
-    /// Begins the lookups that are wanted.
+    /// Begins the requested lookups.
     fn look_up(&mut self) {
         let wanted = self.seeker.as_mut().map(Seeker::take_lookups).unwrap_or_default();
         for lookup in wanted {
@@ -277,7 +280,7 @@ impl RpcPoller {
         }
     }
 
-    /// A message that is not a frame, or one of which too much is unknown: who waits for an answer gets one.
+    /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
     fn unread(&mut self, carrier: &mut dyn Carrier, from: Origin, message: &[u8], error: FrameError) {
         match Header::unread(message) {
             Some(Unread::Request { call, one_way }) => {
@@ -328,7 +331,7 @@ impl Upper for RpcPoller {
         };
         match header {
             Header::Request(request) => {
-                self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+                self.dispatch.request_by_name(carrier, from, request, (message, encoded), &self.ready);
             }
             // The refusal of a call that has no reply, and that may have ended.
             Header::Reply { call, by: By::Node { reason, ran: false }, .. } if is_one_way(call) => {
@@ -460,7 +463,12 @@ impl Upper for RpcPoller {
             handlers,
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
-            budgets: self.dispatch.budgets().into_iter().chain([self.table.budget()]).collect(),
+            budgets: self
+                .dispatch
+                .budgets(self.table.stream_bytes())
+                .into_iter()
+                .chain([self.table.budget()])
+                .collect(),
         }
     }
 }
@@ -473,7 +481,7 @@ impl Drop for RpcPoller {
             let lifecycle = self.inbox.lifecycle();
             if self.dispatch.len() == 0 { lifecycle.poller_drained() } else { lifecycle.poller_cut() }
         }
-        // A poller may end without a shutdown; nobody knows then whether its calls have run.
+        // Without a shutdown it is unknown whether the calls have run.
         self.table.close();
         self.parked.close(true);
         if let Some(seeker) = &mut self.seeker {

@@ -137,6 +137,7 @@ mod tests {
         one_way: false,
         idempotent: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
 
     #[test]

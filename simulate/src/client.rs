@@ -204,7 +204,7 @@ impl Client {
         self.late_echo_of(server, timeout, (there, back), 0).await
     }
 
-    /// The same, with a handler that waits so long before it replies.
+    /// The same, with a handler that waits for a given time before it replies.
     pub(crate) async fn late_echo_of(
         &self,
         server: SocketAddr,

@@ -24,7 +24,7 @@ mod tests {
     const POLLERS: u16 = 32;
     /// Nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` names another number.
     const NODES: usize = 7;
-    /// Joining takes so long at most, in simulated time.
+    /// Maximum time of joining, in simulated time.
     const JOINING: Duration = Duration::from_secs(20);
 
     fn plan(host: usize, pollers: u16) -> NodePlan {
@@ -65,7 +65,7 @@ mod tests {
         let mut hub = SimNode::new(0, plan(0, 1), false);
         hub.start(&mut scheduler, None);
         let mut callers =
-            // One shard each: what the hub has to bear is the same, and half as many machines take turns.
+            // One shard each: the load of the hub is the same, with half as many machines.
             (1..=nodes).map(|index| SimNode::new(index, plan(index, POLLERS), false).with_shards(1)).collect::<Vec<_>>();
         for caller in &mut callers {
             caller.start(&mut scheduler, None);

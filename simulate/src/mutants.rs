@@ -237,6 +237,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "paths: a receiver that does not look into shared memory is not woken when something is put there",
     },
     Mutant {
+        name: "record_is_published_before_its_bytes",
+        what: "paths: a receiver is shown a packet in shared memory before its bytes are there",
+    },
+    Mutant {
         name: "path_generation_is_not_bumped",
         what: "paths: QPs are not told that the memory which they send through was given up",
     },

@@ -258,7 +258,7 @@ impl SimNode {
     /// The ways that its packets take to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
-        node.report().paths.into_iter().filter(|path| path.address == address).collect()
+        node.report().paths.into_iter().filter(|path| path.address.ip() == address).collect()
     }
 
     /// Receives that are posted in the SRQs of its device.

@@ -39,7 +39,7 @@
 //! | callers find room | a call that waits for room has none long after there is some, a handler waits for the share that is left to it, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
 //! | jobs start in time | a job of the worker pool starts although its call is over, or without the context of its call, or one is left at rest (`pooled.rs`, `run/calm.rs`) |
 //! | limits of services are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or one counts at rest (`service.rs`) |
-//! | half-made sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
+//! | half-open sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
 //! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
 //! | hostility harms its owner | next to a peer that breaks the rules of the session protocol an honest call fails or is late, its session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
 //! | nothing is diverted or amplified | a packet goes to a forger's port (`attacker`), or more bytes to an address than were sent in its name (`strangers`) |
@@ -76,11 +76,11 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("order", "calls on channels that are not ordered may start in another order than they were made in"),
 ];
 
-/// A call may end so long after its deadline: pollers look at deadlines every few milliseconds, and
+/// Maximum time from the deadline of a call to its end: pollers look at deadlines every few milliseconds, and
 /// keepalives and retries of the handshake come before some.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A call between nodes that are connected takes at most so long while nothing is wrong.
+/// Maximum time of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
 /// The resolution of the time that requests carry.
@@ -162,7 +162,7 @@ struct State {
     draining: BTreeSet<u64>,
     /// Servers at which a client's last call met a session with a process that was gone.
     stale: BTreeSet<(u64, SocketAddr)>,
-    /// Machines were stopped so long in all: nobody can be in time meanwhile.
+    /// Total time for which machines were stopped. Time limits of the rules are extended by it.
     allowance: Duration,
     broken: Option<Broken>,
 }
@@ -518,7 +518,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody was stopped for so long.
+    /// Records that a machine was stopped for this time.
     pub(crate) fn allow(&self, pause: Duration) {
         let mut state = self.lock();
         state.allowance = state.allowance.saturating_add(pause);

@@ -267,7 +267,7 @@ impl Scheduler {
         drop((dead, unmade));
     }
 
-    /// Stops a machine of a process, or all of them, for so long.
+    /// Stops a machine of a process, or all of them, for this time.
     pub(crate) fn stop(&mut self, process: u64, one: bool, pause: Duration) {
         let mut own =
             (0..self.machines.len()).filter(|at| self.machines[*at].process == process).collect::<Vec<_>>();

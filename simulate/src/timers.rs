@@ -33,12 +33,12 @@ impl Timers {
         self.clock.now()
     }
 
-    /// The running machine, or client, works for so long without yielding.
+    /// Makes the running machine, or client, work for this time without yielding.
     pub(crate) fn block(&self, work: Duration) {
         self.clock.charge(work);
     }
 
-    /// Ends after so long.
+    /// Returns a future that completes after this time.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         Sleep { timers: self.clone(), until: self.now() + duration, key: None }
     }

@@ -21,9 +21,9 @@ use trunkline_verbs::Time;
 /// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
 pub(crate) const START: Time = Time(1_000_000_000);
 
-/// Second subscriber beside the run's own, which receives nothing. `tracing` decides once for the whole process
-/// whether anyone wants a log line. While there is one subscriber, it asks that of the thread which comes to the line
-/// first: a thread without a subscriber would silence the line in all runs. Of two it asks both.
+/// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is
+/// enabled. With a single subscriber, the subscriber of the first thread that reaches the line decides, and a thread without
+/// one would silence the line in all runs. With two, `tracing` asks both.
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
@@ -161,7 +161,7 @@ struct Sheet {
     lines: u64,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
-    /// When the last line was written, and whose turn it was.
+    /// Time of the last line, and the machine that ran.
     now: Time,
     who: String,
 }
@@ -231,6 +231,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another thread is what is tested")]
     fn a_thread_without_a_trace_silences_no_line_of_the_log() {
         let log = || tracing::warn!("a line of a node");
         let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));

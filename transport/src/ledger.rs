@@ -48,7 +48,7 @@ pub struct SessionLedger {
     pub node: SocketAddr,
     /// Those that are up or being made, one for each peer that has one.
     pub sessions: Vec<SessionEntry>,
-    /// Connections of half-made sessions from which on a host's requests are refused, and those of all hosts.
+    /// Connections of half-open sessions from which on a host's requests are refused, and those of all hosts.
     pub half_made_limit: (u32, u32),
 }
 

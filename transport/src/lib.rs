@@ -1,29 +1,29 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
 //! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the
-//! work, and one trunk per poller and peer node. What travels are messages between pollers; what
-//! they mean is the affair of the [`Upper`] half that the program gives to each poller.
+//! work, and one trunk per poller and peer node. It carries messages between pollers; the [`Upper`] half that the
+//! program gives to each poller interprets them.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
 //! | `check`, `footprint` | ranges of the options, memory that they lead to |
-//! | `status` | what `trunkctl nodes` is told |
+//! | `status` | answers to `trunkctl nodes` |
 //! | `connections` | XRC or RC, and why |
-//! | `incarnation` | everything that is made on the device, and ends with it |
+//! | `incarnation` | all objects on the device, which end with it |
 //! | `shared` | what the threads of a node share |
-//! | `command` | what the machines of a node ask of each other, and how they are reached |
-//! | `peer_key`, `peer_hash`, `peer_map` | the name of a peer, and values by it |
-//! | `body` | what is sent without a copy, and may be the program's to drop |
-//! | `upper` | the seam to the protocol above |
-//! | `poller` | the loop, the way out, the way in |
-//! | `crossings` | the rings between pollers, for what came to the wrong one over RC |
-//! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
-//! | `credit` | who may send how much, pure |
-//! | `budget` | how much of a resource one peer may use, and all together |
-//! | `session` | handshake and connection machine, pure; the CM machine |
-//! | `deadlines` | the times of timers, pure |
-//! | `frame`, `sizes` | the header of messages, pure; sizes that the parts agree on |
+//! | `command` | commands between the machines of a node |
+//! | `peer_key`, `peer_hash`, `peer_map` | the key of a peer, and maps by it |
+//! | `body` | message bodies sent without a copy |
+//! | `upper` | the interface to the protocol above |
+//! | `poller` | the loop, sending, receiving |
+//! | `crossings` | the rings between pollers, for messages that arrive at another poller over RC |
+//! | `trunk`, `rendezvous` | messages of one INI: staged, in flight, partly transferred |
+//! | `credit` | receives granted to each sender, without I/O |
+//! | `budget` | limits of a resource, for one peer, one host and all |
+//! | `session` | handshake and connection machine, without I/O; the CM machine |
+//! | `deadlines` | deadlines of timers, without I/O |
+//! | `frame`, `sizes` | the header of messages, without I/O; shared sizes |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 

@@ -1,7 +1,7 @@
 //! A node: pollers, the CM machine and what they share, as one handle.
 //!
-//! Starting makes everything that can fail on the caller's thread, so that errors have somebody
-//! to go to. The order matters: receives are posted before anybody can connect.
+//! Starting creates everything that can fail on the caller's thread, so that errors are returned. The order
+//! matters: receives are posted before a peer can connect.
 #![forbid(unsafe_code)]
 
 use crate::budget::NodeBudgets;
@@ -13,7 +13,7 @@ use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
-use crate::report::{DeviceCounter, NodeReport, PathReport, Traffic};
+use crate::report::{DeviceCounter, NodeReport, SessionQps, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use crate::{Limit, PollerIndex, StartError, Upper, UpperFailure, affinity};
@@ -27,13 +27,13 @@ use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
 use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
-use trunkline_verbs::{Access, Clock, Counter, PeerPath, Time, headroom};
+use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// A thread that has not ended so long after the grace period is abandoned. Sessions, device and pollers need up
+/// Time after the grace period after which a thread that has not ended is abandoned. Sessions, device and pollers need up
 /// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
@@ -49,14 +49,6 @@ pub struct Node {
     /// The CM machine is among them.
     is_whole: bool,
     cpus: usize,
-}
-
-/// The ways that packets take, now.
-fn device_paths(shared: &NodeShared) -> Vec<PathReport> {
-    let paths = shared.device.get().map(|device| device.device.paths()).unwrap_or_default();
-    let report =
-        |PeerPath { address, path, qps }| PathReport { address, path: path.name, why: path.why, qps };
-    paths.into_iter().map(report).collect()
 }
 
 impl Node {
@@ -110,6 +102,7 @@ impl Node {
             budgets: NodeBudgets::new(options.budgets, options.pollers),
             registry: Arc::new(Registry::default()),
             traffic: Traffic::default(),
+            session_qps: SessionQps::default(),
             gauges: Gauges::default(),
             local_address: OnceLock::new(),
         });
@@ -246,7 +239,7 @@ impl Node {
             other_kind: sum(&["cm_refused_other_kind"]),
             budgets: self.shared.budgets(),
             limits: Vec::new(),
-            paths: device_paths(&self.shared),
+            paths: self.shared.session_qps.report(),
             servers: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters
@@ -360,7 +353,7 @@ fn calendar(clock: &Clock, at: Time) -> SystemTime {
     }
 }
 
-/// Refuses to start, or to go on, where the next small allocation might end the process.
+/// Refuses to start, or to continue, where the next small allocation might end the process.
 fn has_headroom() -> Result<(), StartError> {
     headroom::check(0).map_err(|cause| StartError::NoRoom { doing: "start a node", cause })
 }
@@ -369,7 +362,7 @@ fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Os { doing, cause }
 }
 
-/// Makes the parts of one poller, all but its upper half.
+/// Creates the parts of one poller, except its upper half.
 fn make_parts(
     runtime: &Runtime,
     index: PollerIndex,

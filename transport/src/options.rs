@@ -11,7 +11,7 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::FaultPlan;
-use trunkline_verbs::{Clock, canonical};
+use trunkline_verbs::{Clock, PathChoice, canonical};
 
 /// The family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +64,7 @@ pub enum Pinning {
 /// Options of a node's start. The defaults suit one service on one machine.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// As it was asked for; [`NodeOptions::listens_on`] is where it listens.
+    /// Requested addresses; [`NodeOptions::listens_on`] has the actual ones.
     pub(crate) listen: Vec<SocketAddr>,
     /// Its address on a network of this process.
     pub(crate) in_process: Option<IpAddr>,
@@ -74,8 +74,10 @@ pub struct NodeOptions {
     pub(crate) connections: Option<Connections>,
     /// `None`: the defaults, or what the environment sets.
     pub(crate) device: Option<SoftOptions>,
-    /// In place of those of `device`.
+    /// Replaces the faults of `device`.
     pub(crate) faults: Option<FaultPlan>,
+    /// Overrides the path of `device`.
+    pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) max_message_bytes: usize,
@@ -104,6 +106,7 @@ impl Default for NodeOptions {
             connections: None,
             device: None,
             faults: None,
+            path: None,
             runtime: Runtime::threads(),
             watch: None,
             max_message_bytes: (64 << 20) + (64 << 10),
@@ -264,7 +267,7 @@ impl NodeOptions {
         &self.runtime
     }
 
-    /// Has somebody look after the node from time to time.
+    /// Sets an observer of the node, called from time to time.
     #[must_use]
     pub fn watch(mut self, watch: Arc<dyn Watch>) -> Self {
         self.watch = Some(watch);
@@ -282,11 +285,20 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// The software device's options: those that were set, with these faults
+    /// Path of the software device's packets to other processes of the host. Overrides [`NodeOptions::device`] and the
+    /// environment.
+    #[must_use]
+    pub fn path(mut self, path: PathChoice) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// The software device's options: those that were set, with these faults, this path
     /// and the node's runtime.
     pub(crate) fn software(&self) -> SoftOptions {
         let mut device = self.device.clone().unwrap_or_default();
         device.faults = self.faults.or(device.faults);
+        device.path = self.path.unwrap_or(device.path);
         device.runtime = self.runtime.clone();
         device
     }
@@ -307,8 +319,8 @@ impl NodeOptions {
     }
 
     /// The part of `rendezvous_bytes` that one peer may use, in each direction: by default half of it, and always at
-    /// least the largest message and 64 KiB. A message for which there is no memory waits; its sender is told
-    /// after 30 s that there was none.
+    /// least the largest message and 64 KiB. A message for which there is no memory waits, and fails
+    /// after 30 s.
     #[must_use]
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes_per_peer = Some(bytes);
@@ -364,7 +376,7 @@ impl NodeOptions {
 
     /// Receives that each poller keeps posted at most, 8,192 or `srq_depth` by default, up to 16,384. Each poller of each peer holds
     /// one, so this bounds how many can have sessions with the node. Over RC with several pollers the depth does
-    /// not grow: choose `srq_depth` so large.
+    /// not grow: set `srq_depth` to this value.
     #[must_use]
     pub fn srq_depth_limit(mut self, depth: u32) -> Self {
         self.srq_depth_limit = Some(depth);

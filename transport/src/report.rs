@@ -3,11 +3,12 @@
 
 use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 use trunkline_verbs::fork::FORKED;
+use trunkline_verbs::{QpPath, QueuePair};
 
 /// The state and the counters of a node at one moment.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ pub struct NodeReport {
     pub budgets: Vec<BudgetReport>,
     /// Limits of the offered services and of their methods.
     pub limits: Vec<LimitReport>,
-    /// Paths that packets take to peers, if the device has more than one.
+    /// Paths that packets take to each peer, in the order of addresses, if the device has more than one.
     pub paths: Vec<PathReport>,
     /// Servers of the balanced channels.
     pub servers: Vec<ServerReport>,
@@ -119,8 +120,8 @@ pub struct LimitReport {
 /// The QPs that take the same path to the same address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathReport {
-    /// Address of the peer.
-    pub address: IpAddr,
+    /// Address that the peer listens on.
+    pub address: SocketAddr,
     /// Path: `shm` for memory shared with the peer's process, or the device's link, such as `udp`.
     pub path: &'static str,
     /// Reason why it is not shared memory; empty if that does not apply.
@@ -191,6 +192,46 @@ impl LaneCounters {
     #[inline]
     pub(crate) fn count_received(&self) {
         self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// QPs of sessions, for reports. Each belongs to a session, a poller or both, which destroy it.
+#[derive(Debug, Default)]
+pub(crate) struct SessionQps(Mutex<BTreeMap<(PeerKey, u32), WeakQps>>);
+
+/// The queue pairs of one session, as far as they exist.
+type WeakQps = Vec<Weak<dyn QueuePair>>;
+
+impl SessionQps {
+    /// Adds a QP of a session.
+    pub(crate) fn add(&self, peer: PeerKey, number: u32, qp: &Arc<dyn QueuePair>) {
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.entry((peer, number)).or_default().push(Arc::downgrade(qp));
+    }
+
+    /// Forgets a session.
+    pub(crate) fn close(&self, peer: PeerKey, number: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(peer, number));
+    }
+
+    /// Returns the paths of a session's QPs.
+    pub(crate) fn paths_of(&self, peer: PeerKey, number: u32) -> impl Iterator<Item = QpPath> + use<> {
+        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let qps = sessions.get(&(peer, number)).cloned().unwrap_or_default();
+        qps.into_iter().filter_map(|qp| qp.upgrade()?.path())
+    }
+
+    /// Returns the paths to each peer. The QPs are asked without the lock.
+    pub(crate) fn report(&self) -> Vec<PathReport> {
+        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut paths = BTreeMap::<_, u32>::new();
+        for ((peer, _), qps) in sessions {
+            for path in qps.into_iter().filter_map(|qp| qp.upgrade()?.path()) {
+                *paths.entry((peer.address(), path)).or_default() += 1;
+            }
+        }
+        let report = |((address, QpPath { name, why }), qps)| PathReport { address, path: name, why, qps };
+        paths.into_iter().map(report).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::epochs::Epochs;
 use crate::incarnation::DeviceShared;
-use crate::report::Traffic;
+use crate::report::{SessionQps, Traffic};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
-    /// A peer that takes nothing for so long loses its session.
+    /// Time after which a peer that takes nothing loses its session.
     pub(crate) stall_ms: u64,
 }
 
@@ -169,6 +169,7 @@ pub(crate) struct NodeShared {
     pub(crate) budgets: NodeBudgets,
     pub(crate) registry: Arc<Registry>,
     pub(crate) traffic: Traffic,
+    pub(crate) session_qps: SessionQps,
     pub(crate) gauges: Gauges,
     /// The first listening address, once known.
     pub(crate) local_address: OnceLock<SocketAddr>,

@@ -1,8 +1,8 @@
-//! The seam between a poller and the protocol that rides on it.
+//! The interface between a poller and the protocol above it.
 //!
 //! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every
-//! message, outcome and change of a peer; the upper half acts through the [`Carrier`] that each
-//! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
+//! message, outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both
+//! live on the poller's thread, so neither needs `Send` nor locks.
 
 use crate::PeerKey;
 use crate::body::Body;
@@ -28,7 +28,7 @@ pub enum Toward {
     Poller(PollerIndex),
     /// The carrier chooses: messages go to the peer's pollers in turn.
     Any,
-    /// The one whose turn this is: in one session that is the same poller for all messages with this turn.
+    /// The poller with this turn: in one session it is the same for all messages with this turn.
     Turn(Turn),
 }
 
@@ -46,7 +46,7 @@ impl Turn {
     }
 }
 
-/// The upper half's own number for a message it sends; comes back with the outcome.
+/// Number of a message, chosen by the upper half and returned with the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -83,7 +83,7 @@ pub enum Reach {
     Up,
     /// An attempt is under way.
     UnderWay,
-    /// The last attempt has failed with this cause, and the next one is not due for so long.
+    /// The last attempt has failed, and the node pauses before the next one.
     Away {
         /// Why it failed.
         cause: PeerDown,
@@ -92,7 +92,7 @@ pub enum Reach {
     },
 }
 
-/// Outcomes of a message that its sender is told.
+/// Outcomes of a message that are reported to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Report {
     /// Any.
@@ -131,12 +131,13 @@ pub struct Taken {
 /// A message to send.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
-    /// To which node.
+    /// Destination node.
     pub peer: PeerKey,
-    /// To which poller there.
+    /// Destination poller.
     pub toward: Toward,
-    /// Through which session; `None` takes whichever is up, or the next one. A message for a session
-    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows the one which asked.
+    /// Session of the message; `None` takes the one that is up, or the next one. A message for a session
+    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows
+    /// the one which asked.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
@@ -159,9 +160,9 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// After this the message is given up if it has not left yet.
+    /// Time after which the message is dropped if it has not left yet.
     pub deadline: Option<Time>,
-    /// Part of the queue that it leaves free, if it has to wait in it.
+    /// Share of the queue reserved for others, if the message has to be queued.
     pub leaves: Leaves,
 }
 
@@ -172,7 +173,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// Why a message was not taken at all.
+/// Reason why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -184,7 +185,7 @@ pub enum SendError {
         /// The limit.
         limit: usize,
     },
-    /// Too much waits for this peer, or for all peers, already.
+    /// The queue of this peer, or of all peers, is full.
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
     /// The last attempt to connect has failed, and the next one is not due yet.
@@ -211,11 +212,11 @@ pub enum SendError {
 pub enum SendOutcome {
     /// It is in the peer's memory; the peer's program may not have looked at it yet.
     Delivered,
-    /// It did not get there, or nobody knows.
+    /// It was not delivered, or its fate is unknown.
     Failed(SendFailure),
 }
 
-/// Why a message failed.
+/// Reason why a message failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendFailure {
     /// `false` is a guarantee that the peer has not seen it; `true` may be cautious.
@@ -224,11 +225,11 @@ pub struct SendFailure {
     pub cause: PeerDown,
 }
 
-/// Why a peer is unreachable.
+/// Reason why a peer is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerDown {
-    /// Nobody answers at its address.
+    /// No answer from its address.
     #[error("the peer does not answer")]
     Unreachable,
     /// This node has no address of the peer's family, IPv4 or IPv6, to call from.
@@ -249,7 +250,7 @@ pub enum PeerDown {
         "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm), which it cannot share with the peer: {0}"
     )]
     NotShared(&'static str),
-    /// It answers, but nobody listens on that port.
+    /// It answers, but no node listens on that port.
     #[error("nobody listens on that port at the peer")]
     NotListening,
     /// It refused the session: authentication or limits.
@@ -322,7 +323,7 @@ pub enum PeerDown {
     /// The local device failed.
     #[error("the local device failed")]
     DeviceFailed,
-    /// The local device was taken away; the node looks for it and goes on when it is back.
+    /// The local device was removed. The node continues when it is back.
     #[error("the local RDMA device was removed")]
     DeviceRemoved,
 }
@@ -353,7 +354,7 @@ impl PeerDown {
         )
     }
 
-    /// Returns true if waiting for a later attempt to connect is of no use.
+    /// Returns true if a later attempt to connect cannot succeed.
     #[must_use]
     pub fn is_final(self) -> bool {
         self.is_of_this_node() || self.is_incompatible()
@@ -382,7 +383,7 @@ impl fmt::Display for Range<'_> {
     }
 }
 
-/// The address family that this address is not of.
+/// Returns the name of the other address family.
 fn other_family(address: &SocketAddr) -> &'static str {
     if address.is_ipv4() { "IPv6" } else { "IPv4" }
 }
@@ -394,7 +395,7 @@ pub enum PeerEvent {
     Up {
         /// Random number of the incarnation.
         epoch: u64,
-        /// Pollers it has.
+        /// Number of its pollers.
         pollers: u16,
     },
     /// The session ended, or an attempt to make one failed; each message under way has had its [`Upper::sent`]
@@ -432,7 +433,8 @@ impl Message {
         }
     }
 
-    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if it is not as
+    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if
+    /// it is not as
     /// long.
     #[must_use]
     #[inline]
@@ -491,7 +493,8 @@ pub trait Carrier {
     /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
     fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
-    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a session's end
+    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a
+    /// session's end
     /// only when all that was under way in it has an outcome.
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
 

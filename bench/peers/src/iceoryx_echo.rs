@@ -19,7 +19,7 @@ type Ipc = ipc::Service;
 type Echo = PortFactory<Ipc, [u8], (), [u8], ()>;
 type Pending = PendingResponse<Ipc, [u8], (), [u8], ()>;
 
-/// The client waits so long for the server.
+/// Maximum time that the client waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Says nothing of a configuration that nobody wrote.

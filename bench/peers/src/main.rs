@@ -94,7 +94,7 @@ enum System {
 /// A result, as `trunkline-bench` reads it.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// Times in nanoseconds, and how many calls took so long.
+    /// Times in nanoseconds, and the number of calls of each time.
     times: Vec<(u64, u64)>,
     per_s: f64,
 }

@@ -26,7 +26,7 @@ use trunkline_testkit::output;
 
 /// Interval at which nodes are asked for their progress, well within the lease.
 const ASK: Duration = Duration::from_millis(200);
-/// A node that does not answer for so long is lost.
+/// Time without an answer after which a node is lost.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time in which a node has to reach its targets.
 const CONNECTING: Duration = Duration::from_secs(20);

@@ -6,7 +6,7 @@ use trunkline::Status;
 
 /// Version that coordinator and nodes must have in common. Raise it with every change of the messages.
 pub(super) const PROTOCOL: u32 = 1;
-/// A run ends when its coordinator has not been heard for so long.
+/// Time without a message of its coordinator after which a run ends.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 
 /// Most that a node does for anybody who reaches it.
@@ -63,7 +63,7 @@ pub(super) struct Load {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) target: String,
-    /// Times in nanoseconds, and how many calls took so long.
+    /// Times in nanoseconds, and the number of calls of each time.
     pub(super) times: Vec<(u64, u64)>,
     pub(super) per_s: f64,
     /// Why it ended before its time.

@@ -51,7 +51,7 @@ impl Fleet {
         let named = |error: trunkline::StartError| error.to_string();
         if link != LinkFlag::Process {
             let peer = Peer::start_fleet(wanted, link, cores.map(|cores| cores.server))?;
-            let client = listening(link.builder()?).start().map_err(named)?;
+            let client = listening(link.builder()).start().map_err(named)?;
             let addresses = peer.addresses.clone();
             return Ok(Self { client, addresses, wanted, servers: Servers::Process(peer) });
         }

@@ -134,7 +134,7 @@ pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     whole_file::check(&scale.json)?;
     let began = Instant::now();
     let one = Nodes { pollers: 1, peer_address: None, address: None };
-    let scale = &Scale { link: Session::link(scale.link, &one)?, ..scale.clone() };
+    let scale = &Scale { link: Session::link(scale.link, &one, scale.quiet)?.0, ..scale.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(scale.pin)?);
     let mut points = scale.points();
     let bar = progress::bar(scale.quiet, points.len() as u64 * u64::from(scale.repetitions));

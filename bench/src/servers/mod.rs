@@ -26,7 +26,7 @@ pub(crate) struct Wanted {
 /// Why a node does not start.
 pub(crate) fn start(wanted: Wanted, link: LinkFlag) -> Result<Vec<Node>, Failure> {
     let start = |_| {
-        let builder = link.builder()?.listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);
+        let builder = link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);
         serve(builder, wanted.services).start().map_err(|error| error.to_string().into())
     };
     (0..wanted.servers).map(start).collect()

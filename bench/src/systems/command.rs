@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server has so long to listen before its client starts; none of these programs says when it does.
+/// Time for a server to listen before its client starts. None of these programs reports when it does.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
 /// Maximum bytes of a line that are read from a program.
 const LINE: u64 = 1 << 16;

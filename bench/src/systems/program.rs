@@ -14,7 +14,7 @@ const PROGRAM: &str = "trunkline-bench-peers";
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 /// Time that it may take beyond the measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After its result it has so long to end its server and remove its files.
+/// Time after its result in which a program ends its server and removes its files.
 const ENDING: Duration = Duration::from_secs(5);
 /// Most different times that it may report.
 const MOST_TIMES: usize = 1 << 20;

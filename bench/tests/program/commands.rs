@@ -118,8 +118,11 @@ fn a_link_is_what_it_comes_to_and_says_why_not() {
         assert!(output.status.success(), "{choice}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice::<Value>(&std::fs::read(path).expect("the file")).expect("JSON")
     };
-    for (choice, link) in [("auto", "shm"), ("udp", "udp")] {
-        assert_eq!(auto(choice)["settings"]["link"], link, "{choice}");
+    for (choice, link, why) in [("auto", "shm", None), ("udp", "udp", Some("TRUNKLINE_LINK=udp"))] {
+        let settings = &auto(choice)["settings"];
+        assert_eq!(settings["link"], link, "{choice}");
+        let given = settings["link_why"].as_str();
+        assert!(why.map_or(given.is_none(), |why| given.is_some_and(|it| it.contains(why))), "{settings}");
     }
     let refused = program("latency --link shm --seconds 0.1 --repetitions 1")
         .env("TRUNKLINE_FAULTS", "drop=0.01,seed=7")
@@ -137,7 +140,7 @@ fn a_server_that_dies_has_its_own_exit_code() {
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
     let children = format!("/proc/{0}/task/{0}/children", program.id());
     let server = || -> Option<i32> { std::fs::read_to_string(&children).ok()?.trim().parse().ok() };
-    let server = wait_until("a server process", Duration::from_secs(30), server);
+    let server = wait_until("a server process", Duration::from_secs(60), server);
     kill(Pid::from_raw(server), Signal::SIGKILL).expect("it is killed");
     let output = program.wait_with_output().expect("the program ends");
     let error = String::from_utf8_lossy(&output.stderr);

@@ -3,9 +3,10 @@
 #[cfg(test)]
 mod tests {
     use quote::ToTokens as _;
+    use std::fs;
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output};
-    use std::{env, fs};
+    use trunkline_testkit::Folder;
 
     /// A service with documentation, `Bytes`, an own error, options and a one-way method.
     const SOURCE: &str = r#"
@@ -31,9 +32,8 @@ pub trait Shop {
 }
 "#;
 
-    /// Creates a file in the test's own directory.
-    fn file(name: &str, text: &str) -> PathBuf {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fn file(folder: &Folder, name: &str, text: &str) -> PathBuf {
+        let path = folder.join(name);
         fs::write(&path, text).unwrap();
         path
     }
@@ -55,7 +55,8 @@ pub trait Shop {
 
     #[test]
     fn all_front_ends_make_the_same_code() {
-        let input = file("same.rs", SOURCE);
+        let folder = Folder::new().unwrap();
+        let input = file(&folder, "same.rs", SOURCE);
         let printed = cli(&[&input]);
         assert!(printed.status.success());
         let printed = String::from_utf8(printed.stdout).unwrap();
@@ -71,7 +72,8 @@ pub trait Shop {
 
     #[test]
     fn a_stale_output_is_noticed() {
-        let (input, output) = (file("stale.rs", SOURCE), file("stale.out.rs", ""));
+        let folder = Folder::new().unwrap();
+        let (input, output) = (file(&folder, "stale.rs", SOURCE), file(&folder, "stale.out.rs", ""));
         let check = || cli(&[&input, Path::new("--check"), Path::new("--output"), &output]);
         let stale = check();
         assert!(!stale.status.success());
@@ -82,7 +84,9 @@ pub trait Shop {
 
     #[test]
     fn errors_name_file_line_and_column() {
+        let folder = Folder::new().unwrap();
         let input = file(
+            &folder,
             "wrong.rs",
             "\n#[trunkline::service]\ntrait Wrong {\n    fn get(&self);\n    async fn put(&self, key: &str);\n}\n",
         );
@@ -96,7 +100,8 @@ pub trait Shop {
 
     #[test]
     fn a_closed_pipe_is_no_error() {
-        let source = file("closed_pipe.rs", SOURCE);
+        let folder = Folder::new().unwrap();
+        let source = file(&folder, "closed_pipe.rs", SOURCE);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-codegen"));

@@ -64,12 +64,15 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let functions = methods.iter().map(|method| function(service, method, kind, Through::Client));
     let functions_with = methods.iter().map(|method| function(service, method, kind, Through::With));
     let quiet = quiet();
+    let constants = methods.iter().map(|method| constant(service, method));
+    let trace = quote!(#krate::stub::trace(&[#(&#constants),*]););
     // A method may have this name; then there is `from` only.
     let new = methods.iter().all(|method| method.ident != "new").then(|| {
         quote! {
             /// Creates a client that calls through `channel`.
             #[must_use]
             #visibility fn new(channel: #channel) -> Self {
+                #trace
                 Self { channel }
             }
         }
@@ -98,6 +101,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
                 from: &#from,
                 server: impl ::std::net::ToSocketAddrs,
             ) -> ::core::result::Result<Self, #krate::Status> {
+                #trace
                 ::core::result::Result::Ok(Self { channel: <#channel>::connect(from, server)? })
             }
 
@@ -135,6 +139,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
         impl ::core::convert::From<#channel> for #client {
             /// Creates a client that calls through `channel`.
             fn from(channel: #channel) -> Self {
+                #trace
                 Self { channel }
             }
         }

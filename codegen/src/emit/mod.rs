@@ -13,7 +13,8 @@ mod server;
 pub(crate) use fallback::fallback;
 
 use crate::crate_path::crate_path;
-use crate::model::{Argument, Items, Method, Runs, Service, StreamItem};
+use crate::model::{Argument, ErrorType, Items, Method, Runs, Service, StreamItem};
+use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
@@ -85,6 +86,7 @@ fn names(service: &Service) -> TokenStream {
             (Some(_), None) => quote!(FromClient),
             (Some(_), Some(_)) => quote!(Both),
         };
+        let shapes = shapes(service, method);
         quote! {
             #[allow(dead_code, non_upper_case_globals)]
             static #constant: #krate::stub::MethodName = #krate::stub::MethodName {
@@ -94,6 +96,7 @@ fn names(service: &Service) -> TokenStream {
                 one_way: #one_way,
                 idempotent: #idempotent,
                 streams: #krate::stub::Streams::#streams,
+                shapes: #shapes,
             };
         }
     });
@@ -122,6 +125,46 @@ fn names(service: &Service) -> TokenStream {
 
         #[allow(unused_imports)]
         use #krate::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
+    }
+}
+
+/// Emits the shapes of what a method sends by the codec.
+fn shapes(service: &Service, method: &Method) -> TokenStream {
+    let krate = krate(service, Span::call_site());
+    let Method { arguments, items, output, one_way, .. } = method;
+    let coded = arguments.iter().filter(|argument| !argument.raw).map(|Argument { ident, ty, .. }| {
+        let (name, coding) = (ident.unraw().to_string(), coding(service, ty));
+        quote!(__shapes.argument(#name, #coding::shape());)
+    });
+    let items = items.iter().map(|items| &items.item).filter(|item| !item.raw).map(|item| {
+        let coding = coding(service, &item.ty);
+        quote!(__shapes.items(#coding::shape());)
+    });
+    let result = match &output.items {
+        _ if *one_way => None,
+        Some(item) => (!item.raw).then_some(&item.ty),
+        None => (output.payload == Payload::Coded).then_some(&output.ty),
+    };
+    let result = result.map(|ty| {
+        let coding = coding(service, ty);
+        quote!(__shapes.result(#coding::shape());)
+    });
+    let error = match &output.error {
+        Some(ErrorType::Other(ty)) => {
+            let failing = failing(service, ty);
+            Some(quote!(__shapes.error(#failing::shape());))
+        }
+        _ => None,
+    };
+    let all = coded.chain(items).chain(result).chain(error).collect::<TokenStream>();
+    if all.is_empty() {
+        return quote!(::core::option::Option::None);
+    }
+    quote! {
+        ::core::option::Option::Some({
+            static SHAPES: #krate::stub::MethodShapes = #krate::stub::MethodShapes::new(|__shapes| { #all });
+            &SHAPES
+        })
     }
 }
 

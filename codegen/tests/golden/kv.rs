@@ -41,6 +41,22 @@ static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -50,6 +66,30 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        (),
+                        { ::trunkline::stub::Named::<()>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -59,6 +99,21 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u64,
+                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -68,6 +123,31 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     one_way: true,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "type",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .argument(
+                    "key",
+                    ::trunkline::stub::Coding::<
+                        __KvCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
@@ -335,6 +415,7 @@ impl KvClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -348,6 +429,7 @@ impl KvClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
@@ -503,6 +585,7 @@ impl KvClient {
 impl ::core::convert::From<::trunkline::Channel> for KvClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
 }
@@ -638,6 +721,7 @@ impl KvLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -651,6 +735,7 @@ impl KvLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
@@ -806,6 +891,7 @@ impl KvLocal {
 impl ::core::convert::From<::trunkline::LocalChannel> for KvLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Kv_get, &__Kv_put, &__Kv_count, &__Kv_forget]);
         Self { channel }
     }
 }

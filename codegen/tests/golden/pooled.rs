@@ -36,6 +36,7 @@ static __Images_thumbnail: ::trunkline::stub::MethodName = ::trunkline::stub::Me
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::None,
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Images_store: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -45,6 +46,30 @@ static __Images_store: ::trunkline::stub::MethodName = ::trunkline::stub::Method
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "name",
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __ImagesCodec,
+                        u64,
+                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
@@ -269,6 +294,7 @@ impl ImagesClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -282,6 +308,7 @@ impl ImagesClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
@@ -375,6 +402,7 @@ impl ImagesClient {
 impl ::core::convert::From<::trunkline::Channel> for ImagesClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         Self { channel }
     }
 }
@@ -453,6 +481,7 @@ impl ImagesLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -466,6 +495,7 @@ impl ImagesLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
@@ -559,6 +589,7 @@ impl ImagesLocal {
 impl ::core::convert::From<::trunkline::LocalChannel> for ImagesLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Images_thumbnail, &__Images_store]);
         Self { channel }
     }
 }

@@ -43,6 +43,30 @@ static __Feed_watch: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNa
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::FromServer,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "prefix",
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        u64,
+                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Feed_upload: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -52,6 +76,30 @@ static __Feed_upload: ::trunkline::stub::MethodName = ::trunkline::stub::MethodN
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::FromClient,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .argument(
+                    "name",
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .result(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        u64,
+                        { ::trunkline::stub::Named::<u64>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(dead_code, non_upper_case_globals)]
 static __Feed_chat: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
@@ -61,6 +109,29 @@ static __Feed_chat: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     one_way: false,
     idempotent: false,
     streams: ::trunkline::stub::Streams::Both,
+    shapes: ::core::option::Option::Some({
+        static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
+            __shapes|
+        {
+            __shapes
+                .items(
+                    ::trunkline::stub::Coding::<
+                        __FeedCodec,
+                        String,
+                        { ::trunkline::stub::Named::<String>::IS_BORROWED },
+                    >::shape(),
+                );
+            __shapes
+                .error(
+                    ::trunkline::stub::Failing::<
+                        __FeedCodec,
+                        u8,
+                        { ::trunkline::stub::Named::<u8>::IS_BORROWED },
+                    >::shape(),
+                );
+        });
+        &SHAPES
+    }),
 };
 #[allow(unused_imports)]
 use ::trunkline::stub::{NoCoding as _, NotFailing as _, NotNamed as _};
@@ -314,6 +385,7 @@ impl FeedClient {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -327,6 +399,7 @@ impl FeedClient {
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
@@ -505,6 +578,7 @@ impl FeedClient {
 impl ::core::convert::From<::trunkline::Channel> for FeedClient {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::Channel) -> Self {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         Self { channel }
     }
 }
@@ -668,6 +742,7 @@ impl FeedLocal {
     /// Creates a client that calls through `channel`.
     #[must_use]
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         Self { channel }
     }
     /// Creates a client of the node that listens at `server`. The first call connects.
@@ -681,6 +756,7 @@ impl FeedLocal {
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
     ) -> ::core::result::Result<Self, ::trunkline::Status> {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         ::core::result::Result::Ok(Self {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
@@ -859,6 +935,7 @@ impl FeedLocal {
 impl ::core::convert::From<::trunkline::LocalChannel> for FeedLocal {
     /// Creates a client that calls through `channel`.
     fn from(channel: ::trunkline::LocalChannel) -> Self {
+        ::trunkline::stub::trace(&[&__Feed_watch, &__Feed_upload, &__Feed_chat]);
         Self { channel }
     }
 }

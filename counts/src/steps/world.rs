@@ -29,7 +29,7 @@ use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// The seed of whatever is random.
 const SEED: u64 = 0x7472_756e_6b6c_696e;
-/// A turn takes so long.
+/// Duration of a turn.
 const STEP_NS: u64 = 1_000;
 /// Turns in which a call has to be answered, before the program gives up.
 const MOST_TURNS: u64 = 1_000_000;

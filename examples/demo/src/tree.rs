@@ -88,19 +88,19 @@ mod tests {
 
     #[test]
     fn walks_regular_files_only_and_reads_by_number() {
-        let root = std::env::temp_dir().join(format!("trunkline-tree-{}", std::process::id()));
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let root = folder.path();
         std::fs::create_dir_all(root.join("sub/target")).unwrap();
         std::fs::create_dir_all(root.join("target")).unwrap();
         std::fs::write(root.join("a"), b"hello").unwrap();
         std::fs::write(root.join("sub/target/b"), b"").unwrap();
         std::fs::write(root.join("target/c"), b"left out").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", root.join("link")).unwrap();
-        let tree = Tree::walk(&root, true).unwrap();
-        let all = Tree::walk(&root, false).unwrap();
+        let tree = Tree::walk(root, true).unwrap();
+        let all = Tree::walk(root, false).unwrap();
         let part = tree.read(0, 1, 3).unwrap().unwrap();
         let past = tree.read(0, 9, 3).unwrap().unwrap();
         let none = tree.read(2, 0, 1);
-        std::fs::remove_dir_all(&root).unwrap();
         let paths: Vec<_> = tree.files().iter().map(|file| file.path.clone()).collect();
         assert_eq!(paths, [PathBuf::from("a"), PathBuf::from("sub/target/b")]);
         assert_eq!(all.files().len(), 3);

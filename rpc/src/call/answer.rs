@@ -63,7 +63,7 @@ impl Answer {
         }
     }
 
-    /// Returns true if the waiter is gone.
+    /// Returns true if the call's future was dropped.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {

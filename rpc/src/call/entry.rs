@@ -1,7 +1,7 @@
 //! Admission of a call: its share of the node's budgets, and whether it waits when that is used up.
 //!
-//! A call that waited for room while a handler waits for the call could wait for itself: A calls B, whose handler calls A,
-//! whose handler calls B. So handlers' calls never wait. Instead all others leave a part of each budget to them.
+//! A handler's call that waited for room could wait for itself: A calls B, whose handler calls A, whose handler calls B.
+//! Handlers' calls therefore never wait, and a share of each budget is reserved for them.
 
 use crate::admission::Admission;
 use crate::on_poller;
@@ -19,7 +19,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Returns the class of a call that is made here, if its node's poller `is_nested` in this thread.
+    /// Returns the class of a call made by this thread. `is_nested` is true on a poller of the call's node.
     #[inline]
     pub(crate) fn here(admission: Admission, is_nested: bool) -> Self {
         match admission {
@@ -29,13 +29,14 @@ impl Entry {
         }
     }
 
-    /// Returns the part of the calls under way that it leaves to others.
+    /// Returns the share of the call limit that is reserved for other classes.
     #[inline]
     pub(crate) fn leaves_calls(self) -> Leaves {
         if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
     }
 
-    /// Returns the part of the message queue that it leaves: a part to replies, one to handlers, and a large call one to small ones.
+    /// Returns the share of the message queue that is reserved for other classes: an eighth for replies, one for handlers, and
+    /// one for small calls.
     #[inline]
     pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
         match (self, is_large) {

@@ -19,10 +19,22 @@ pub trait Wait: Unpin {
     /// Returns the outcome, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
 
-    /// Takes the work for the end of a call that goes on after its outcome, as a stream does. Returns the work of any other.
+    /// Stores the work for the end of a call that continues after its outcome, such as a stream. Returns the work otherwise.
     #[doc(hidden)]
     fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
         Some(after)
+    }
+
+    /// Ends a call that has work for its end, and returns its outcome.
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    fn end(&mut self, after: Option<Box<After>>, mut outcome: Outcome) -> Outcome {
+        let after = if outcome.is_ok() { after.and_then(|after| self.defer(after)) } else { after };
+        if let Some(mut after) = after {
+            after.end(&mut outcome);
+        }
+        outcome
     }
 }
 
@@ -72,30 +84,31 @@ impl<W: Wait> Future for Call<W> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let Self { made, after } = self.get_mut();
         if let Some(Ok(waiting)) = made {
-            let mut outcome = match waiting.poll(context) {
+            let outcome = match waiting.poll(context) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => match on_poller::interruption() {
                     Some(status) => Err(status),
                     None => return Poll::Pending,
                 },
             };
-            let work = after.take();
-            let work = if outcome.is_ok() { work.and_then(|after| waiting.defer(after)) } else { work };
+            let outcome = if after.is_some() { waiting.end(after.take(), outcome) } else { outcome };
             *made = None;
-            if let Some(mut after) = work {
-                after.end(&mut outcome);
-            }
             return Poll::Ready(outcome);
         }
-        let status = made.take().and_then(Result::err);
-        let misuse =
-            || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
-        let mut outcome = Err(status.unwrap_or_else(misuse));
-        if let Some(mut after) = after.take() {
-            after.end(&mut outcome);
-        }
-        Poll::Ready(outcome)
+        Poll::Ready(not_made(made.take().and_then(Result::err), after.take()))
     }
+}
+
+/// Returns the outcome of a call that could not be made, or that was polled after its end.
+#[cold]
+#[inline(never)]
+fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
+    let misuse = || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
+    let mut outcome = Err(status.unwrap_or_else(misuse));
+    if let Some(mut after) = after {
+        after.end(&mut outcome);
+    }
+    outcome
 }
 
 /// Work for the end of a call, also of one whose future is dropped.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Time;
 
-/// Calls that wait for the poller's next turn, from which on those that do not wait for room are refused.
+/// Calls that may be queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
 const DEPTH: usize = 65_536;
 /// Maximum number of completion cells kept for later calls.
 const SPARE_CELLS: usize = 256;
@@ -21,7 +21,7 @@ const SPARE_CELLS: usize = 256;
 pub(crate) struct LocalQueue {
     calls: RefCell<VecDeque<Submission>>,
     sweep: Cell<bool>,
-    /// When the last call was made; zero once the poller has asked.
+    /// Time of the last call; zero once the poller has read it.
     made: Cell<Time>,
     buffers: BufferPool,
     cells: RefCell<Vec<Rc<LocalCell>>>,
@@ -44,7 +44,7 @@ impl LocalQueue {
         self.calls.take()
     }
 
-    /// Returns calls that were not made in this turn, and the room of those that were.
+    /// Puts back calls that were not made in this turn, with the allocation of those that were.
     #[inline]
     pub(crate) fn put_back(&self, mut calls: VecDeque<Submission>) {
         let mut newer = self.calls.borrow_mut();
@@ -54,25 +54,25 @@ impl LocalQueue {
         *newer = calls;
     }
 
-    /// The key of a server as the poller has it, if that was called last.
+    /// Returns the poller's key of a server if it was called last, or else `server`.
     #[inline]
     pub(crate) fn key_of(&self, server: PeerKey) -> PeerKey {
         self.server.get().filter(|last| *last == server).unwrap_or(server)
     }
 
-    /// The poller has this key for a server.
+    /// Records the poller's key of the server that was called last.
     #[inline]
     pub(crate) fn called(&self, server: PeerKey) {
         self.server.set(Some(server));
     }
 
-    /// A handler or task makes a call at this time.
+    /// Records the time of a call.
     #[inline]
     pub(crate) fn is_made(&self, now: Time) {
         self.made.set(now);
     }
 
-    /// When the last call was made, if that was since the last time.
+    /// Takes the time of the last call; zero if there was none since the previous read.
     pub(crate) fn last_made(&self) -> Time {
         self.made.replace(Time(0))
     }
@@ -83,12 +83,12 @@ impl LocalQueue {
         self.sweep.take()
     }
 
-    /// A task has dropped a call.
+    /// Records that a task has dropped a call.
     pub(crate) fn ask_for_sweep(&self) {
         self.sweep.set(true);
     }
 
-    /// Returns true if the poller has something to take.
+    /// Returns true if there are calls, or a dropped call.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
@@ -120,17 +120,16 @@ impl LocalQueue {
         }
     }
 
-    /// Queues a call. One that waits for room has it here: its task would hold it otherwise.
-    ///
-    /// # Errors
-    /// `ResourceExhausted` when the queue is full and the call does not wait.
+    /// Returns the status of a call that finds the queue full. A call that waits for room is queued nonetheless: its
+    /// task would hold it otherwise.
     #[inline]
-    pub(crate) fn push(&self, submission: Submission) -> Result<(), Status> {
-        let mut calls = self.calls.borrow_mut();
-        if calls.len() >= DEPTH && submission.entry != Entry::Waits {
-            return Err(too_many(DEPTH));
-        }
-        calls.push_back(submission);
-        Ok(())
+    pub(crate) fn refusal(&self, entry: Entry) -> Option<Status> {
+        (self.calls.borrow().len() >= DEPTH && entry != Entry::Waits).then(|| too_many(DEPTH))
+    }
+
+    /// Queues a call.
+    #[inline(always)]
+    pub(crate) fn push(&self, submission: Submission) {
+        self.calls.borrow_mut().push_back(submission);
     }
 }

@@ -14,6 +14,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A task that sends items.
 pub(crate) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -43,7 +44,7 @@ impl fmt::Debug for Outgoing {
     }
 }
 
-/// A call that opens a stream, on its way to a poller.
+/// A call that opens a stream, submitted to a poller.
 pub(crate) struct Opening {
     pub(crate) submission: Submission<StreamAnswer>,
     pub(crate) sending: Option<Sending>,
@@ -59,8 +60,13 @@ pub(crate) struct NewStream {
 
 impl NewStream {
     /// Creates the stream of a call that the poller of `owner` makes.
-    pub(crate) fn new(owner: Arc<dyn Owner>, streams: Streams, outgoing: Outgoing) -> Self {
-        let stream = Stream::of_client(owner, streams);
+    pub(crate) fn new(
+        owner: Arc<dyn Owner>,
+        streams: Streams,
+        idle_limit: Option<Duration>,
+        outgoing: Outgoing,
+    ) -> Self {
+        let stream = Stream::of_client(owner, streams, idle_limit);
         Self {
             answer: StreamAnswer(Some(Arc::clone(&stream))),
             wait: StreamWait { stream: Some(Arc::clone(&stream)), opened: None },

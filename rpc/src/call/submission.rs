@@ -1,4 +1,4 @@
-//! A call on its way to a poller.
+//! A call that is submitted to a poller.
 
 use super::{Answer, Entry};
 use crate::frame::Encoded;
@@ -10,7 +10,7 @@ use std::mem;
 use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, Turn};
 use trunkline_verbs::Time;
 
-/// A call on its way to a poller, from any thread or from a task of the poller itself.
+/// A call that is submitted to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
 pub(crate) struct Submission<A = Answer> {
     /// The server; a placeholder while the route of the call has no address.
@@ -48,7 +48,7 @@ impl<A: Into<Answer>> Submission<A> {
 }
 
 impl Submission {
-    /// Takes the call out of its place: what is left has no answer.
+    /// Moves the call out, and leaves one without an answer.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             encoded: mem::take(&mut self.encoded),

@@ -221,7 +221,7 @@ impl Channel {
         Self { interceptors: self.interceptors.with(interceptor), is_plain: false, ..self.clone() }
     }
 
-    /// Makes a call. A poller has it when this returns, even if the future is never polled.
+    /// Makes a call. It is queued at a poller when this returns, even if the future is never polled.
     ///
     /// The future reports a call that could not be made. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
@@ -302,7 +302,7 @@ impl Channel {
     }
 
     /// Makes a call that streams items: those of `items`, if the method takes any. The call completes with the reply, or
-    /// when the handler's stream exists, if it has one. A poller has it when this returns.
+    /// when the handler's stream exists, if it has one. It is queued at a poller when this returns.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -316,7 +316,8 @@ impl Channel {
             Ok((_, inbox)) => Arc::clone(inbox) as _,
             Err(_) => Arc::clone(&self.inboxes) as _,
         };
-        let NewStream { answer, wait, opened, sending } = NewStream::new(owner, method.streams, items);
+        let NewStream { answer, wait, opened, sending } =
+            NewStream::new(owner, method.streams, options.idle_limit(), items);
         let inherited = inherited();
         if self.is_plain {
             let to = (self.server, self.route);

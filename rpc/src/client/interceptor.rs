@@ -11,6 +11,7 @@ use crate::metadata::Metadata;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
@@ -92,6 +93,13 @@ impl ClientCall {
     #[must_use]
     pub fn method(&self) -> &'static str {
         self.method.name
+    }
+
+    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    #[must_use]
+    pub fn path(&self) -> Cow<'_, str> {
+        self.method.path(self.metadata())
     }
 
     /// Returns true if the call has no reply. It then ends when its request is in the server's memory.

@@ -6,7 +6,7 @@
 use crate::frame::Number;
 use crate::name::MethodName;
 use crate::schema::Schema;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ptr;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
@@ -26,8 +26,10 @@ struct Server {
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Methods that were requested, at most those of the program. No number of another method is stored.
-    asked: BTreeSet<Key>,
+    /// Methods that were requested, at most those of the program, and the digests of their shapes. No number of another
+    /// method is stored. `None` for a method of several shapes: a number is valid only for the shapes that its server
+    /// has compared, and does not tell which.
+    asked: BTreeMap<Key, Option<u64>>,
     servers: PeerMap<Server>,
     /// Last result, because calls come in runs.
     last: Option<Last>,
@@ -56,13 +58,18 @@ impl Numbers {
 
     #[inline(never)]
     fn find(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
+        let digest = Some(method.shape_digest());
+        let asked = self.asked.entry(key(method)).or_insert(digest);
+        if *asked != digest {
+            (*asked, self.last) = (None, None);
+            return None;
+        }
         let known = self
             .servers
             .get(peer)
             .and_then(|server| Some((*server.methods.get(&key(method))?, server.session)));
-        match known {
-            Some((number, session)) => self.last = Some(Last { peer, method, number, session }),
-            None => _ = self.asked.insert(key(method)),
+        if let Some((number, session)) = known {
+            self.last = Some(Last { peer, method, number, session });
         }
         known
     }
@@ -70,7 +77,7 @@ impl Numbers {
     /// Stores a number that a server reports.
     pub(super) fn learn(&mut self, from: Origin, number: Number) {
         let key = (number.method, number.schema);
-        if !self.asked.contains(&key) {
+        if !self.asked.get(&key).is_some_and(Option::is_some) {
             return;
         }
         let new = || Server { session: from.session, methods: BTreeMap::new() };

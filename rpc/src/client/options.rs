@@ -35,6 +35,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallOptions {
     timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
     connect: Connect,
     admission: Admission,
     metadata: Metadata,
@@ -49,7 +50,8 @@ impl CallOptions {
     #[must_use]
     pub const fn new() -> Self {
         let (connect, admission) = (Connect::FailFast, Admission::Wait);
-        Self { timeout: None, connect, admission, metadata: Metadata::new(), response: None }
+        let metadata = Metadata::new();
+        Self { timeout: None, idle_timeout: None, connect, admission, metadata, response: None }
     }
 
     /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
@@ -59,6 +61,36 @@ impl CallOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Ends a stream on which nothing arrives for this long, as
+    /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
+    ///
+    /// Each frame of the server's counts: an item, the end of its items, or the window that it gives back for items that
+    /// it has taken. The time does not count while the server cannot send because the reader takes no items, nor before
+    /// the request has left. The limit does nothing for calls without streams, and does not replace
+    /// [`timeout`](Self::timeout).
+    ///
+    /// ```no_run
+    /// # use trunkline::{CallOptions, Status, Stream};
+    /// # use std::time::Duration;
+    /// # #[trunkline::service]
+    /// # pub trait Feed {
+    /// #     async fn watch(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    /// # }
+    /// # async fn call(client: FeedClient) -> Result<(), Status> {
+    /// let lively = CallOptions::new().idle_timeout(Duration::from_secs(30));
+    /// let mut events = client.with(&lively).watch().await?;
+    /// while let Some(event) = events.message().await? {
+    ///     println!("{event}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn idle_timeout(mut self, idle_timeout: Duration) -> Self {
+        self.idle_timeout = Some(idle_timeout);
         self
     }
 
@@ -197,6 +229,11 @@ impl CallOptions {
             return Time::MAX;
         }
         self.deadline(of_client, inherited, now)
+    }
+
+    /// Returns the limit of the time in which nothing arrives on a stream.
+    pub(super) fn idle_limit(&self) -> Option<Duration> {
+        self.idle_timeout
     }
 
     pub(super) fn connects(&self) -> Connect {

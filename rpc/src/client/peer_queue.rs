@@ -78,7 +78,7 @@ impl PeerQueue {
         self.parts.iter().flat_map(|part| part.calls.iter().map(|(place, call)| (*place, call)))
     }
 
-    /// Returns the queue space that a new call leaves to others, if it need not wait.
+    /// Returns the queue space reserved for others, if a new call need not wait.
     ///
     /// # Errors
     /// Returns the limit that it waits for. A handler's call waits only behind calls of its ordered channel.

@@ -84,6 +84,10 @@ fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
             let codec = method.service.codec();
             format!("{method}: called with codec {codec}, the server's service has {text}")
         }
+        Some(Reason::OtherShape) => {
+            let difference = method.shape_difference(text);
+            format!("{method}: {difference}; change the service's version with its types")
+        }
         _ => format!("{method}: {text}"),
     };
     let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) }.of_peer();

@@ -16,13 +16,15 @@ use crate::frame::{
 use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
+use crate::server::ArgumentMemory;
 use crate::status::{Code, Status};
-use crate::stream::{Address, Misuse};
+use crate::stream::{Address, Expiry, Misuse};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
@@ -58,6 +60,8 @@ pub(crate) struct Table {
     most_decoded: usize,
     /// Maximum size of the metadata of one reply, in bytes.
     most_metadata: usize,
+    /// Memory that peers' items are charged to.
+    memory: Rc<ArgumentMemory>,
     flights: Slab<Flight>,
     /// Deadlines of the calls in flight, by their numbers.
     deadlines: Deadlines<u64>,
@@ -88,11 +92,17 @@ struct Cancel {
 }
 
 impl Table {
-    pub(crate) fn new(budget: Share, most_decoded: usize, most_metadata: usize) -> Self {
+    pub(crate) fn new(
+        budget: Share,
+        most_decoded: usize,
+        most_metadata: usize,
+        memory: Rc<ArgumentMemory>,
+    ) -> Self {
         Self {
             budget,
             most_decoded,
             most_metadata,
+            memory,
             flights: Slab::new(),
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
@@ -272,7 +282,11 @@ impl Table {
         let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
         let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
         let Some(answer) = pending.answer.take() else { return Ok(false) };
-        let is_kept = is_timed && !mutant!(deadline_is_not_kept);
+        let due = match answer.stream() {
+            Some(stream) if opens => stream.begin_timer(now, deadline),
+            _ => Some(deadline),
+        };
+        let due = due.filter(|_| !mutant!(deadline_is_not_kept));
         flight.insert(Flight {
             generation: self.generation,
             peer,
@@ -281,7 +295,7 @@ impl Table {
             ordered: order.is_some(),
             nested,
             leaves: entry.leaves_calls(),
-            timer: is_kept.then(|| self.deadlines.add(now, deadline, call)),
+            timer: due.map(|due| self.deadlines.add(now, due, call)),
             turn: taken.turn,
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
@@ -313,24 +327,33 @@ impl Table {
         (call, part): (u64, StreamPart),
         item: &[u8],
     ) {
-        let most_metadata = self.most_metadata;
+        let (now, most_metadata, memory) = (carrier.now(), self.most_metadata, Rc::clone(&self.memory));
         let waiting = if mutant!(late_items_match_any_stream) {
             parts(call).and_then(|(slot, _)| self.flights.get_mut(slot))
         } else {
             self.waiting(from, call)
         };
         let Some(flight) = waiting else { return };
-        let Some(stream) = flight.answer.stream() else { return };
-        // This node has opened the stream, so its memory is charged to nobody.
+        let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
         let received = if part == StreamPart::Accept && item.len() > most_metadata {
             Err(Misuse("its metadata is too large").status())
         } else {
-            stream.frame(part, item, &|_, _, _| true)
+            stream.frame(now, (part, item), &|peer, from, to| memory.recharge(peer, from, to))
         };
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);
         }
+    }
+
+    /// Ends a call without a stream, for which a frame of one came.
+    #[cold]
+    fn without_stream(&mut self, carrier: &mut dyn Carrier, call: u64) {
+        let Some(flight) = self.flight(call) else { return };
+        let status = Misuse::NO_STREAM.status();
+        let text = format!("{}: {}", flight.name(), status.message());
+        let unsent = self.take_unsent(carrier, &[call]);
+        self.abandon(carrier, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
 
     /// Ends a call whose stream has an item that found no memory on this node in time.
@@ -539,6 +562,18 @@ impl Table {
         self.budget.ledger(counted)
     }
 
+    /// Returns the bytes that peers are charged with for streams that this node has opened.
+    pub(crate) fn stream_bytes(&self) -> BTreeMap<PeerKey, usize> {
+        let mut bytes = BTreeMap::new();
+        for (_, flight) in &self.flights {
+            let charged = flight.answer.stream().map_or(0, |stream| stream.charged());
+            if charged > 0 {
+                *bytes.entry(flight.peer).or_default() += charged;
+            }
+        }
+        bytes
+    }
+
     /// Ends the calls whose deadline has passed. Returns true if there was one.
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
@@ -551,10 +586,20 @@ impl Table {
             end(call, why.expired());
         }
         let mut due = Vec::new();
+        let mut idle = BTreeMap::new();
         while let Some(call) = self.deadlines.due(now) {
-            if let Some(flight) = self.flight(call) {
-                flight.timer = None;
-                due.push(call);
+            let Some(flight) = self.flight(call) else { continue };
+            flight.timer = None;
+            match flight.answer.stream().map_or(Expiry::Deadline, |stream| stream.expiry(now)) {
+                Expiry::Deadline => due.push(call),
+                Expiry::Idle(limit) => {
+                    idle.insert(call, limit);
+                    due.push(call);
+                }
+                Expiry::Later(time) => {
+                    let timer = self.deadlines.add(now, time, call);
+                    self.flight(call).into_iter().for_each(|flight| flight.timer = Some(timer));
+                }
             }
         }
         any |= !due.is_empty();
@@ -567,10 +612,13 @@ impl Table {
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
             let waiting = carrier.waiting_bytes(peer, &is_reply);
             self.abandon(carrier, call, &unsent, |has_left| {
-                let text = match (waiting, away) {
-                    (Some(bytes), _) => format!("{name}: {}", no_memory(bytes)),
+                let text = match (idle.get(&call), waiting) {
+                    (Some(limit), _) => {
+                        format!("{name}: nothing arrived on the stream for its idle_timeout of {limit:?}")
+                    }
+                    (None, Some(bytes)) => format!("{name}: {}", no_memory(bytes)),
                     _ if has_left => format!("{name}: no answer in time"),
-                    (None, away) => format!("{name}: {}", not_sent(is_up, away)),
+                    _ => format!("{name}: {}", not_sent(is_up, away)),
                 };
                 (Code::DeadlineExceeded, Reason::Expired, text)
             });
@@ -643,6 +691,9 @@ impl Table {
                 self.deadlines.remove(timer);
             }
             self.budget.put_back_one(peer, leaves);
+            if let Some(stream) = answer.stream() {
+                self.memory.recharge(peer, stream.release(), 0);
+            }
             self.waiting.there_is_room();
             answer.complete(outcome);
         }

@@ -75,7 +75,7 @@ impl Waiting {
         deadline.into_iter().chain(self.next_round).min()
     }
 
-    /// Returns the space in the message queue that a new call to this peer leaves to others.
+    /// Returns the space in the message queue that is reserved for others when a new call to this peer is queued.
     ///
     /// # Errors
     /// Returns the limit that it waits for.
@@ -114,8 +114,7 @@ impl Waiting {
         is_due
     }
 
-    /// Takes the next call of the queue at the front, with the queue space that it leaves to others. The queue moves to the
-    /// back.
+    /// Takes the next call of the queue at the front, with the queue space reserved for others. The queue moves to the back.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
         let queue = self.queues.get_mut(&peer)?;

@@ -1,5 +1,5 @@
-//! serde attributes: the rows of `docs/evolution.md`, each by both codecs. What arrives is what was sent, or the value
-//! is refused by name.
+//! Tests of serde attributes: the rows of `docs/evolution.md`, with both codecs. A value arrives unchanged or is refused
+//! by name.
 
 #![cfg(feature = "message-pack")]
 #![allow(dead_code, reason = "attributes leave out fields and variants")]

@@ -5,6 +5,7 @@ use super::codec_for::{Codec, CodecFor};
 use super::guarded::Guarded;
 use super::limits::{DecodeError, Limits, Unlimited};
 use super::shapes::{Lists, Part, REMEDY, Shape, Shapes};
+use super::type_shape::TypeShape;
 use ::bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use ::bincode::error::DecodeError as Error;
 use ::bincode::serde::DecodeError as Unsupported;
@@ -184,5 +185,9 @@ impl<T: Serialize + DeserializeOwned> CodecFor<T> for Bincode {
 
     fn absent() -> Option<T> {
         absent()
+    }
+
+    fn shape() -> Option<TypeShape> {
+        TypeShape::of::<T>()
     }
 }

@@ -1,6 +1,7 @@
 //! A codec: an identity, and a way to encode and decode each type that it accepts.
 
 use super::limits::{DecodeError, Limits};
+use super::type_shape::TypeShape;
 
 /// A codec of values. The types that it accepts are those for which it implements [`CodecFor`].
 ///
@@ -62,6 +63,13 @@ pub trait CodecFor<T>: Codec {
     /// every caller must send it.
     #[must_use]
     fn absent() -> Option<T> {
+        None
+    }
+
+    /// Returns the shape of the type, which both sides of a call must have alike. `None`, the default, if they are not
+    /// compared, as for a codec that sends the names of fields.
+    #[must_use]
+    fn shape() -> Option<TypeShape> {
         None
     }
 }

@@ -6,6 +6,7 @@
 //! those of a service's methods.
 
 use super::codec_for::CodecFor;
+use super::type_shape::TypeShape;
 use super::values::{Coded, Decoder, NoValue};
 use std::marker::PhantomData;
 
@@ -30,6 +31,12 @@ impl<C: CodecFor<T>, T> Coding<C, T> {
     pub fn decoder() -> Decoder<C, T> {
         Decoder::default()
     }
+
+    /// Returns the shape of the type, if it is compared.
+    #[must_use]
+    pub fn shape() -> Option<TypeShape> {
+        C::shape()
+    }
 }
 
 /// The fallback of [`Coding`] for types that the codec does not accept.
@@ -46,6 +53,12 @@ pub trait NoCoding<T> {
     #[must_use]
     fn decoder() -> NoValue<T> {
         NoValue::default()
+    }
+
+    /// Placeholder for [`Coding::shape`].
+    #[must_use]
+    fn shape() -> Option<TypeShape> {
+        None
     }
 }
 

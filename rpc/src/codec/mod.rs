@@ -28,6 +28,8 @@ mod message_pack;
 mod one_sided;
 mod shapes;
 mod stack;
+mod tracer;
+mod type_shape;
 mod values;
 
 pub use self::bincode::Bincode;
@@ -41,6 +43,7 @@ pub(crate) use limits::{Allowance, FREE};
 pub use limits::{DecodeError, Limits};
 #[cfg(feature = "message-pack")]
 pub use message_pack::MessagePack;
+pub use type_shape::TypeShape;
 pub use values::{Coded, DecodeValue, Decoder, EncodeValue, NoValue};
 
 /// Decodes a value from all of `bytes`. Beyond [`FREE`] bytes it takes no more of the heap than `allowance` grants.

@@ -1,5 +1,5 @@
-//! Types whose own code encodes one kind of value and decodes another, and values that MessagePack cannot tell apart. What
-//! arrives is what was sent, or the value is refused by name.
+//! Tests of types that encode one kind of value and decode another, and of values that MessagePack cannot distinguish.
+//! Such a value arrives unchanged or is refused by name.
 
 #![cfg(feature = "message-pack")]
 #![allow(dead_code, reason = "attributes leave out fields and variants")]

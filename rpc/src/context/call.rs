@@ -144,7 +144,7 @@ impl Context {
     /// It reaches the caller with the handler's stream, if the handler returns one. What is set later is dropped.
     ///
     /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
-    /// dropped if the call is one-way or the caller has given up. If all metadata of the response exceeds
+    /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
         self.state().reply.get_or_insert_default().initial = metadata;

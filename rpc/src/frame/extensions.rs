@@ -8,6 +8,7 @@
 
 use super::header::{FrameError, array};
 use crate::metadata::MetadataBytes;
+use crate::method_shapes::{MethodShapes, Traced};
 use crate::name::Streams;
 use crate::schema::Schema;
 
@@ -29,6 +30,8 @@ mod types {
     /// The sizes of the metadata that precedes the encoded part.
     pub(super) const METADATA: u8 = 3;
     // 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
+    /// Fingerprints of the types that the method sends.
+    pub(super) const SHAPES: u8 = 8;
 }
 
 /// A method by its hash, for a server that has not given it a number.
@@ -42,6 +45,9 @@ pub(crate) struct Method {
     pub(crate) schema: Schema,
     /// The directions in which the call streams items.
     pub(crate) streams: Streams,
+    /// Shapes of its types in an outgoing request. Those of a received one are in the message: see
+    /// [`Header::shapes`](super::Header::shapes).
+    pub(crate) shapes: Option<&'static MethodShapes>,
 }
 
 /// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way, 2 to 4 streams), 1 codec, 1 older versions, 1 zero.
@@ -64,6 +70,11 @@ impl Method {
         into.extend(self.service.to_le_bytes());
         into.extend(self.schema.version.to_le_bytes());
         into.extend([kind_of(one_way, self.streams), self.schema.codec, self.schema.older, 0]);
+        let shapes = self.shapes.and_then(MethodShapes::traced);
+        if let Some(fingerprints) = shapes.map(Traced::fingerprints) {
+            begin(types::SHAPES, 0, fingerprints.len() * FINGERPRINT, into);
+            into.extend(fingerprints.iter().flat_map(|fingerprint| fingerprint.to_le_bytes()));
+        }
     }
 
     /// Returns the number of the method's kind.
@@ -86,7 +97,7 @@ impl Method {
         }
         let [method, service] = [0, 8].map(|at| u64::from_le_bytes(array(&value, at)));
         let version = u32::from_le_bytes(array(&value, 16));
-        Ok(Self { method, service, schema: Schema { version, older, codec }, streams })
+        Ok(Self { method, service, schema: Schema { version, older, codec }, streams, shapes: None })
     }
 }
 
@@ -120,6 +131,24 @@ impl Number {
         let schema = Schema { version, older, codec };
         Ok(Self { number: u16::from_le_bytes(array(value, 12)), schema, method })
     }
+}
+
+/// Bytes of one fingerprint.
+const FINGERPRINT: usize = 4;
+
+/// Returns the fingerprints in extensions that were parsed without an error. Empty if there are none.
+pub(super) fn shapes(mut extensions: &[u8]) -> Vec<u32> {
+    while let Some((&[kind, _, low, high], rest)) = extensions.split_first_chunk::<PREFIX>() {
+        let Some((value, rest)) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high]))) else {
+            break;
+        };
+        if kind == types::SHAPES {
+            let (fingerprints, _) = value.as_chunks::<FINGERPRINT>();
+            return fingerprints.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        }
+        extensions = rest;
+    }
+    Vec::new()
 }
 
 /// 4 initial, 4 trailing.
@@ -182,6 +211,7 @@ impl Extensions {
                 types::METHOD => known.method = Some(Method::parse(value, one_way)?),
                 types::NUMBER => known.number = Some(Number::parse(value)?),
                 types::METADATA => known.metadata = parse_metadata(value)?,
+                types::SHAPES if value.len() % FINGERPRINT != 0 => return Err(FrameError::Extensions),
                 _ if flags & CRITICAL != 0 => return Err(FrameError::UnknownExtension(kind)),
                 _ => {}
             }
@@ -199,6 +229,7 @@ mod tests {
         service: 2,
         schema: Schema { version: 3, older: 1, codec: 200 },
         streams: Streams::Neither,
+        shapes: None,
     };
 
     fn with(more: &[u8]) -> Vec<u8> {
@@ -238,6 +269,20 @@ mod tests {
         let known = Extensions { metadata, ..Extensions::default() };
         assert_eq!(Extensions::parse(&bytes, false), Ok(known));
         for bad in [vec![3, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0], vec![3, 1, 4, 0, 1, 0, 0, 0], bytes.repeat(2)] {
+            assert_eq!(Extensions::parse(&bad, false), Err(FrameError::Extensions), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_whole_fingerprints_and_bounded() {
+        let sent = with(&[200, 0, 1, 0, 7, 8, 0, 8, 0, 1, 0, 0, 0, 2, 0, 0, 1]);
+        assert_eq!(Extensions::parse(&sent, false).map(|known| known.method), Ok(Some(METHOD)));
+        assert_eq!(shapes(&sent), [1, 0x0100_0002]);
+        assert_eq!((shapes(&with(&[])), shapes(&with(&[8, 0, 0, 0]))), (vec![], vec![]));
+        let most = with(&[&[8, 0, 0xa0, 3][..], &[7; 928]].concat());
+        assert_eq!(Extensions::parse(&most, false).map(|_| shapes(&most).len()), Ok(232));
+        let more = with(&[&[8, 0, 0xa4, 3][..], &[7; 932]].concat());
+        for bad in [more, with(&[8, 0, 3, 0, 1, 2, 3]), with(&[8, 0, 0, 0, 8, 0, 0, 0])] {
             assert_eq!(Extensions::parse(&bad, false), Err(FrameError::Extensions), "{bad:?}");
         }
     }

@@ -4,17 +4,17 @@
 //! ```text
 //! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8)
 //! request  2 number of the method (2), 0xffff: in an extension   16 time left in microseconds (4), if flagged
-//!          20 bytes of the encoded part (4)   24 bytes of the extensions (2)   26 spare (6)
-//! reply    2 code (1)   3 by (1)   16 bytes of the encoded part (4)   20 bytes of the extensions (2)   22 spare (2)
-//! cancel   2 spare (2)
-//! number   2 bytes of the extensions (2)
+//!          20 length of the encoded part (4)   24 length of the extensions (2)   26 reserved (6)
+//! reply    2 code (1)   3 by (1)   16 length of the encoded part (4)   20 length of the extensions (2)   22 reserved (2)
+//! cancel   2 reserved (2)
+//! number   2 length of the extensions (2)
 //! open     as request; the frames of streams are in `streams`
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```
 //!
 //! Parsing checks the bytes and returns a plain value; it never panics.
 
-use super::extensions::{Extensions, Method, Number, emit_metadata};
+use super::extensions::{self, Extensions, Method, Number, emit_metadata};
 use super::streams::{self, StreamHeader};
 use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
@@ -110,6 +110,7 @@ impl From<&MethodName> for Asked {
             service: name.service.hash,
             schema: name.service.schema(),
             streams: name.streams,
+            shapes: name.shapes,
         })
     }
 }
@@ -385,6 +386,14 @@ impl Header {
         Some((request, LONGEST..LONGEST + encoded))
     }
 
+    /// Returns the fingerprints of a request's types, which [`Header::parse`] has checked. Empty if it has none.
+    #[cold]
+    pub(crate) fn shapes(message: &[u8]) -> Vec<u32> {
+        let Some(header) = message.first_chunk::<LONGEST>() else { return Vec::new() };
+        let end = LONGEST + usize::from(u16::from_le_bytes(array(header, 24)));
+        message.get(LONGEST..end).map(extensions::shapes).unwrap_or_default()
+    }
+
     /// The caller that waits for an answer to bytes that [`Header::parse`] refused, if they are enough to know.
     pub(crate) fn unread(message: &[u8]) -> Option<Unread> {
         let (&kind, &flags) = message.first().zip(message.get(1))?;
@@ -470,7 +479,13 @@ mod tests {
         call: 0x0102_0304_0506_0708,
         one_way: true,
         opens: false,
-        asked: Asked::Method(Method { service: 11, method: 12, schema: SCHEMA, streams: Streams::Neither }),
+        asked: Asked::Method(Method {
+            service: 11,
+            method: 12,
+            schema: SCHEMA,
+            streams: Streams::Neither,
+            shapes: None,
+        }),
         time_left_us: 14,
         metadata: 0,
     });
@@ -498,6 +513,7 @@ mod tests {
                     method: 12,
                     schema: SCHEMA,
                     streams: Streams::Both,
+                    shapes: None,
                 }),
                 time_left_us: 3,
                 metadata: 0,
@@ -604,7 +620,7 @@ mod tests {
     /// The examples of `docs/wire.md` that are the RPC layer's, as they are parsed and emitted here.
     #[test]
     fn the_examples_of_the_document_are_right() {
-        let mut seen = Vec::new();
+        let (mut seen, mut shapes) = (Vec::new(), 0);
         for (name, mut bytes) in trunkline_testkit::wire_examples() {
             if bytes[0] < 0x10 {
                 continue;
@@ -619,10 +635,18 @@ mod tests {
             let (header, encoded) = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
             let mut again = Vec::new();
             header.emit(u32::try_from(encoded.len()).unwrap(), &mut again);
+            if let fingerprints @ [_, ..] = &*Header::shapes(&bytes) {
+                assert_eq!((bytes[0], fingerprints), (REQUEST, &[5, 0, 0, 0x0403_0201][..]), "{name}");
+                again.extend([8, 0, 16, 0]);
+                again.extend(fingerprints.iter().flat_map(|fingerprint| fingerprint.to_le_bytes()));
+                again[24] += 20;
+                shapes += 1;
+            }
             again[4..8].copy_from_slice(&bytes[4..8]);
             assert_eq!(again, bytes[..encoded.start - header.metadata_bytes()], "{name}");
             seen.push(bytes[0]);
         }
+        assert_eq!(shapes, 1, "examples with shapes");
         for kind in [
             REQUEST,
             ONE_WAY,

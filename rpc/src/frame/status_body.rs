@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(emitted(&status), frame[encoded], "{name}");
             seen.push(status.to_string());
         }
-        assert_eq!(seen, ["Unimplemented: ", "FailedPrecondition: no: x"]);
+        assert_eq!(seen, ["FailedPrecondition: 0\nu16", "Unimplemented: ", "FailedPrecondition: no: x"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! all      0 kind (1)   1 flags (1): 0x10 if the caller sends it   4 the transport's (4)   8 call (8)
 //! data     2 number of the item modulo 2^16 (2); followed by the item
 //! reset
-//! accept   16 spare (8); followed by the metadata for the start of the response
+//! accept   16 reserved (8); followed by the metadata for the start of the response
 //! window   16 bytes (4)   20 items (4)
 //! end      16 items (8)
 //! ```

@@ -1,6 +1,6 @@
 //! Values beside the arguments of a call, such as a token or a tenant, by key.
 //!
-//! [`Metadata`] keeps its entries as they travel, so encoding copies one slice, and decoding checks and copies one.
+//! [`Metadata`] stores its entries in wire format, so encoding copies one slice, and decoding checks and copies one.
 //! Lookups are linear, which the limit of a call's metadata bounds. The bytes come from a peer: every length is
 //! checked, and parsing never panics. Nothing here formats a value, since values may be secrets.
 //!

@@ -1,4 +1,4 @@
-//! The trace that a call belongs to, as the W3C recommendation "Trace Context" writes it.
+//! The trace of a call, in the format of the W3C recommendation "Trace Context".
 //!
 //! It travels in the metadata keys `traceparent` and `tracestate`. Parsing accepts later versions of the format, and
 //! writes version 0. Nothing here creates identifiers.
@@ -76,7 +76,7 @@ impl TraceContext {
         Some(Self { flags: u8::from_str_radix(flags, 16).ok()?, ..trace })
     }
 
-    /// Sets the state: the vendors' entries, as `tracestate` has them.
+    /// Sets the vendors' entries, in the format of `tracestate`.
     #[must_use]
     pub fn with_state(self, state: impl Into<String>) -> Self {
         Self { state: state.into(), ..self }

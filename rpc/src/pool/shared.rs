@@ -21,15 +21,15 @@ use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::{BudgetReport, Limit, PeerKey};
 use trunkline_verbs::Clock;
 
-/// The setting of the queue's limit, by which refusals name it.
+/// Name of the queue's setting, for refusals.
 const QUEUED_JOBS: &str = "queued_jobs";
 
 /// Size of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolSettings {
-    /// Threads; as many as there are CPUs if it is not given.
+    /// Number of threads; the number of CPUs by default.
     pub(crate) workers: Option<u16>,
-    /// Jobs that wait for one.
+    /// Limit of queued jobs.
     pub(crate) queued: Limit,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// It will not run, for this reason.
+    /// Ends the job without running it.
     fn refuse(self, why: Status) {
         match self {
             Self::Offloaded(offloaded) => {
@@ -61,7 +61,7 @@ impl Job {
     }
 }
 
-/// Place of a job in the queue. Numbers never come again.
+/// Position of a job in the queue. Positions are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
@@ -76,7 +76,7 @@ enum Stage {
     Busy,
     /// Asleep or about to sleep, and not woken.
     Idle,
-    /// Woken, and has not looked for work yet.
+    /// Woken, and has not taken work yet.
     Woken,
 }
 
@@ -88,7 +88,7 @@ struct OfWorker {
 }
 
 struct State {
-    /// In the order in which they came.
+    /// In order of arrival.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
     /// Share of the budget for `queue`.
@@ -98,7 +98,7 @@ struct State {
     workers: Vec<OfWorker>,
     /// Pollers that have not ended.
     pollers: u16,
-    /// No job is taken any more.
+    /// True if new jobs are refused.
     is_draining: bool,
     /// True if no more jobs come; workers end when none are left.
     is_closed: bool,
@@ -111,7 +111,7 @@ pub(super) enum Next {
     Begin(Job),
     Resume(Arc<Offloaded>),
     Nothing,
-    /// Nothing, and nothing will come.
+    /// The worker ends.
     Closed,
 }
 
@@ -219,7 +219,7 @@ impl SharedPool {
         Ok(Place(place))
     }
 
-    /// Takes a job out of the queue whose caller waits no more. `None` if it has begun.
+    /// Removes a queued job whose caller no longer waits. Returns `None` if the job has begun.
     pub(super) fn withdraw(&self, Place(place): Place) -> Option<Job> {
         if mutant!(withdrawn_jobs_stay_queued) {
             return None;
@@ -232,7 +232,7 @@ impl SharedPool {
         Some(job)
     }
 
-    /// A job that has begun is to be polled again.
+    /// Queues a job that was woken.
     pub(super) fn wake(&self, job: Arc<Offloaded>) {
         let mut state = self.state();
         if state.is_closed && self.is_ended() {
@@ -285,7 +285,7 @@ impl SharedPool {
         Next::Begin(job)
     }
 
-    /// A worker goes to sleep, unless there is something to do. It has announced that.
+    /// Marks a worker as idle unless there is work. Returns true if it may sleep.
     pub(super) fn rest(&self, worker: usize) -> bool {
         let mut state = self.state();
         let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
@@ -380,7 +380,7 @@ impl State {
         }
     }
 
-    /// A job of a peer waits no more. Nothing is kept of peers without any.
+    /// Releases a queued job of a peer, and the state of a peer without jobs.
     fn leaves_queue(&mut self, peer: PeerKey) {
         self.share.put_back(peer, 1);
         if self.share.used_by(peer) == 0 {

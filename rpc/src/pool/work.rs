@@ -32,7 +32,7 @@ pub(super) trait Begin: Send {
 /// Completion that a ticket waits for.
 pub(super) type Waiter<T> = Setter<Result<T, Status>>;
 
-/// A future and who waits for it.
+/// A future and its waiter.
 pub(super) struct Handler<F: Future> {
     /// `None` once it has ended.
     future: Option<Pin<Box<F>>>,

@@ -23,7 +23,7 @@ pub(super) struct Failure {
 pub(super) enum Unreached {
     /// The attempt ended with this cause.
     Down(PeerDown),
-    /// The attempt has not ended, and is given up.
+    /// The attempt has not ended in time.
     NoOutcome,
 }
 

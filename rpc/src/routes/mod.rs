@@ -1,4 +1,4 @@
-//! A channel's target can be a name, several addresses or a resolver, and must be found before its calls can go on.
+//! A channel's target can be a name, several addresses or a resolver. Its calls wait until it is resolved and connected.
 //!
 //! ```text
 //! Channel ──► Link ──► Route: where the server is, or why it cannot be reached    (any thread, under a lock)
@@ -9,9 +9,8 @@
 //! ```
 //!
 //! While a route is up, a poller finds its address in its own tables, and a call costs as much as one to an
-//! address. Otherwise the call waits in its poller, and the first poller makes a *round*: it has the addresses
-//! looked up, and tries them in turn until a session is up. Nothing here blocks, except the threads that look names
-//! up.
+//! address. Otherwise the call waits in its poller, and the first poller makes a *round*: it looks up the addresses,
+//! and tries them in turn until a session is up. Only the threads that look up names block.
 
 mod balance;
 mod failure;

@@ -24,7 +24,7 @@ const MOST: usize = 65_536;
 pub(crate) struct Parked {
     routes: Arc<Routes>,
     here: BTreeMap<RouteId, Here>,
-    /// Waiting calls in the order in which they came.
+    /// Waiting calls in order of arrival.
     calls: BTreeMap<u64, Waits>,
     deadlines: BTreeSet<(Time, u64)>,
     last: u64,
@@ -120,7 +120,7 @@ impl Parked {
         self.here.get_mut(&id)
     }
 
-    /// Returns the calls that can go on, in order, after a route has changed.
+    /// Returns the calls that can be sent, in order, after a route has changed.
     pub(crate) fn look(&mut self, carrier: &dyn Carrier, id: RouteId) -> Vec<Submission> {
         if !self.here.contains_key(&id) {
             return Vec::new();
@@ -154,7 +154,7 @@ impl Parked {
         }
     }
 
-    /// Returns the calls that can go on, in order, after a session with a node is up.
+    /// Returns the calls that can be sent, in order, after a session with a node is up.
     pub(crate) fn up(&mut self, carrier: &dyn Carrier, peer: PeerKey) -> Vec<Submission> {
         if self.calls.is_empty() {
             return Vec::new();

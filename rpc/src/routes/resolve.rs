@@ -12,7 +12,7 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Res
 
 /// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] is one.
 ///
-/// It is asked before each attempt to connect, so the addresses may change. The future is polled on a thread for
+/// It is called before each attempt to connect, so the addresses may change. The future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
 /// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. A node makes 4
 /// lookups at once, one per target, and further ones wait.
@@ -56,7 +56,7 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A resolver that asks the system for the addresses of a host.
+/// A resolver of host names, through the operating system.
 ///
 /// ```
 /// use trunkline::{Dns, Target};

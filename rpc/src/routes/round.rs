@@ -39,7 +39,7 @@ pub(super) struct Round {
     lookup: Vec<String>,
     /// Time of the next step.
     due: Time,
-    /// Time at which attempts in progress are given up.
+    /// Deadline of the attempts in progress.
     ends: Time,
 }
 

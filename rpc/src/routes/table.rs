@@ -116,7 +116,7 @@ impl Routes {
         route
     }
 
-    /// Removes a route whose channels are gone.
+    /// Removes a route whose channels were dropped.
     pub(super) fn remove(&self, route: &Route) {
         if self.is_forked() {
             return;

@@ -39,7 +39,7 @@ pub(super) const MOST_ADDRESSES: usize = 16;
 const MOST_NAME_BYTES: usize = 256;
 
 impl Target {
-    /// Creates a target from a resolver, which is asked again before each attempt to connect.
+    /// Creates a target from a resolver, which is called before each attempt to connect.
     pub fn resolver(resolver: impl Resolve) -> Self {
         let name = resolver.name();
         Self(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))

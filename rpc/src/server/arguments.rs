@@ -2,7 +2,7 @@
 //! ended.
 //!
 //! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and
-//! puts back the result of `end` when the handler has ended. Code that keeps a request may decode outside of these
+//! releases the result of `end` when the handler has ended. Code that keeps a request may decode outside of these
 //! brackets. That is bounded by the limit of one peer and charged to no peer.
 
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
@@ -58,7 +58,7 @@ impl ArgumentMemory {
         self.charged.take()
     }
 
-    /// Puts back the charge of a handler that has ended.
+    /// Releases the charge of a handler that has ended.
     #[inline]
     pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
         if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
@@ -106,7 +106,7 @@ impl ArgumentMemory {
     }
 }
 
-/// The charge of one message. It is put back when decoding fails, also by a panic.
+/// The charge of one message. It is released when decoding fails, also by a panic.
 struct Charge<'m> {
     memory: &'m ArgumentMemory,
     /// Peer that is charged; `None` outside of handlers.

@@ -15,6 +15,7 @@ use crate::frame::{
 };
 use crate::inbox::Inbox;
 use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
+use crate::method_shapes::MethodShapes;
 use crate::name::{ServiceName, Streams};
 use crate::not_made::NotMade;
 use crate::pool::Pool;
@@ -22,6 +23,7 @@ use crate::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Stream, first_charge};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
@@ -100,6 +102,8 @@ struct Served {
     limits: MethodLimits,
     /// Number of the method; `None` if callers name it by its hash.
     number: Option<u16>,
+    /// Shapes of its types.
+    shapes: Option<&'static MethodShapes>,
 }
 
 impl Served {
@@ -189,8 +193,9 @@ impl Dispatch {
                 }
                 names.push(name);
                 let limits = service.limits_of(name);
-                let (one_way, streams) = (name.one_way, name.streams);
-                dispatch.methods.push(Served { calls, one_way, streams, limits, number });
+                let (one_way, streams, shapes) = (name.one_way, name.streams, name.shapes);
+                shapes.into_iter().for_each(|shapes| _ = shapes.trace());
+                dispatch.methods.push(Served { calls, one_way, streams, limits, number, shapes });
             }
         }
         inbox.occupant().set_methods(names);
@@ -198,8 +203,21 @@ impl Dispatch {
         Ok(dispatch)
     }
 
+    /// Does the same as [`Self::request`], for the first request of a method and other rare ones.
+    #[inline(never)]
+    pub(crate) fn request_by_name(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: RequestHeader,
+        (message, encoded): (Message, Range<usize>),
+        ready: &Arc<Ready>,
+    ) {
+        self.request(carrier, from, header, message, encoded, ready);
+    }
+
     /// Starts the handler of a request, or replies at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn request(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -256,6 +274,7 @@ impl Dispatch {
     ) {
         let RequestHeader { asked, one_way, metadata, .. } = header;
         let found = self.find(&header);
+        let found = found.and_then(|table| self.compare(&header, table, arguments.0.as_slice()));
         let number = match (asked, &found) {
             (Asked::Method(MethodExtension { method, schema, .. }), Ok(table)) => {
                 let number = self.served(*table).and_then(|served| served.number);
@@ -318,8 +337,10 @@ impl Dispatch {
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
                 let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
                 self.running.insert(task, Running { caller, timer, decoded, context, stream });
-                // A peer that uses a number twice confuses only its own cancellations.
-                self.by_key.insert(key, task);
+                // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
+                if let Some(earlier) = self.by_key.insert(key, task) {
+                    self.end_replaced(carrier, earlier);
+                }
             }
             Err(outcome) => {
                 let metadata = context.and_then(|context| context.end());
@@ -502,9 +523,10 @@ impl Dispatch {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies.
-    pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
-        let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies. `bytes` are those
+    /// of streams that this node has opened, which count as arguments.
+    pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
+        let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
             *handlers.entry(key.peer).or_default() += 1;
             let decoded = decoded + stream.as_ref().map_or(0, |stream| stream.charged());
@@ -562,6 +584,21 @@ impl Dispatch {
         table
             .filter(|table| self.served(*table).is_some_and(fits))
             .ok_or_else(|| self.not_found(asked, table))
+    }
+
+    /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema: the
+    /// author answers for other ones. A caller that is refused learns no number of the method.
+    fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
+        let Asked::Method(method) = header.asked else { return Ok(table) };
+        let shapes = self.served(table).and_then(|served| served.shapes?.traced());
+        let is_same = |service: &&ServiceName| service.version == method.schema.version;
+        let same_version = self.services.get(&method.service).copied().filter(is_same);
+        let Some((shapes, _)) = shapes.zip(same_version) else { return Ok(table) };
+        match shapes.differs_at(&Header::shapes(message)) {
+            Some(position) if header.one_way => Err(other_shape(shapes.part(position))),
+            Some(position) => Err(other_shape(shapes.refusal(position))),
+            None => Ok(table),
+        }
     }
 
     /// Returns the status of a request whose method does not exist, or is of the other kind.
@@ -869,11 +906,22 @@ impl Dispatch {
         if let Some(stream) = &running.stream {
             self.arguments.put_back(running.caller.key.peer, stream.close());
         }
-        self.by_key.remove(&running.caller.key);
+        // A later call may have the same number.
+        if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
+            && *entry.get() == task
+        {
+            entry.remove();
+        }
         running.timer.and_then(|timer| self.deadlines.remove(timer));
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
+}
+
+/// Returns the status of a request that sends types of another shape.
+#[cold]
+fn other_shape(text: String) -> Status {
+    Status::not_run(Code::FailedPrecondition, text).because(Reason::OtherShape)
 }
 
 /// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.

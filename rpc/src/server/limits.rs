@@ -171,6 +171,7 @@ mod tests {
         one_way: false,
         idempotent: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
     static PUT: MethodName = MethodName {
         service: &SERVICE,
@@ -179,6 +180,7 @@ mod tests {
         one_way: false,
         idempotent: false,
         streams: crate::name::Streams::Neither,
+        shapes: None,
     };
 
     #[test]

@@ -1,4 +1,4 @@
-//! The serving side: services, their methods, and running requests.
+//! Server side: services, their methods, and running requests.
 
 mod arguments;
 mod dispatch;

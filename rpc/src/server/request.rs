@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Body, Message};
 
-/// A request, before its handler takes it.
+/// A request whose handler has not started.
 pub struct Request {
     message: Message,
     encoded: Range<usize>,
@@ -41,7 +41,7 @@ impl Request {
         Self { message, encoded, poller, memory, stream, most_metadata }
     }
 
-    /// Returns the context of the call. Its handler must be polled meanwhile.
+    /// Returns the context of the call. Use it only while the handler is being polled.
     #[must_use]
     pub fn context(&self) -> Context {
         self.memory.context()

@@ -1,6 +1,6 @@
-//! Items on their way: those to send, and those that were received.
+//! Buffers for the items of a stream: items to send, and received items.
 //!
-//! Small items lie one behind the other in one buffer, so that they cost no allocation each.
+//! Small items share one buffer, so they need no allocation each.
 
 use crate::codec::EncodeValue;
 use crate::frame::{DATA_BYTES, StreamHeader};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::mem;
 
-/// Largest item, in bytes, that is copied behind others.
+/// Largest item, in bytes, that is copied into the shared buffer.
 const COPIED: usize = 4096;
 /// Capacity in bytes beyond which an empty buffer is freed.
 const KEPT: usize = 64 << 10;
@@ -18,14 +18,14 @@ const KEPT: usize = 64 << 10;
 /// An item in a buffer.
 #[derive(Debug)]
 enum Stored {
-    /// In the common buffer, with this length.
+    /// In the shared buffer, with this length.
     Copied(u32),
     /// An item in its own allocation.
     Own(Bytes),
 }
 
 impl Stored {
-    /// Bytes that it has in the common buffer.
+    /// Bytes that the item takes in the shared buffer.
     fn copied(&self) -> usize {
         match self {
             Self::Copied(length) => *length as usize,

@@ -42,10 +42,10 @@ pub fn channel<T>(items: usize) -> (Sender<T>, Receiver<T>) {
 pub struct Sender<T>(Sink<T>);
 
 impl<T> Sender<T> {
-    /// Sends an item; waits for room.
+    /// Sends an item. Waits until the channel has room.
     ///
     /// # Errors
-    /// Returns the item if the receiver is gone.
+    /// Returns the item if the receiver was dropped.
     pub async fn send(&self, item: T) -> Result<(), Closed<T>> {
         self.0.send(item).await.map_err(|error| Closed(error.0))
     }
@@ -53,7 +53,7 @@ impl<T> Sender<T> {
     /// Sends an item if there is room.
     ///
     /// # Errors
-    /// Returns the item if there is no room, or if the receiver is gone.
+    /// Returns the item if the channel is full, or if the receiver was dropped.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
         self.0.try_send(item).map_err(|error| match error {
             async_channel::TrySendError::Full(item) => TrySendError::Full(item),
@@ -61,7 +61,7 @@ impl<T> Sender<T> {
         })
     }
 
-    /// Returns true if the receiver is gone.
+    /// Returns true if the receiver was dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
@@ -97,7 +97,7 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// The receiver of a [`channel`] is gone. It returns the item.
+/// The error of [`Sender::send`]: the receiver was dropped. It returns the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the receiver of the channel is gone")]
 pub struct Closed<T>(pub T);
@@ -111,10 +111,10 @@ impl<T> fmt::Debug for Closed<T> {
 /// The error of [`Sender::try_send`]. It returns the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
-    /// The channel has no room.
+    /// The channel is full.
     #[error("the channel has no room")]
     Full(T),
-    /// The receiver is gone.
+    /// The receiver was dropped.
     #[error("the receiver of the channel is gone")]
     Closed(T),
 }

@@ -104,7 +104,7 @@ struct Reader<T> {
     stream: Arc<Stream>,
     /// Received items, without a lock.
     batch: ReceivedItems,
-    /// Consumed, and not given back yet.
+    /// Consumed window that was not returned to the peer yet.
     consumed: Window,
     delivered: u64,
     decode: Decode<T>,

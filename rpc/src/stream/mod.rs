@@ -2,12 +2,13 @@
 //!
 //! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
 //! has a `Stream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
-//! sends what the writer has handed over; the other two may be on any thread. What changes for the poller is reported by
-//! `Owner`, which wakes it.
+//! sends what the writer has handed over; the other two may be on any thread. `Owner` reports
+//! changes to the poller and wakes it.
 //!
 //! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. A server charges
-//! its peer with both, and with the `BATCH` that a writer may have handed over.
+//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
+//! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
+//! is not charged.
 
 use crate::name::Streams;
 
@@ -25,14 +26,14 @@ pub(crate) use changes::{Changes, Unsent};
 pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
 pub use items::Streaming;
 pub(crate) use owner::{CallEnd, Owner};
-pub(crate) use state::{Address, Misuse, Stream};
+pub(crate) use state::{Address, Expiry, Misuse, Stream};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
 /// Bytes of the window of a direction when a stream begins.
 const FIRST_BYTES: usize = 16 << 10;
 /// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
-/// Most that a writer hands over at a time, besides the rest of its last item.
+/// Maximum that a writer hands over at a time. Its last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
 /// The largest window.
 const MOST: Window = Window { bytes: 1 << 20, items: 4096 };
@@ -58,7 +59,7 @@ impl Window {
         self.bytes > 0 && self.items > 0
     }
 
-    /// Takes an item off.
+    /// Subtracts an item.
     fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.items -= 1;

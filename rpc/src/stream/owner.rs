@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 /// The poller that makes the call of a stream, or runs it. Nothing here waits.
 pub(crate) trait Owner: fmt::Debug + Send + Sync {
-    /// A stream has changed, and the poller has to look at it.
+    /// Tells the poller to process a stream that has changed.
     fn stream_changed(&self, stream: Arc<Stream>);
 
-    /// A caller has given up, and the poller finds out which.
+    /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
     fn stream_dropped(&self);
 
     /// Returns the memory that one decoded item may take, in bytes.
@@ -22,7 +22,7 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
 }
 
 /// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end
-/// tells them that the caller gave up.
+/// cancels the call for both.
 pub(crate) trait CallEnd: fmt::Debug + Send {
     /// The handler's stream exists.
     fn opened(&self, metadata: ReplyMetadata);

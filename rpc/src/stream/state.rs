@@ -18,11 +18,13 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
 };
+use trunkline_verbs::Time;
 
 /// The side of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,11 @@ pub(crate) struct Address {
 pub(crate) struct Misuse(pub(crate) &'static str);
 
 impl Misuse {
+    /// Misuse of a call without streams.
+    pub(crate) const NO_STREAM: Self = Self("a frame of a stream came for a call without one");
+    /// Misuse of the number of a running call.
+    pub(crate) const SAME_NUMBER: Self = Self("two calls have the same number");
+
     /// Returns the status that ends the stream.
     pub(crate) fn status(self) -> Status {
         Status::ran(Code::Internal, format!("the peer broke the protocol of streams: {}", self.0))
@@ -74,7 +81,7 @@ pub(super) enum Room {
     Window(Window),
     /// Wait; it is woken.
     Wait,
-    /// Stop: all was sent, nobody takes items, or the call is over.
+    /// Stop: all items were sent, the reader was dropped, or the call has ended.
     End,
     /// Stop: items cannot be sent.
     Failed(Status),
@@ -90,6 +97,20 @@ pub(super) enum Read {
     Wait,
 }
 
+/// The result of a stream's timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expiry {
+    /// The deadline of the call has passed.
+    Deadline,
+    /// Nothing has arrived for this long.
+    Idle(Duration),
+    /// The stream goes on. The timer is set again, for this time.
+    Later(Time),
+}
+
+/// Shortest limit of idle time. It keeps a timer from being due again at once.
+const SHORTEST_IDLE: Duration = Duration::from_millis(1);
+
 /// Outcome of a call.
 type Outcome = Result<Response, Status>;
 
@@ -104,14 +125,20 @@ pub(crate) struct Stream {
 struct State {
     /// `None` until the request has left.
     address: Option<Address>,
-    /// True if its poller will look at it.
+    /// True if its poller will process it.
     is_reported: bool,
     /// True once the call has ended.
     is_over: bool,
     /// True once the handler's stream exists.
     is_accepted: bool,
-    /// True if the caller has given up.
+    /// True if the caller has dropped the call.
     is_dropped: bool,
+    /// Limit of the time in which nothing arrives.
+    idle_limit: Option<Duration>,
+    /// Deadline of the call, on the client.
+    deadline: Time,
+    /// Time of the last frame of the peer, or time from which the peer could send one.
+    arrived: Time,
     /// The status with which this side ends the call.
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
@@ -133,13 +160,13 @@ struct Incoming {
     /// Window left to the peer.
     left: Window,
     window: Window,
-    /// Consumed, and not given back yet.
+    /// Consumed window that was not returned to the peer yet.
     consumed: Window,
     received: u64,
     has_ended: bool,
-    /// True once the reader is gone.
+    /// True once the reader was dropped.
     is_closed: bool,
-    /// True if the peer must be told that the reader is gone.
+    /// True if a RESET must be sent to the peer, because the reader was dropped.
     resets: bool,
     /// The reader, or the caller that waits for the stream.
     waker: Option<Waker>,
@@ -162,9 +189,13 @@ struct Sending {
 }
 
 impl Stream {
-    /// Creates a stream of a call that the poller of `owner` makes.
-    pub(crate) fn of_client(owner: Arc<dyn Owner>, streams: Streams) -> Arc<Self> {
-        Self::new(owner, Side::Client, streams, None, 0)
+    /// Creates a stream of a call that the poller of `owner` makes. The call ends if nothing arrives for `idle_limit`.
+    pub(crate) fn of_client(
+        owner: Arc<dyn Owner>,
+        streams: Streams,
+        idle_limit: Option<Duration>,
+    ) -> Arc<Self> {
+        Self::new(owner, Side::Client, streams, (None, idle_limit), 0)
     }
 
     /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
@@ -174,14 +205,14 @@ impl Stream {
         to: Address,
         charged: usize,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Server, streams, Some(to), charged)
+        Self::new(owner, Side::Server, streams, (Some(to), None), charged)
     }
 
     fn new(
         owner: Arc<dyn Owner>,
         side: Side,
         streams: Streams,
-        address: Option<Address>,
+        (address, idle_limit): (Option<Address>, Option<Duration>),
         charged: usize,
     ) -> Arc<Self> {
         let incoming = Incoming {
@@ -213,6 +244,9 @@ impl Stream {
             is_over: false,
             is_accepted: false,
             is_dropped: false,
+            idle_limit: idle_limit.map(|limit| limit.max(SHORTEST_IDLE)),
+            deadline: Time::MAX,
+            arrived: Time(0),
             aborted: None,
             outcome: None,
             metadata: None,
@@ -233,6 +267,14 @@ impl Stream {
         }
     }
 
+    /// Returns true if this side sends items.
+    fn writes(&self) -> bool {
+        match self.side {
+            Side::Client => self.streams.has_client_items(),
+            Side::Server => self.streams.has_server_items(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +284,7 @@ impl Stream {
         (!self.owner.is_forked()).then(|| self.lock())
     }
 
-    /// Makes its poller look at it.
+    /// Tells its poller to process it.
     fn report(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let is_new = !mem::replace(&mut state.is_reported, true);
         drop(state);
@@ -253,7 +295,7 @@ impl Stream {
 
     // For the poller.
 
-    /// Its frames can be sent from now on.
+    /// Allows its frames to be sent.
     pub(crate) fn opened(self: &Arc<Self>, address: Address) {
         let mut state = self.lock();
         state.address = Some(address);
@@ -270,25 +312,50 @@ impl Stream {
         self.lock().address.is_some()
     }
 
+    /// Begins the timer of a call with this deadline, whose request is sent. Returns when it is due.
+    pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
+        let mut state = self.lock();
+        (state.deadline, state.arrived) = (deadline, now);
+        let due = state.idle_limit.map_or(deadline, |limit| deadline.min(now + limit));
+        (due != Time::MAX).then_some(due)
+    }
+
+    /// Returns whether the call ends, because its timer is due.
+    pub(crate) fn expiry(&self, now: Time) -> Expiry {
+        let mut state = self.lock();
+        let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
+        if state.address.is_none() || !state.incoming.left.is_open() {
+            // The peer has no request yet, or waits for the reader.
+            state.arrived = now;
+        }
+        let due = state.arrived + limit;
+        if due <= now { Expiry::Idle(limit) } else { Expiry::Later(due.min(state.deadline)) }
+    }
+
     /// Takes a frame of the peer.
     ///
     /// # Errors
     /// The peer broke the protocol, or may not use the memory of an item.
-    pub(crate) fn frame(&self, part: StreamPart, item: &[u8], charge: Charge<'_>) -> Result<(), Status> {
+    pub(crate) fn frame(
+        &self,
+        now: Time,
+        (part, item): (StreamPart, &[u8]),
+        charge: Charge<'_>,
+    ) -> Result<(), Status> {
         let mut state = self.lock();
         if state.is_over {
             return Ok(());
         }
+        state.arrived = now;
+        self.check(state.is_accepted, part, item)?;
         let woken = match part {
             StreamPart::Data { number } => {
                 state.incoming.check(self.reads(), number)?;
-                if self.side == Side::Server {
-                    state.charge_beyond(charge, item.len())?;
-                }
+                state.charge_beyond(charge, item.len())?;
                 state.incoming.item(item)
             }
             StreamPart::End { items } => state.incoming.end(self.reads(), items)?,
-            StreamPart::Window { bytes, items } => state.sending.more(bytes, items),
+            StreamPart::Window { bytes, items } => state.sending.more(bytes, items)?,
             StreamPart::Reset => state.sending.reset(),
             StreamPart::Accept => {
                 let initial = Metadata::parse(item).map_err(|_| Misuse("its metadata cannot be read"))?;
@@ -302,6 +369,26 @@ impl Stream {
         drop(state);
         wake(woken);
         Ok(())
+    }
+
+    /// Refuses a frame that the peer may not send, or not yet.
+    fn check(&self, is_accepted: bool, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
+        let accepts = self.side == Side::Client && self.reads();
+        let why = match part {
+            StreamPart::Accept if !accepts => "a stream was accepted that the method does not have",
+            StreamPart::Accept if is_accepted => "the stream was accepted twice",
+            StreamPart::Data { .. } | StreamPart::End { .. } if accepts && !is_accepted => {
+                "items came before the stream was accepted"
+            }
+            StreamPart::Window { .. } | StreamPart::Reset if !self.writes() => {
+                "a window or a reset came for items that the method does not have"
+            }
+            StreamPart::Window { .. } | StreamPart::Reset | StreamPart::End { .. } if !item.is_empty() => {
+                "bytes follow a frame that has no item"
+            }
+            _ => return Ok(()),
+        };
+        Err(Misuse(why))
     }
 
     /// Ends it with the outcome of the call, on the client.
@@ -348,18 +435,23 @@ impl Stream {
         woken.into_iter().for_each(wake);
     }
 
+    /// Returns the bytes that were charged for it, before its end.
+    pub(crate) fn release(&self) -> usize {
+        mem::take(&mut self.lock().charged)
+    }
+
     /// Returns the bytes that are charged for it.
     pub(crate) fn charged(&self) -> usize {
         self.lock().charged
     }
 
-    /// Returns true if the caller has given up, or this side has ended the call.
+    /// Returns true if the caller has dropped the call, or this side has ended it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let state = self.lock();
         state.is_dropped || state.aborted.is_some()
     }
 
-    /// Sends what it has.
+    /// Sends pending frames.
     pub(super) fn flush(
         &self,
         carrier: &mut dyn Carrier,
@@ -369,16 +461,10 @@ impl Stream {
         let mut state = self.lock();
         state.is_reported = false;
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
-        if self.side == Side::Server {
-            state.grow(charge, address.peer);
-        } else {
-            state.grow_freely();
-        }
+        state.grow(charge, address.peer);
         let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
         let sent = state.send(&mut line);
-        if self.side == Side::Server {
-            state.put_back_beyond(charge, address.peer);
-        }
+        state.put_back_beyond(charge, address.peer);
         let is_empty = state.sending.buffer.is_empty();
         let mut woken = None;
         let flushed = match sent {
@@ -498,7 +584,7 @@ impl Stream {
         after.closed(ended, metadata)
     }
 
-    /// Gives consumed items back, and takes the received ones into an empty batch.
+    /// Returns consumed window, and moves received items to an empty batch.
     pub(super) fn read(
         self: &Arc<Self>,
         batch: &mut ReceivedItems,
@@ -548,7 +634,7 @@ impl Stream {
         Read::Wait
     }
 
-    /// The reader is gone, or the caller no longer waits.
+    /// Handles a dropped reader, or a caller that no longer waits.
     pub(crate) fn drop_reader(self: &Arc<Self>) {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
@@ -572,7 +658,7 @@ impl Stream {
 }
 
 impl State {
-    /// Gives consumed items back and doubles the window, as far as the peer may use memory.
+    /// Returns consumed window, and doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
@@ -602,7 +688,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts back the charge of what no longer exceeds the window, because the reader has consumed it.
+    /// Releases the charge for bytes that no longer exceed the window, because the reader has consumed them.
     fn put_back_beyond(&mut self, charge: Charge<'_>, peer: PeerKey) {
         let beyond = usize::try_from(-self.incoming.left.bytes).unwrap_or_default();
         let less = self.beyond.saturating_sub(beyond);
@@ -610,13 +696,6 @@ impl State {
             charge(peer, self.charged, self.charged - less);
             self.charged -= less;
             self.beyond -= less;
-        }
-    }
-
-    /// As [`State::grow`], for the side that has opened the stream.
-    fn grow_freely(&mut self) {
-        if self.incoming.wants_more() {
-            self.incoming.double();
         }
     }
 
@@ -686,7 +765,7 @@ impl Incoming {
         self.waker.take()
     }
 
-    /// The peer has no more items.
+    /// Handles the end of the peer's items.
     fn end(&mut self, reads: bool, items: u64) -> Result<Option<Waker>, Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an end came that belongs to no stream"));
@@ -715,13 +794,15 @@ impl Incoming {
 }
 
 impl Sending {
-    fn more(&mut self, bytes: u32, items: u32) -> Option<Waker> {
+    /// Adds to the window. No reader has a larger one than `MOST`.
+    fn more(&mut self, bytes: u32, items: u32) -> Result<Option<Waker>, Misuse> {
         self.left.add(Window { bytes: bytes.into(), items: items.into() });
-        // No reader has a larger window, so more would be a mistake of the peer's, and memory of this node.
-        self.left = self.left.at_most(MOST);
+        if self.left != self.left.at_most(MOST) {
+            return Err(Misuse("a window came that exceeds the largest one"));
+        }
         let is_woken = self.waits && self.left.is_open() && self.buffer.is_empty();
         self.waits &= !is_woken;
-        is_woken.then(|| self.waker.take()).flatten()
+        Ok(is_woken.then(|| self.waker.take()).flatten())
     }
 
     fn reset(&mut self) -> Option<Waker> {
@@ -840,7 +921,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
-        let stream = Stream::of_client(Arc::new(Forked), Streams::Both);
+        let stream = Stream::of_client(Arc::new(Forked), Streams::Both, None);
         let of_poller = stream.lock();
         let (done, wait) = channel();
         let program = Arc::clone(&stream);

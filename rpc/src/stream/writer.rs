@@ -1,4 +1,4 @@
-//! The writer of a stream: it takes items from a stream of the program's as far as the reader's window goes.
+//! The writer of a stream: sends the items of the program's stream while the reader's window has room.
 
 use super::buffer::ItemBuffer;
 use super::state::{Room, Stream};

@@ -1,10 +1,9 @@
 //! Code that is generic over who makes its calls: a client, a client of a poller, or a mock.
 
-use crate::common::pair;
+use crate::common::{LIMIT, pair};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::Duration;
 use trunkline::{Bytes, CallError, CallOptions, Context, PollerIndex, Status, block_on};
 
 /// An error of the service's own.
@@ -168,7 +167,7 @@ fn code_of_one_thread_works_with_every_caller() {
         "one for this thread"
     );
     let on_poller = caller.run_on(PollerIndex(0), move |context| async move {
-        let local = StoreLocal::connect(&context, address).unwrap().with_timeout(Duration::from_secs(20));
+        let local = StoreLocal::connect(&context, address).unwrap().with_timeout(LIMIT);
         copy_here(&local, "a", "c").await
     });
     assert_eq!(block_on(on_poller), Ok(Err(CallError::Handler(Refusal::Full(2)))), "a client of a poller");

@@ -1,6 +1,6 @@
 //! Calls to servers that are not there yet, or cannot be reached.
 
-use crate::common::node;
+use crate::common::{LIMIT, node};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -39,11 +39,11 @@ fn patient(limit: Duration) -> CallOptions {
 fn a_call_that_waits_is_made_when_its_server_is_there() {
     let (node, address) = before_the_server();
     let client = DoorClient::connect(&node, address).unwrap();
-    let options = patient(Duration::from_secs(30));
+    let options = patient(LIMIT);
     let mut waiting = pin!(client.with(&options).knock());
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     let local = move |context: PollerContext| async move {
-        let options = patient(Duration::from_secs(30));
+        let options = patient(LIMIT);
         DoorLocal::connect(&context, address)?.with(&options).knock().await
     };
     let mut on_poller = pin!(node.run_on(PollerIndex(0), local));

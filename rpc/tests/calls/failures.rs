@@ -273,9 +273,9 @@ fn errors_name_the_service_or_method_that_the_server_lacks() {
     let status = block_on(other.echo("long enough to be none".into(), vec![1])).unwrap_err();
     check(
         status,
-        Code::InvalidArgument,
-        Reason::BadArguments,
-        &["tests.Trouble.echo", "argument `number`", "left over"],
+        Code::FailedPrecondition,
+        Reason::OtherShape,
+        &["tests.Trouble.echo", "argument 1 `number`", "`string` here and `u64` at the server"],
     );
     setting.assert_alive();
 }
@@ -295,7 +295,11 @@ fn a_one_way_call_that_is_not_served_is_counted_at_both_ends_and_logged_once() {
     until("the caller's count", || (counted(&setting.node, "one_way_calls_not_served") == 3).then_some(()));
     assert_eq!(counted(&setting.server, "one_way_requests_not_served"), 3);
     assert_eq!(counted(&setting.server, "one_way_calls_not_served"), 0);
-    assert_eq!(warnings.count("one_way_requests_not_served"), 1);
+    // Other tests' nodes may log the same.
+    let caller = setting.node.local_address().to_string();
+    let is_of_caller =
+        |line: &&String| line.contains("one_way_requests_not_served") && line.contains(&caller);
+    assert_eq!(warnings.lines().iter().filter(is_of_caller).count(), 1);
     setting.assert_alive();
 }
 
@@ -327,6 +331,7 @@ fn polling_a_finished_call_returns_an_error() {
         one_way: false,
         idempotent: false,
         streams: trunkline::stub::Streams::Neither,
+        shapes: None,
     };
     let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
     let mut call = channel.call(&trunkline::CallOptions::new(), &METHOD, &(), Bytes::new());

@@ -7,7 +7,7 @@ use crate::logged::Logged;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tracing::Level;
+use tracing::{Dispatch, Level};
 use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
 use trunkline_testkit::{in_forked_child, runs_alone, wait_until};
 
@@ -126,9 +126,11 @@ fn a_node_in_a_forked_child_ends_at_once_and_its_parents_stays() {
     for end in ends {
         in_forked_child(|| end(nodes.server.borrow().as_ref().unwrap()));
     }
+    // Made here, since it takes a lock of all subscribers, which a node's thread may hold while the process forks.
+    let errors = Logged::at(Level::ERROR);
+    let subscriber = Dispatch::new(errors.clone());
     in_forked_child(|| {
-        let errors = Logged::at(Level::ERROR);
-        tracing::subscriber::with_default(errors.clone(), || {
+        tracing::dispatcher::with_default(&subscriber, || {
             nodes.server.borrow().as_ref().unwrap().shutdown();
             assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
             errors.lines().clear();

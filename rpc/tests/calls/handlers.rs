@@ -1,6 +1,6 @@
 //! Handlers: one for all pollers or one for each, and what they may use.
 
-use crate::common::{node, pair};
+use crate::common::{LIMIT, node, pair};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ async fn sleep() -> Result<u32, Status> {
         tokio::time::sleep(pause).await;
         7
     });
-    tokio::time::timeout(Duration::from_secs(20), tokio::time::sleep(pause))
+    tokio::time::timeout(LIMIT, tokio::time::sleep(pause))
         .await
         .map_err(|_| Status::internal("it takes too long"))?;
     task.await.map_err(|error| Status::internal(error.to_string()))

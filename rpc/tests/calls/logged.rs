@@ -16,8 +16,8 @@ pub(crate) struct Logged {
 impl Logged {
     /// None yet.
     pub(crate) fn at(level: Level) -> Self {
-        // While a program has one subscriber, `tracing` asks the thread that comes to a line first whether anyone wants
-        // it, for good. Another test's thread, which has none, would silence the line. Of two it asks both.
+        // While one subscriber exists, the thread that reaches a line first decides for good whether anyone wants it.
+        // The thread of another test has no subscriber and would silence the line. With two, `tracing` asks both.
         static OTHER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(Logged { level: Level::ERROR, lines: Arc::default() }));
         LazyLock::force(&OTHER);

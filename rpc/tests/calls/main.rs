@@ -47,6 +47,7 @@ mod paths;
 mod pool;
 mod ports;
 mod runtimes;
+mod shapes;
 mod signals;
 mod stream_ends;
 mod streams;

@@ -1,6 +1,6 @@
 //! The order in which calls start: kept by an ordered client, and by no other.
 
-use crate::common::{LIMIT, Reporter, events, node};
+use crate::common::{LIMIT, Reporter, events, node, until};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -116,14 +116,14 @@ fn a_task_of_a_poller_has_ordered_clients_too() {
 #[test]
 fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_ones_go_on() {
     let (reporter, notes) = events();
-    let serve = move |address| -> Node {
+    let serve = move |address: std::net::SocketAddr| {
         let reporter = reporter.clone();
         let node = Node::builder().listen(address).rendezvous_bytes(2 << 20).max_message_bytes(1 << 20);
         let keeper =
             move |_: &PollerContext| Ok::<_, Status>(Keeper(Writer(reporter.clone()), RefCell::default()));
-        node.serve(JournalServer::per_poller(keeper)).start().unwrap()
+        node.serve(JournalServer::per_poller(keeper)).start()
     };
-    let server = serve(trunkline_testkit::fresh_address());
+    let server = serve(trunkline_testkit::fresh_address()).unwrap();
     let address = server.local_address();
     let caller = node().start().unwrap();
     let client = JournalClient::connect(&caller, address).unwrap().with_timeout(LIMIT).ordered();
@@ -145,7 +145,8 @@ fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_
     assert!(aborted.count() > 0, "{outcomes:?}");
     let first = outcomes.iter().position(Result::is_err).unwrap();
     assert!(outcomes[first..].iter().all(Result::is_err), "none follows one that has failed");
-    let _server = serve(address);
+    // A process that another test starts meanwhile has a copy of the device's socket until it runs its program.
+    let _server = until("the address is free", || serve(address).ok());
     block_on(
         client.with(&trunkline::CallOptions::new().connect(trunkline::Connect::Wait)).add(400, Bytes::new()),
     )

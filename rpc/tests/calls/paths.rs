@@ -1,9 +1,11 @@
 //! Paths of calls: a node that may use shared memory only, and peers that share none with it.
 
 use crate::common::{LIMIT, fresh_address, until};
+use std::net::SocketAddr;
 use std::time::Duration;
+use trunkline::device::PathChoice;
 use trunkline::{CallOptions, Code, Connect, Node, NodeBuilder, Reason, Status, block_on};
-use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_softrdma::device::SoftOptions;
 use trunkline_transport::NodeOptions;
 
 #[trunkline::service]
@@ -21,8 +23,7 @@ impl Near for Answers {
 
 /// A node whose packets take this way.
 fn node(path: PathChoice) -> NodeBuilder {
-    let device = SoftOptions { path, ..SoftOptions::from_env().unwrap() };
-    Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address())
+    Node::builder().link(path).listen(fresh_address())
 }
 
 #[test]
@@ -67,4 +68,39 @@ fn a_node_that_may_only_share_memory_reaches_who_shares_it() {
     let client = NearClient::new(caller.channel(server.local_address()));
     block_on(client.with_timeout(LIMIT).ping()).unwrap();
     assert!(caller.report().paths.iter().any(|path| path.path == "shm"), "{:?}", caller.report().paths);
+}
+
+#[test]
+fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
+    let address = SocketAddr::new(fresh_address().ip(), 0);
+    let server = |path| {
+        let builder = Node::builder().link(path).listen(address);
+        builder.serve(NearServer::new(Answers)).start().unwrap()
+    };
+    let [near, far] = [PathChoice::Auto, PathChoice::Udp].map(server);
+    let caller = node(PathChoice::Auto).start().unwrap();
+    let path_to = |server: &Node| {
+        block_on(NearClient::new(caller.channel(server.local_address())).with_timeout(LIMIT).ping()).unwrap();
+        let paths = caller.report().paths;
+        let of_peer: Vec<_> = paths
+            .iter()
+            .filter(|path| path.address == server.local_address())
+            .map(|it| (it.path, it.why))
+            .collect();
+        <[_; 1]>::try_from(of_peer).ok()
+    };
+    until("one peer is reached by memory", || (path_to(&near)? == [("shm", "")]).then_some(()));
+    let refused = [("udp", "the peer has TRUNKLINE_LINK=udp")];
+    until("the other one says why not", || (path_to(&far)? == refused).then_some(()));
+}
+
+#[test]
+fn a_builders_link_comes_before_the_devices_and_does_not_go_with_faults() {
+    let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
+    let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
+    let builder = Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address());
+    let caller = builder.link(PathChoice::Shm).start().unwrap();
+    block_on(NearClient::new(caller.channel(server.local_address())).with_timeout(LIMIT).ping()).unwrap();
+    let refused = node(PathChoice::Shm).faults("drop=0.01").unwrap().start().unwrap_err().to_string();
+    assert!(refused.contains("faults") && refused.contains("out of shared memory"), "{refused}");
 }

@@ -320,13 +320,17 @@ fn a_client_that_drops_its_stream_stops_the_handlers() {
 
 #[test]
 fn a_deadline_bounds_the_whole_stream() {
-    let pair = pair();
-    let options = CallOptions::new().timeout(Duration::from_millis(300));
-    let (counted, end) = read(block_on(pair.client.with(&options).count(3, "wait".into())).unwrap());
-    let status = end.unwrap_err();
-    assert_eq!((counted.len(), status.code()), (3, Code::DeadlineExceeded), "{status}");
-    assert!(status.to_string().contains("3 items of the stream were delivered"), "{status}");
-    assert_eq!(pair.events.next(), "dropped");
+    until("all items come before the time limit of their call", || {
+        let pair = pair();
+        let options = CallOptions::new().timeout(Duration::from_millis(300));
+        let (counted, end) = read(block_on(pair.client.with(&options).count(3, "wait".into())).ok()?);
+        let (status, count) = (end.unwrap_err(), counted.len());
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        let text = format!("{count} items of the stream were delivered");
+        assert!(count < 2 || status.to_string().contains(&text), "{status}");
+        assert_eq!(pair.events.next(), "dropped");
+        (count == 3).then_some(())
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use trunkline::{Code, Context, Elapsed, PollerContext, PollerIndex, Reason, Stat
 
 #[trunkline::service]
 trait Pause {
-    /// Sleeps so long; returns how long it took, in microseconds.
+    /// Sleeps for this time. Returns the time that it took, in microseconds.
     async fn poller(&self, us: u64) -> u64;
     #[offload]
     async fn offloaded(&self, us: u64) -> u64;

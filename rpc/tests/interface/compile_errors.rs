@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
+use trunkline_testkit::Folder;
 
 #[test]
 fn errors_point_at_their_cause() {
@@ -36,9 +37,10 @@ fn errors_point_at_their_cause() {
 /// name `library`.
 fn errors_of(program: &Path, library: &str) -> String {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let output_folder = Folder::new().unwrap();
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--edition", "2024", "--emit", "metadata", "--error-format", "json", "-o"])
-        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("compile_fail.rmeta"))
+        .arg(output_folder.join("compile_fail.rmeta"))
         .arg("-L")
         .arg(format!("dependency={}", libraries.display()))
         .arg("--extern")

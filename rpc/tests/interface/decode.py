@@ -16,7 +16,7 @@ KINDS = {
     0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way", 0x42: "open", 0x21: "data", 0x22: "reset", 0x31: "accept", 0x32: "window", 0x33: "end",
 }
-METADATA, KEY_BYTES = 3, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+METADATA, SHAPES, KEY_BYTES = 3, 8, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED, FROM_CALLER = 1, 2, 4, 8, 16
 # RoCEv2: the services and operations of a packet that carry messages.
 RC, XRC = 0, 5
@@ -78,6 +78,8 @@ def extensions(frame, at, length):
             metadata = struct.unpack("<II", frame[at + 4:at + 4 + size])
             if not any(metadata):
                 raise ValueError("a METADATA of nothing")
+        if kind == SHAPES and size % 4:
+            raise ValueError("half a fingerprint")
         at += 4 + size
     if at != end or len(types) != len(set(types)):
         raise ValueError("extensions that do not fit")

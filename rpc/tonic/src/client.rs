@@ -74,17 +74,16 @@ async fn exchange(
     let body = RequestBody { body, runtime: Handle::try_current().ok(), frame: Bytes::new(), errors };
     let calls = client.with(&options);
     let mut opening = std::pin::pin!(async move {
-        let mut items = calls.call(body).await.map_err(|status| grpc_status(&status))?;
-        let head = items.message().await.map_err(|status| grpc_status(&status))?;
-        let head = head.ok_or_else(|| Status::internal("the response has no headers"))?;
-        Ok((items, headers::from_item(&head)?))
+        let pieces = calls.call(body).await.map_err(|status| grpc_status(&status))?;
+        let headers = headers::from_metadata(&pieces.initial_metadata())?;
+        Ok((pieces, headers))
     });
-    let (items, headers) = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
+    let (pieces, headers) = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
         Some(status) => Poll::Ready(Err(status)),
         None => opening.as_mut().poll(task),
     })
     .await?;
-    let mut response = http::Response::new(ResponseBody { items: Some(items), at_trailers: false, failed });
+    let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), failed });
     *response.headers_mut() = headers;
     Ok(response)
 }
@@ -133,32 +132,32 @@ impl Stream for RequestBody {
 /// The body and the trailers of a response.
 pub struct ResponseBody {
     /// `None` after the end.
-    items: Option<Streaming<Bytes>>,
-    /// True if the next item has the trailers.
-    at_trailers: bool,
+    pieces: Option<Streaming<Bytes>>,
     failed: Receiver<Status>,
 }
 
+/// An empty body, which tonic's `with_interceptor` needs for calls that its interceptor refuses.
+impl Default for ResponseBody {
+    fn default() -> Self {
+        Self { pieces: None, failed: channel(1).1 }
+    }
+}
+
 impl ResponseBody {
-    fn poll_item(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Some(status) = poll_failed(&mut self.failed, task) {
             return Poll::Ready(Some(Err(status)));
         }
-        let Some(items) = &mut self.items else { return Poll::Ready(None) };
-        loop {
-            match ready!(Pin::new(&mut *items).poll_next(task)) {
-                None if self.at_trailers => {
-                    return Poll::Ready(Some(Err(Status::internal("the response ends before its trailers"))));
-                }
-                None => return Poll::Ready(None),
-                Some(Err(status)) => return Poll::Ready(Some(Err(grpc_status(&status)))),
-                Some(Ok(item)) if self.at_trailers => {
-                    return Poll::Ready(Some(headers::from_item(&item).map(Frame::trailers)));
-                }
-                Some(Ok(item)) if item.is_empty() => self.at_trailers = true,
-                Some(Ok(item)) => return Poll::Ready(Some(Ok(Frame::data(item)))),
+        let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
+        Poll::Ready(match ready!(Pin::new(&mut *pieces).poll_next(task)) {
+            Some(Ok(piece)) => Some(Ok(Frame::data(piece))),
+            Some(Err(status)) => Some(Err(grpc_status(&status))),
+            None => {
+                let trailers = pieces.trailing_metadata();
+                // A response without a body has its status in the headers.
+                (!trailers.is_empty()).then(|| headers::from_metadata(&trailers).map(Frame::trailers))
             }
-        }
+        })
     }
 }
 
@@ -170,10 +169,10 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         task: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(self.poll_item(task));
+        let frame = ready!(self.poll_piece(task));
         if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
             // The trailers, an error, or the end: nothing follows.
-            self.items = None;
+            self.pieces = None;
         }
         Poll::Ready(frame)
     }
@@ -181,6 +180,6 @@ impl Body for ResponseBody {
 
 impl fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").field("has_ended", &self.items.is_none()).finish()
+        f.debug_struct("ResponseBody").field("has_ended", &self.pieces.is_none()).finish()
     }
 }

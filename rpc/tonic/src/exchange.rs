@@ -1,7 +1,6 @@
 //! The service that carries exchanges, and the pieces that bodies travel in.
 //!
-//! The client's items are the request's body. The server's are the response's headers, its body, and, if there are trailers,
-//! an empty item and the trailers. A piece of a body is never empty.
+//! The items of either side are the pieces of its body, which are never empty. Headers and trailers are metadata.
 
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http_body::{Body, Frame};
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Poll, ready};
 use tokio::runtime::Handle;
@@ -17,8 +18,8 @@ use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, channel};
 use trunkline::{Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Items of a response that wait for their poller.
-const WAITING_ITEMS: usize = 4;
+/// Pieces of a response that wait for their poller.
+const WAITING_PIECES: usize = 4;
 
 /// gRPC services, for [`NodeBuilder::serve`](trunkline::NodeBuilder::serve).
 #[must_use]
@@ -33,8 +34,8 @@ impl Server {
         Self { routes: routes.into().prepare(), interceptors: Vec::new() }
     }
 
-    /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and reads the path from the key
-    /// `grpc-path` of the metadata.
+    /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and tells them apart by
+    /// [`ServerCall::path`].
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors.push(Box::new(interceptor));
         self
@@ -69,9 +70,13 @@ impl Exchange for Handler {
         body: Streaming<Bytes>,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
         let request = request_of(cx, body)?;
-        let (sender, items) = channel(WAITING_ITEMS);
-        let task = self.runtime.spawn(cx.scope(respond(self.routes.clone(), request, sender)));
-        Ok(Response { items, task: Some(Task(task)) })
+        let (sender, pieces) = channel(WAITING_PIECES);
+        let exchange = respond(self.routes.clone(), request, cx.clone(), sender);
+        let task = self.runtime.spawn(cx.scope(exchange));
+        let mut response = Response { pieces, task: Some(Task(task)) };
+        // The first piece is empty: the headers are set.
+        poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
+        Ok(response)
     }
 }
 
@@ -81,6 +86,10 @@ fn request_of(cx: &Context, body: Streaming<Bytes>) -> Result<http::Request<Requ
     let mut metadata = cx.metadata().clone();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
     let uri = http::Uri::try_from(path).map_err(|_| malformed())?;
+    // Routes see no more and no less than interceptors do.
+    if uri.path() != path {
+        return Err(malformed());
+    }
     metadata.remove(PATH);
     let mut request = http::Request::new(RequestBody(body));
     *request.method_mut() = http::Method::POST;
@@ -104,11 +113,13 @@ fn not_grpc(status: &tonic::Status) -> Status {
     Status::internal(status.message())
 }
 
-/// Passes a request to the routes, and the response to its call.
+/// Passes a request to the routes, and the response to its call: an empty piece once the headers are set, and the pieces of
+/// the body.
 async fn respond(
     mut routes: Routes,
     request: http::Request<RequestBody>,
-    items: Sender<Bytes>,
+    cx: Context,
+    pieces: Sender<Bytes>,
 ) -> Result<(), Status> {
     // Routes are always ready.
     let response = match routes.call(request).await {
@@ -119,28 +130,33 @@ async fn respond(
     if parts.status != http::StatusCode::OK {
         return Err(Status::unknown(format!("the service answered with the HTTP status {}", parts.status)));
     }
-    send(&items, headers::to_item(&parts.headers).map_err(|status| not_grpc(&status))?).await?;
-    while let Some(frame) = std::future::poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+    // What an interceptor has set stays.
+    let mut initial = cx.initial_metadata();
+    initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
+    cx.set_initial_metadata(initial);
+    send(&pieces, Bytes::new()).await?;
+    while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
         let frame = frame.map_err(|status| not_grpc(&status))?;
         match frame.into_data() {
             Ok(mut data) => {
                 while let Some(piece) = next_piece(&mut data) {
-                    send(&items, piece).await?;
+                    send(&pieces, piece).await?;
                 }
             }
             Err(frame) => {
                 let Ok(trailers) = frame.into_trailers() else { continue };
-                let item = headers::to_item(&trailers).map_err(|status| not_grpc(&status))?;
-                send(&items, Bytes::new()).await?;
-                return send(&items, item).await;
+                let mut trailing = cx.trailing_metadata();
+                trailing.extend(&headers::to_metadata(&trailers).map_err(|status| not_grpc(&status))?);
+                cx.set_trailing_metadata(trailing);
+                break;
             }
         }
     }
     Ok(())
 }
 
-async fn send(items: &Sender<Bytes>, item: Bytes) -> Result<(), Status> {
-    items.send(item).await.map_err(|_| Status::cancelled("the call is over"))
+async fn send(pieces: &Sender<Bytes>, piece: Bytes) -> Result<(), Status> {
+    pieces.send(piece).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
 /// The task of an exchange. Dropping it aborts the task.
@@ -152,9 +168,9 @@ impl Drop for Task {
     }
 }
 
-/// The items of a response, and the task that makes them.
+/// The body of a response, and the task that makes it.
 struct Response {
-    items: Receiver<Bytes>,
+    pieces: Receiver<Bytes>,
     /// `None` after its end.
     task: Option<Task>,
 }
@@ -163,8 +179,8 @@ impl Stream for Response {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(item) = ready!(Pin::new(&mut self.items).poll_next(context)) {
-            return Poll::Ready(Some(Ok(item)));
+        if let Some(piece) = ready!(Pin::new(&mut self.pieces).poll_next(context)) {
+            return Poll::Ready(Some(Ok(piece)));
         }
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
         let outcome = ready!(Pin::new(&mut task.0).poll(context));
@@ -198,5 +214,27 @@ impl Body for RequestBody {
         Pin::new(&mut self.0)
             .poll_next(context)
             .map(|item| item.map(|item| item.map(Frame::data).map_err(|status| grpc_status(&status))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_see_the_path_that_interceptors_see() {
+        for (path, is_accepted) in [
+            ("/greeter.Greeter/Greet", true),
+            ("http://host/greeter.Greeter/Greet", false),
+            ("/greeter.Greeter/Greet?loud", false),
+            ("greeter.Greeter", false),
+            ("", false),
+        ] {
+            let mut metadata = trunkline::Metadata::new();
+            metadata.append_reserved(PATH, path.as_bytes()).unwrap();
+            let (_, body) = channel::<Result<Bytes, Status>>(1);
+            let request = request_of(&Context::detached_with(metadata), Streaming::from_stream(body));
+            assert_eq!(request.is_ok(), is_accepted, "{path}");
+        }
     }
 }

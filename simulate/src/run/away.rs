@@ -13,7 +13,7 @@ use trunkline::{Code, Status};
 const AWAY: Duration = Duration::from_secs(10);
 /// The pause of its caller between two calls: shorter than any pause between attempts that nobody answers.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// A call that need not wait takes at most so long: the caller and its poller take turns.
+/// Maximum time of a call that need not wait: the caller and its poller take turns.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// A call waits for one attempt at most: a handshake is given up after 5 s.
 const ATTEMPT: Duration = Duration::from_millis(5_100);

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
 
-/// Once faults have ended, every node must reach every other within so long: a session that was cut
+/// Time from the last fault in which every node must reach every other: a session that was cut
 /// off is given up after seconds, and a handshake is repeated with growing pauses.
 const HEALING: Duration = Duration::from_secs(40);
 /// Calls between each two nodes while nothing is wrong.
@@ -23,7 +23,7 @@ const CALM_CALLS: usize = 3;
 /// Number of an attacker's packets meanwhile, and the time within which they come.
 const CALM_FORGERIES: usize = 40;
 const CALM_FORGING_NS: u64 = 20_000_000;
-/// Credit that its holder does not use comes back within so long.
+/// Time in which unused credit returns.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
 /// Further checks that everything has come back.
 const LOOKS: u32 = 5;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Sessions that a crowd begins, each with a number of connections: twice what one host may have half made.
+/// Sessions that a crowd begins, each with a number of connections: twice what one host may have half-open.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
 

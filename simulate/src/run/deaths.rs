@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The death of a node that somebody waits for is reported within so long.
+/// Maximum time until the death of a node is reported to its callers.
 const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
-/// A successor reaches the others within so long, although they have not noticed the death.
+/// Maximum time until a successor reaches the others, although they have not noticed the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
-/// When a call has failed with a session, all pollers of its node know that the session is over after so long.
+/// Maximum time from the first call that fails with a session until all pollers of its node know its end.
 const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
 
 impl Run {

@@ -13,13 +13,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Status};
 
-/// A draining server refuses a call within so long.
+/// Maximum time until a draining server refuses a call.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
-/// A node that drains has seen that its handlers have ended so long after the last of them.
+/// Maximum time from the end of the last handler until a draining node has noticed it.
 const SEEN: Duration = Duration::from_millis(1);
-/// As in `endings.rs`: a node has ended, and its peers have noticed, so long after its handlers, or its grace.
+/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have noticed.
+/// See `endings.rs`.
 const LEAVING: Duration = Duration::from_millis(100);
-/// Sessions are closed so long after the grace although a poller does not report.
+/// Time after the grace period at which sessions are closed, although a poller does not report.
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
 /// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);

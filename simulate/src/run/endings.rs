@@ -9,14 +9,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// A node that is shut down has ended, and its peers have noticed, so long after its grace: the CM
+/// Maximum time from the end of the grace period until a node has ended and its peers have noticed: the CM
 /// exchanges two messages for each session, and every machine looks at its timers within 20 ms.
 const LEAVING: Duration = Duration::from_millis(100);
 /// Time limit of the call whose handler must end by itself.
 const DEADLINE: Duration = Duration::from_millis(300);
 /// Time for which its caller is stopped, which is past that.
 const STOPPED: Duration = Duration::from_millis(700);
-/// A handler ends so long after its deadline: pollers look at deadlines every few milliseconds.
+/// Maximum time from a deadline to the end of its handler: pollers look at deadlines every few milliseconds.
 const HANDLER_ENDS: Duration = Duration::from_millis(50);
 /// Time for which the handler runs whose caller must get the reply in spite of a shutdown.
 const WORK_US: u64 = 50_000;

@@ -33,13 +33,13 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Calls of the hostile peer among faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
-/// The session of a peer that takes nothing ends so long after it took something last.
+/// Time after which the session of a peer that takes nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Later by this: a poller looks at its timers every few milliseconds, and READs what it may first.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
-/// The death of the hostile peer is noticed, and what it held is back, within so long.
+/// Maximum time until the death of the hostile peer is noticed and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// A node for a hostile peer, on a host after those of the others.

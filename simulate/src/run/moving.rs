@@ -15,13 +15,13 @@ use trunkline::{CallOptions, Channel, Code, Connect, Resolve, Resolving, Status,
 
 /// Offset of a port without a listener from the port of a node.
 const NOWHERE: u16 = 500;
-/// A lookup takes so long.
+/// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// The name leads nowhere for so long, and a server is away for so long.
+/// Time for which the name has no address, and for which a server is away.
 const AWAY: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds, the longest between two attempts at an address, and what the attempt takes.
 const FOUND: Duration = Duration::from_secs(13);
-/// A round takes at most so long: a lookup, and each of two addresses with a handshake that is given up after 5 s.
+/// Maximum time of a round: a lookup, and each of two addresses with a handshake that is given up after 5 s.
 const ROUND: Duration = Duration::from_secs(11);
 /// Time limit of calls that need no more than that.
 const PATIENCE: Duration = Duration::from_secs(60);

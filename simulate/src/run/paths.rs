@@ -16,7 +16,7 @@ const THINK_NS: u64 = 2_000_000;
 /// Number of times that memory is written over meanwhile, and the time within which it is.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
-/// A call takes at most so long: what was lost is sent again at once, or after a time-out.
+/// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
 const LIMIT: Duration = Duration::from_millis(50);
 /// Time limit of its calls, which none of them needs.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ impl Run {
         }
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("packets change their path"));
         self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        if !self.memory_is_used() {
+        if !self.memory_is_used() || !self.memory_makes_sense() {
             return false;
         }
         let ended = Rc::new(Cell::new(0));
@@ -66,6 +66,20 @@ impl Run {
         if areas > 0 {
             self.scheduler.coverage.count(Kind::MemoryScribbled);
         }
+    }
+
+    /// Nobody has found nonsense in shared memory before somebody wrote some, although processes died while they wrote.
+    fn memory_makes_sense(&mut self) -> bool {
+        if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
+            return true;
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let count = node.counter("drop_shm_nonsense");
+            if count > 0 {
+                return self.fail(&format!("node {index} found nonsense in shared memory, {count} times"));
+            }
+        }
+        true
     }
 
     /// Nodes of one host, all of which share memory, use it, on each of their shards. After nonsense they do so again, but

@@ -1,22 +1,23 @@
 //! Whole runs: repeatable, and readable.
 
 use super::*;
+use trunkline_testkit::Folder;
 
 /// Runs seed 7 with a trace.
-fn traced(name: &str) -> (Outcome, String) {
-    let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-{name}", std::process::id()));
+fn traced() -> (Outcome, String) {
+    let folder = Folder::new().unwrap();
+    let file = folder.join("trace");
     let trace = Trace::to_file(&file).unwrap();
     let outcome = run(7, None, trace.clone());
     trace.close().unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
     (outcome, text)
 }
 
 #[test]
 fn a_seed_has_one_trace_which_tells_what_happened_to_each_call() {
-    let (outcome, trace) = traced("first");
-    let (same, again) = traced("again");
+    let (outcome, trace) = traced();
+    let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
     assert_eq!(outcome.checksum, same.checksum);
     assert_eq!(run(7, None, Trace::checksum_only()).checksum, outcome.checksum, "tracing changes the run");

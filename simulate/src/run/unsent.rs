@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::Status;
 
-/// A server is stopped for so long.
+/// Time for which a server is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
 /// Time limit of the calls to it.
 const LIMIT: Duration = Duration::from_millis(50);

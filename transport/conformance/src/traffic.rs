@@ -12,7 +12,7 @@ use trunkline_verbs::{
 };
 
 /// The bound for a wait that must succeed.
-const WAIT_AT_MOST: Duration = Duration::from_secs(30);
+const WAIT_AT_MOST: Duration = Duration::from_secs(60);
 /// The bound for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2 12.1), and a
 /// bench with loss may lose two or three in a row.
 const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);

@@ -110,13 +110,13 @@ impl Sleeper {
         let _ringer_was_faster = self.doorbell().woken();
     }
 
-    /// Returns true if somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
+    /// Returns true if the bell was rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
     #[must_use]
     pub fn is_woken(&self) -> bool {
         !self.doorbell().is_sleeping()
     }
 
-    /// Blocks until somebody wakes the machine, a watched descriptor is readable, or that time.
+    /// Blocks until the machine is woken, a watched descriptor is readable, or the time has come.
     ///
     /// # Errors
     /// The error of the system call.

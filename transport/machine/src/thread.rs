@@ -53,7 +53,7 @@ impl Running {
         }
     }
 
-    /// The same, for at most so long.
+    /// The same, with a time limit.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.
@@ -201,7 +201,7 @@ mod tests {
         for (in_order, expected) in [(true, Ok(())), (false, Err(NotJoined::Panicked))] {
             let make = Box::new(move || Ok(Box::new(Ends(in_order)) as Box<dyn Machine>));
             let running = Runtime::threads().spawn("ends", make).unwrap();
-            assert_eq!(running.join_within(Duration::from_secs(30)), expected);
+            assert_eq!(running.join_within(Duration::from_secs(60)), expected);
         }
     }
 

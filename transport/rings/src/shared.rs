@@ -146,6 +146,12 @@ impl Producer {
         self.written.advance(message.len().next_multiple_of(8));
     }
 
+    /// Returns the position that a [`Producer::publish`] shows once a message of `length` bytes was appended.
+    #[must_use]
+    pub fn position_after(&self, length: usize) -> u64 {
+        self.written.count.wrapping_add(footprint(length) as u64)
+    }
+
     /// Shows the receiver what was appended. Returns whether the caller has to wake it.
     #[must_use = "a receiver that parked the ring does not look"]
     pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {

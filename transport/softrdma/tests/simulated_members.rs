@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use trunkline_testkit::runs_alone;
+use trunkline_testkit::{Folder, runs_alone};
 use trunkline_verbs::{
     Access, CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, CqInit, Device,
     EndpointRequest, EndpointSide, Memory, PortSpace, QpType, QueuePair, SendData, SendOperation, SrqInit,
@@ -201,11 +201,8 @@ fn home_dies(seed: u64, stores: u64) -> bool {
     const MESSAGES: u64 = 12;
     let mut world = World::new(seed);
     let (near, far) = (world.host(NEAR), world.host(FAR));
-    let path =
-        std::env::temp_dir().join(format!("trunkline-simulated-{}-{seed}-{stores}", std::process::id()));
-    let file = std::fs::File::create(&path).unwrap();
+    let file = Folder::new().unwrap().create("domain").unwrap();
     let [executor, successor] = [(); 2].map(|()| sharing(world.process(&near), &file));
-    std::fs::remove_file(&path).unwrap();
     let peer = world.process(&far);
     let tgt = executor.node.qp(QpType::XrcTgt);
     let _handle = successor.node.device.open_qp(&successor.node.xrcd, tgt.number()).unwrap();

@@ -1,25 +1,25 @@
-//! The part of a budget that some uses of it leave to others.
+//! Share of a budget that is reserved for uses that must not wait.
 #![forbid(unsafe_code)]
 
 use trunkline_mutants::mutant;
 
-/// Part of each limit that a use leaves free for uses that must not wait for it.
+/// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {
-    /// It may take all.
+    /// No reserve: the use may take the whole limit.
     #[default]
     Nothing,
-    /// It leaves an eighth.
+    /// An eighth is reserved.
     Eighth,
-    /// It leaves two eighths: one for what leaves an eighth itself, and that.
+    /// Two eighths are reserved: one more than for uses with [`Self::Eighth`].
     Quarter,
-    /// It leaves three eighths: one for what leaves a quarter, and that.
+    /// Three eighths are reserved: one more than for uses with [`Self::Quarter`].
     ThreeEighths,
-    /// It takes nothing: a message is not queued.
+    /// Everything is reserved: a message is not queued.
     All,
 }
 
-/// The parts that are left of a limit by uses that may take some of it and not all.
+/// Reserves between none and all.
 pub(super) const PARTS: [Leaves; 3] = [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths];
 
 impl Leaves {

@@ -378,7 +378,7 @@ fn one_peer_leaves_half_to_the_others_however_many_pairs_it_has() {
     assert!(rest >= ledger.per_peer - 8, "{rest} are left to the others of {ledger:?}");
 }
 
-/// An honest pair sends all the time for so long. Returns the pairs that were found to hoard.
+/// Lets an honest pair send without pause for this time. Returns the pairs that were found to hoard.
 fn hoarding_while_busy(world: &mut World, busy: usize, over_ms: u64) -> Vec<QpNumber> {
     let mut found = Vec::new();
     let until = world.now + over_ms;

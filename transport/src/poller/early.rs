@@ -1,7 +1,7 @@
 //! Targets that have kept a frame of a session that is not up, and the choice of one to give up when there are too many bytes.
 //!
 //! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame makes
-//! room, and of equal ones that which came first: sessions are half-made for the time of a handshake, or for seconds
+//! room, and of equal ones that which came first: sessions are half-open for the time of a handshake, or for seconds
 //! if their peer does not want them to come up.
 #![forbid(unsafe_code)]
 

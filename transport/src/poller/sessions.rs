@@ -54,8 +54,8 @@ impl Core {
         }
     }
 
-    /// The credits of a session's targets, by the peer's poller; `None` when the SRQ's depth does not bear
-    /// them all.
+    /// Charges the credits of a session's targets, and returns them by the peer's poller. Returns `None` if the SRQ is not
+    /// deep enough for all.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use survey::Nics;
 use trunkline_softrdma::device::{LinkChoice, SoftDevice};
-use trunkline_verbs::{Device, GidKind};
+use trunkline_verbs::{Device, GidKind, PathChoice};
 
 /// The family of the software device.
 pub(crate) const SOFTWARE: &str = "softrdma";
@@ -127,6 +127,8 @@ fn software_only(options: &NodeOptions) -> Option<&'static str> {
         Some("a device without XRC was asked for")
     } else if device.capture.is_some() {
         Some("a capture of all packets was asked for")
+    } else if device.path == PathChoice::Shm {
+        Some("shared memory only was asked for")
     } else {
         None
     }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_verbs::{Device, DeviceInfo, GidEntry, GidKind, PortState, Provider, VerbsError};
+use trunkline_verbs::{Device, DeviceInfo, GidEntry, GidKind, PathChoice, PortState, Provider, VerbsError};
 
 const DRAWN: &str = "127.9.9.9";
 
@@ -278,16 +278,21 @@ fn without_devices_the_host_says_why() {
         other => panic!("{other:?}"),
     };
     assert_eq!(reason(Path::new("/nonexistent/infiniband")), NoNic::NoSubsystem);
-    let folder = std::env::temp_dir().join(format!("trunkline-provider-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let empty = reason(&folder);
+    let folder = trunkline_testkit::Folder::new().unwrap();
+    let empty = reason(folder.path());
     let file = folder.join("uverbs0");
     std::fs::write(&file, "").unwrap();
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
-    let denied = reason(&folder);
-    std::fs::remove_dir_all(&folder).unwrap();
+    let denied = reason(folder.path());
     assert_eq!(empty, NoNic::NoDevice);
     // Root may open everything.
     let wanted = if nix::unistd::geteuid().is_root() { NoNic::NoDevice } else { NoNic::NoPermission(file) };
     assert_eq!(denied, wanted);
+}
+
+#[test]
+fn shared_memory_only_is_a_wish_of_software_only() {
+    let of = |path| super::software_only(&NodeOptions::new().path(path));
+    assert_eq!(of(PathChoice::Shm), Some("shared memory only was asked for"));
+    assert_eq!((of(PathChoice::Auto), of(PathChoice::Udp)), (None, None));
 }

@@ -48,7 +48,7 @@ mod tests {
 
     #[expect(clippy::disallowed_methods, reason = "bounds a wait for a real device")]
     fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(event) = channel.next_event() {
                 return event;

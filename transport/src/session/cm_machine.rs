@@ -31,7 +31,7 @@ use trunkline_mutants::mutant;
 use trunkline_softrdma::device::{LinkChoice, NodeSocket};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 
-/// Sessions are closed so long after the grace period of a shutdown although a poller has not reported: pollers
+/// Time after the grace period of a shutdown at which sessions are closed, although a poller has not reported: pollers
 /// look at their timers every 20 ms, so it is busy in its upper half.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 

@@ -14,8 +14,8 @@ use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use crate::status::PathStatus;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 use trunkline_verbs::{
     Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
@@ -45,8 +45,6 @@ struct End {
     id: Arc<dyn CmId>,
     /// Gone from here once a poller has it.
     qp: Option<Arc<dyn QueuePair>>,
-    /// The same QP, for reports; it stays here when a poller takes the QP.
-    reported: Weak<dyn QueuePair>,
 }
 
 /// Parts that endpoints are made on.
@@ -244,8 +242,7 @@ impl Endpoints {
 
     /// The paths of all QPs of a session, if the device has more than one.
     pub(crate) fn paths_of(&self, peer: PeerKey, number: u32) -> Vec<PathStatus> {
-        let ends = self.sessions.get(&(peer, number)).into_iter().flat_map(BTreeMap::values);
-        PathStatus::of(ends.filter_map(|end| end.reported.upgrade()?.path()))
+        PathStatus::of(self.shared.session_qps.paths_of(peer, number))
     }
 
     /// Makes the TGT for a request and attaches it.
@@ -334,6 +331,7 @@ impl Endpoints {
     /// pollers are notified.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
+        self.shared.session_qps.close(peer, number);
         let until = self.shared.runtime.clock().now() + CLOSING_LIMIT;
         for (role, end) in ends {
             self.roles.remove(&end.id.number());
@@ -406,7 +404,8 @@ impl Endpoints {
 
     fn add(&mut self, peer: PeerKey, number: u32, role: Role, id: &Arc<dyn CmId>, qp: Arc<dyn QueuePair>) {
         self.roles.insert(id.number(), (role, peer, number));
-        let end = End { id: Arc::clone(id), reported: Arc::downgrade(&qp), qp: Some(qp) };
+        self.shared.session_qps.add(peer, number, &qp);
+        let end = End { id: Arc::clone(id), qp: Some(qp) };
         self.sessions.entry((peer, number)).or_default().insert(role, end);
     }
 }

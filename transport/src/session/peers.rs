@@ -1,5 +1,5 @@
 //! The peers that a node knows, with what the CM machine looks for them by: which of them wants the
-//! time, and how many connections the half-made sessions of one host, and of all, have.
+//! time, and how many connections the half-open sessions of one host, and of all, have.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -14,7 +14,7 @@ use trunkline_verbs::Time;
 /// A peer that nobody here named, and with which a session has been up, is forgotten when it was down for this
 /// long. One with which none has been is forgotten at once.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Connections of half-made sessions with peers that nobody here named, of one host: eight nodes with as many
+/// Connections of half-open sessions with peers that nobody here named, of one host: eight nodes with as many
 /// pollers as there may be. Each holds a TGT, and a host that proves its address may claim to listen at every port.
 pub(super) const HALF_MADE_OF_HOST: u32 = 256;
 /// The same of all hosts: some tens of megabytes of TGTs. It takes 32 hosts that prove their addresses to fill it.
@@ -135,7 +135,7 @@ impl Peers {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Returns true if the half-made sessions of a host, or of all, have as many connections as they may. They end
+    /// Returns true if the half-open sessions of a host, or of all, have as many connections as they may. They end
     /// when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
         if mutant!(half_made_sessions_have_no_bound) {

@@ -123,7 +123,7 @@ pub(crate) enum Refusal {
     ShuttingDown,
     /// The node cannot make its end: a limit is reached, or a permission is missing. Its log has the error.
     Resources,
-    /// Too many sessions of the host are half made; it should try again.
+    /// Too many sessions of the host are half-open; it should try again.
     Crowded,
     /// The node has XRC connections, not RC.
     UsesXrc,

@@ -67,7 +67,7 @@ pub(crate) struct CopyTurns {
     piece: usize,
     left: usize,
     waiting: VecDeque<usize>,
-    /// The trunk whose turn it is, by its place in the poller's table.
+    /// The current trunk, by its index in the poller's table.
     current: Option<usize>,
 }
 

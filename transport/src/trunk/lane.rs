@@ -87,7 +87,7 @@ impl Lane {
         self.queues[queue].push(message);
     }
 
-    /// The queue whose turn it is to send, of as many as [`Lane::queues_in_turn`]; then it is the next one's.
+    /// Returns the next queue to send from, round robin over [`Lane::queues_in_turn`] queues.
     pub(super) fn next_queue(&mut self) -> usize {
         let queue = self.turn;
         self.turn = (queue + 1) % LEAVING;

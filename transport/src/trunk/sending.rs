@@ -178,7 +178,7 @@ impl Trunk {
         }
     }
 
-    /// The lane of a message: the named poller's, if the peer has it, or the one whose turn it is.
+    /// Returns the lane of a message: the named poller's, if the peer has it, or the one that `turn` selects.
     fn lane_of(&self, toward: Toward, turn: Turn) -> Option<usize> {
         let poller = match toward {
             Toward::Poller(poller) => poller,

@@ -17,10 +17,15 @@ impl Folder {
     /// The operating system's, when it cannot be created.
     pub fn new() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                // A process that was killed had the same number, in this or in another container.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Self(path)),
+            }
+        }
     }
 
     /// The directory.
@@ -63,5 +68,19 @@ mod tests {
         assert!(folder.create("below/file").is_err(), "it is there");
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_another_process_left_is_passed_over() {
+        let first = Folder::new().expect("a temporary directory");
+        let text = first.path().to_str().expect("a name of ASCII");
+        let (start, number) = text.rsplit_once('-').expect("a number at the end");
+        let number: u32 = number.parse().expect("a number at the end");
+        // Other tests may take some of these first.
+        let left: Vec<_> = (1..50).map(|next| format!("{start}-{}", number + next)).collect();
+        let made: Vec<_> = left.iter().filter(|path| std::fs::create_dir(path).is_ok()).collect();
+        let second = Folder::new();
+        made.into_iter().for_each(|path| std::fs::remove_dir(path).expect("it is empty"));
+        assert_ne!(second.expect("another directory").path(), first.path());
     }
 }

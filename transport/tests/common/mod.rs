@@ -253,18 +253,25 @@ impl TestNode {
     pub fn start(options: NodeOptions, pollers: u16) -> Self {
         let (sender, events) = mpsc::channel();
         let jobs = (0..pollers).map(|_| Jobs::default()).collect::<Vec<_>>();
-        let shared = Mutex::new(sender);
-        let of_pollers = jobs.clone();
-        let node = Node::start(options.pollers(pollers), move |index| {
-            Ok(Probe {
-                index,
-                jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
-                events: shared.lock().unwrap().clone(),
-                kept: Vec::new(),
-                backlog: VecDeque::new(),
+        let options = options.pollers(pollers);
+        let start = || {
+            let shared = Mutex::new(sender.clone());
+            let of_pollers = jobs.clone();
+            Node::start(options.clone(), move |index| {
+                Ok(Probe {
+                    index,
+                    jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
+                    events: shared.lock().unwrap().clone(),
+                    kept: Vec::new(),
+                    backlog: VecDeque::new(),
+                })
             })
-        })
-        .unwrap();
+        };
+        // A process that another test starts meanwhile has a copy of a closed socket until it runs its program.
+        let node = trunkline_testkit::wait_until("the address is free", LIMIT, || match start() {
+            Err(error) if error.to_string().contains("in use") => None,
+            started => Some(started.unwrap()),
+        });
         let (address, handles) = (node.local_address(), node.poller_handles());
         Self { node: Some(node), address, jobs, handles, events, passed: VecDeque::new() }
     }

@@ -33,7 +33,7 @@ struct Crowd {
     dials: HashMap<CmIdNumber, (u16, Arc<dyn CmId>)>,
     /// Each dial's QP.
     qps: HashMap<CmIdNumber, Arc<dyn QueuePair>>,
-    /// Frames that each session sends as soon as it is half-made.
+    /// Frames that each session sends as soon as it is half-open.
     frames: Vec<Vec<u8>>,
     device: Arc<SoftDevice>,
 }

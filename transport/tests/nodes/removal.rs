@@ -284,9 +284,12 @@ fn many_removals_leave_nothing_behind() {
     }
     reach(&mut client, 0, peer, &mut token);
     remove(&slot);
-    let after = holdings();
     let (fds, threads) = before.unwrap();
-    assert!(after.0 <= fds + 2 && after.1 <= threads, "{before:?} before, {after:?} after");
+    // A thread that was joined is listed for a moment longer.
+    wait_until("no more descriptors and threads are held than before", || {
+        let after = holdings();
+        after.0 <= fds + 2 && after.1 <= threads
+    });
     assert_eq!(client.report().incarnations, 13);
     client.stop();
     server.stop();

@@ -4,9 +4,11 @@ use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, o
 use bytes::Bytes;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
 use trunkline_transport::{
-    Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, SendError, SendFailure,
-    SendOutcome, StartError,
+    Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, Pinning, ProviderChoice, SendError,
+    SendFailure, SendOutcome, StartError,
 };
 use trunkline_verbs::Time;
 
@@ -92,7 +94,11 @@ fn nobody_listens() {
 fn a_peer_of_the_other_address_family_is_refused_with_the_reason_and_the_remedy() {
     let rows = [("127.0.0.1:0", "[::1]:7471", "IPv6"), ("[::1]:0", "127.0.0.1:7471", "IPv4")];
     for (listen, peer, family) in rows {
-        let mut client = TestNode::start(NodeOptions::new().listen(listen.parse().unwrap()), 1);
+        // On a network in the process, since other programs may have the device's port at these addresses.
+        let link = LinkChoice::InProcess(Hub::new());
+        let device = SoftOptions { link, ..SoftOptions::default() };
+        let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
+        let mut client = TestNode::start(options.listen(listen.parse().unwrap()), 1);
         let listens_on = client.address;
         let peer = client.name(0, peer.parse().unwrap());
         let cause = PeerDown::NoAddress { listens_on };

@@ -22,11 +22,13 @@ mod relaxed;
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies")))))]
 use relaxed as how;
 
-/// Copies `into.len()` bytes from shared memory.
+use std::mem::MaybeUninit;
+
+/// Copies bytes from shared memory, and initializes all of `into` with them.
 ///
 /// # Safety
 /// `from` is valid for reads of that many bytes, which others may write meanwhile, and `into` does not overlap them.
-pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
+pub(crate) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
     // SAFETY: this function's contract; `into` is exclusive.
     unsafe { how::read(from, into) }
 }
@@ -60,9 +62,11 @@ mod tests {
                     target[..to].iter().chain(&target[to + length..]).all(|byte| *byte == 0xee),
                     "{length}"
                 );
-                let mut back = vec![0xdd; length + 2];
+                let mut back = vec![MaybeUninit::new(0xdd_u8); length + 2];
                 // SAFETY: as before.
                 unsafe { read(target.as_ptr().add(to), &mut back[1..=length]) };
+                // SAFETY: each byte had a value before.
+                let back: Vec<u8> = back.into_iter().map(|byte| unsafe { byte.assume_init() }).collect();
                 assert_eq!(back[1..=length], source[from..from + length]);
                 assert_eq!((back[0], back[length + 1]), (0xdd, 0xdd));
             }

@@ -3,8 +3,8 @@
 use crate::channel::is_readable;
 use crate::{
     AsyncEvent, Clock, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit, GidEntry, Mtu,
-    PeerPath, ProtectionDomain, QpInit, QpNumber, QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
-    XrcDomain, XrcdFlags,
+    ProtectionDomain, QpInit, QpNumber, QueuePair, SharedReceiveQueue, SrqInit, VerbsError, XrcDomain,
+    XrcdFlags,
 };
 use std::any::Any;
 use std::fmt::Debug;
@@ -173,9 +173,4 @@ pub trait Device: Any + Send + Sync + Debug {
     /// The device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
     /// `packets_sent` and `packets_received`, except those whose value they do not know.
     fn counters(&self) -> Vec<Counter>;
-
-    /// The ways that packets take to peers now, in the order of addresses; empty for a device that knows of one only.
-    fn paths(&self) -> Vec<PeerPath> {
-        Vec::new()
-    }
 }

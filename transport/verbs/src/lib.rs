@@ -70,7 +70,7 @@ pub use pd::ProtectionDomain;
 pub use provider::{DeviceInfo, Provider};
 pub use qp::{QpInit, QueueCapacities, QueuePair};
 pub use qp_attributes::{AddressVector, QpAttributes, QpModify};
-pub use qp_path::{PeerPath, QpPath};
+pub use qp_path::{PathChoice, QpPath};
 pub use qp_state::QpState;
 pub use qp_transition::{AttributeMask, TransitionError, check_transition, effective_mask};
 pub use qp_type::QpType;

@@ -8,6 +8,7 @@ use crate::{IoAddress, copy, headroom};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,10 +118,27 @@ impl Memory {
     /// [`MemoryError::OutOfBounds`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, into.len())?;
+        // SAFETY: the same bytes, to which `copy::read` writes only values.
+        let into = unsafe { slice::from_raw_parts_mut(into.as_mut_ptr().cast(), into.len()) };
         // SAFETY: `check` has verified that the source range is inside the block. `into` is exclusive, so
         // it can overlap the range only if `slice_mut` lent it, whose callers guarantee that no other
         // access to the range happens.
         unsafe { copy::read(self.start.as_ptr().add(offset), into) };
+        Ok(())
+    }
+
+    /// Appends `length` bytes from `offset` on to a vector.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`].
+    pub fn append_to(&self, offset: usize, length: usize, out: &mut Vec<u8>) -> Result<(), MemoryError> {
+        self.check(offset, length)?;
+        out.reserve(length);
+        // SAFETY: `check` has verified that the source range is inside the block. The vector's spare bytes are exclusive
+        // and belong to another allocation.
+        unsafe { copy::read(self.start.as_ptr().add(offset), &mut out.spare_capacity_mut()[..length]) };
+        // SAFETY: `reserve` has made room for them, and `copy::read` has initialized them.
+        unsafe { out.set_len(out.len() + length) };
         Ok(())
     }
 
@@ -172,7 +190,7 @@ impl Memory {
         self.check(offset, length)?;
         // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
         // caller guarantees that no one writes to the range while the slice exists.
-        Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), length) })
+        Ok(unsafe { slice::from_raw_parts(self.start.as_ptr().add(offset), length) })
     }
 
     /// Borrows a range as an exclusive slice.
@@ -187,7 +205,7 @@ impl Memory {
         self.check(offset, length)?;
         // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
         // caller guarantees that no one else accesses the range while the slice exists.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
+        Ok(unsafe { slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
     /// Returns true if a range is inside the memory.
@@ -240,6 +258,10 @@ mod tests {
         assert_eq!(&out, b"abcd");
         assert_eq!(memory.write(13, b"abcd"), Err(MemoryError::OutOfBounds));
         assert_eq!(memory.read(usize::MAX, &mut out), Err(MemoryError::OutOfBounds));
+        let mut list = b"of ".to_vec();
+        memory.append_to(4, 4, &mut list).unwrap();
+        assert_eq!(memory.append_to(13, 4, &mut list), Err(MemoryError::OutOfBounds));
+        assert_eq!(list, b"of abcd");
         assert_eq!(memory.offset_of(memory.address(16), 0), Ok(16));
         assert_eq!(memory.offset_of(memory.address(16), 1), Err(MemoryError::OutOfBounds));
         assert_eq!(memory.offset_of(IoAddress(0), 1), Err(MemoryError::OutOfBounds));

@@ -1,7 +1,5 @@
 //! Paths of QPs' packets to their peers.
 
-use std::net::IpAddr;
-
 /// The way that a QP's packets take now, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QpPath {
@@ -17,13 +15,27 @@ impl QpPath {
     pub const NONE: &str = "none";
 }
 
-/// QPs of a device that take the same way to the same address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PeerPath {
-    /// The address of the peer.
-    pub address: IpAddr,
-    /// The way.
-    pub path: QpPath,
-    /// Number of QPs.
-    pub qps: u32,
+/// Path that a software device may use to the QPs of other processes of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathChoice {
+    /// Shared memory where both processes can, else UDP.
+    #[default]
+    Auto,
+    /// UDP only.
+    Udp,
+    /// Shared memory only. Other peers are refused.
+    Shm,
+}
+
+impl std::str::FromStr for PathChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "udp" => Ok(Self::Udp),
+            "shm" => Ok(Self::Shm),
+            other => Err(format!("invalid link {other:?}: expected `auto`, `udp` or `shm`")),
+        }
+    }
 }

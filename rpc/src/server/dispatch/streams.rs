@@ -7,7 +7,8 @@ use crate::frame::StreamPart;
 use crate::reason::Reason;
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::{Code, Status};
-use crate::stream::{Address, Stream, first_charge};
+use crate::stream::{Address, Misuse, Stream, first_charge};
+use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Carrier, Origin, Toward};
 
@@ -15,8 +16,18 @@ impl Dispatch {
     /// Charges a peer with the stream of its call, if that has one.
     #[inline]
     pub(super) fn admit_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
-        if !caller.streams.any() || self.arguments.recharge(caller.key.peer, 0, first_charge(caller.streams))
-        {
+        if caller.streams.any() { self.charge_stream(caller, table) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn charge_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
+        if let Some(earlier) = self.by_key.get(&caller.key).copied() {
+            // Both calls have one number, and end by one reply.
+            self.ended(caller.key.peer, table);
+            self.drop_task(earlier);
+            return Err(Misuse::SAME_NUMBER.status());
+        }
+        if self.arguments.recharge(caller.key.peer, 0, first_charge(caller.streams)) {
             return Ok(());
         }
         self.ended(caller.key.peer, table);
@@ -43,11 +54,13 @@ impl Dispatch {
         item: &[u8],
     ) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
-        let Some(stream) = self.running.get(&task).and_then(|running| running.stream.as_ref()) else {
-            return;
-        };
+        let Some(running) = self.running.get(&task) else { return };
         let charge = |peer, from, to| self.arguments.recharge(peer, from, to);
-        if let Err(status) = stream.frame(part, item, &charge) {
+        let taken = match &running.stream {
+            Some(stream) => stream.frame(carrier.now(), (part, item), &charge),
+            None => Err(Misuse::NO_STREAM.status()),
+        };
+        if let Err(status) = taken {
             self.fail(carrier, task, status);
         }
     }
@@ -73,6 +86,14 @@ impl Dispatch {
         !streams.is_empty()
     }
 
+    /// Ends a running stream whose number its caller has used for another call.
+    #[cold]
+    pub(super) fn end_replaced(&mut self, carrier: &mut dyn Carrier, earlier: TaskId) {
+        if self.running.get(&earlier).is_some_and(|running| running.stream.is_some()) {
+            self.fail(carrier, earlier, Misuse::SAME_NUMBER.status());
+        }
+    }
+
     /// Ends a running call with a status.
     fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
         let caller = self.running.get(&task).map(|running| running.caller);
@@ -83,7 +104,7 @@ impl Dispatch {
     }
 
     /// The memory that streams are charged to.
-    pub(crate) fn memory(&self) -> &ArgumentMemory {
+    pub(crate) fn memory(&self) -> &Rc<ArgumentMemory> {
         &self.arguments
     }
 }

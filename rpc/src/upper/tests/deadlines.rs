@@ -27,6 +27,7 @@ static ASK: MethodName = MethodName {
     one_way: false,
     idempotent: false,
     streams: Streams::Neither,
+    shapes: None,
 };
 /// Returns the time left in microseconds.
 static LEFT: MethodName = MethodName {
@@ -36,6 +37,7 @@ static LEFT: MethodName = MethodName {
     one_way: false,
     idempotent: false,
     streams: Streams::Neither,
+    shapes: None,
 };
 
 const WORK: Duration = Duration::from_millis(50);

@@ -2,8 +2,9 @@
 
 use super::{Given, PORT, call, frame, number, request, sent, server};
 use crate::budgets::Limits;
-use crate::call::{Response, StreamWait, Wait as _, no_items, outgoing};
-use crate::fake::{ECHO, FEED, GATHER, LIMIT, Rig, TALK};
+use crate::call::{Opened, Response, StreamWait, Wait as _, no_items, outgoing};
+use crate::codec::{Bincode, Coding, EncodeValue as _};
+use crate::fake::{ECHO, FEED, GATHER, HANG, LIMIT, Rig, TALK};
 use crate::frame::{By, Header, RequestHeader, StreamHeader, StreamPart};
 use crate::metadata::MetadataBytes;
 use crate::name::MethodName;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use trunkline_transport::{
     Exhausted, Limit, PeerDown, PeerEvent, SendError, SendOutcome, SessionNumber, Token, Upper as _,
 };
+use trunkline_verbs::Time;
 
 const CALL: u64 = 7;
 
@@ -89,13 +91,16 @@ fn a_handlers_stream_is_accepted_sent_ended_and_replied_to_in_this_order() {
     assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
 }
 
+/// Bytes that make the window the largest one, after 64 items of 100 bytes.
+const LARGEST_BYTES: u32 = (1 << 20) - (16 << 10) + 6400;
+
 #[test]
 fn a_writer_stops_at_the_window_of_items_and_of_bytes() {
     for (hundreds, first, window, next) in [
-        (1, 64, (1 << 20, 3), 3),
+        (1, 64, (1 << 19, 3), 3),
         (100, 2, (10_000, 64), 1),
         (0, 64, (0, 5), 5),
-        (1, 64, (u32::MAX, u32::MAX), 4096),
+        (1, 64, (LARGEST_BYTES, 4096), 4096),
     ] {
         let mut rig = Rig::new();
         open(&mut rig, FEED, &[255, hundreds]);
@@ -169,7 +174,9 @@ fn a_caller_that_breaks_the_protocol_loses_its_stream_and_nothing_else() {
     type Step = (StreamPart, usize);
     let beyond = (0..66).map(|number| (data(number), 1)).collect::<Vec<Step>>();
     let bytes = (0..4).map(|number| (data(number), 16 << 10)).collect::<Vec<Step>>();
-    let cases: [(&MethodName, Vec<Step>); 7] = [
+    let end = StreamPart::End { items: 0 };
+    let window = |bytes, items| StreamPart::Window { bytes, items };
+    let cases: [(&MethodName, Vec<Step>); 22] = [
         (GATHER, vec![(data(1), 1)]),
         (GATHER, vec![(data(0), 1), (data(0), 1)]),
         (GATHER, vec![(StreamPart::End { items: 1 }, 0)]),
@@ -177,11 +184,27 @@ fn a_caller_that_breaks_the_protocol_loses_its_stream_and_nothing_else() {
         (FEED, vec![(StreamPart::End { items: 0 }, 0)]),
         (GATHER, beyond),
         (GATHER, bytes),
+        (GATHER, vec![(end, 0), (data(0), 1)]),
+        (GATHER, vec![(end, 0), (end, 0)]),
+        (GATHER, vec![(end, 1)]),
+        (GATHER, vec![(window(1, 1), 0)]),
+        (GATHER, vec![(StreamPart::Reset, 0)]),
+        (GATHER, vec![(StreamPart::Accept, 0)]),
+        (TALK, vec![(StreamPart::Accept, 0)]),
+        (FEED, vec![(window(u32::MAX, 0), 0)]),
+        (FEED, vec![(window(0, 4097), 0)]),
+        (FEED, vec![(window(LARGEST_BYTES, 0), 0), (window(1, 0), 0)]),
+        (FEED, vec![(window(1, 1), 1)]),
+        (FEED, vec![(StreamPart::Reset, 1)]),
+        (HANG, vec![(data(0), 1)]),
+        (HANG, vec![(window(1, 1), 0)]),
+        (HANG, vec![(StreamPart::Accept, 0)]),
     ];
     for (method, steps) in cases {
         let mut rig = Rig::new();
         // The handler takes no items, or sends without an end.
         open(&mut rig, method, if method == FEED { &[255, 1] } else { &[0] });
+        rig.run();
         sent(&mut rig);
         for (part, bytes) in &steps {
             from_caller(&mut rig, *part, &vec![1; *bytes]);
@@ -194,6 +217,32 @@ fn a_caller_that_breaks_the_protocol_loses_its_stream_and_nothing_else() {
         rig.message(server(), frame(Header::Request(request(ECHO, 9)), &[], &[]));
         assert_eq!(reply(&mut rig), Some((0, By::Handler)));
     }
+}
+
+#[test]
+fn a_stream_whose_number_is_used_twice_ends_by_one_reply_and_leaves_nothing() {
+    let replies = |rig: &mut Rig| {
+        let headers = sent(rig).into_iter().filter_map(|(_, header)| match header {
+            Header::Reply { call: CALL, code, by, .. } => Some((code, by)),
+            _ => None,
+        });
+        headers.collect::<Vec<_>>()
+    };
+    for (method, body) in [(GATHER, &[0][..]), (FEED, &[255, 1]), (TALK, &[]), (HANG, &[])] {
+        let mut rig = Rig::new();
+        open(&mut rig, method, body);
+        replies(&mut rig);
+        rig.message(server(), frame(Header::Request(request(GATHER, CALL)), &[], &[0]));
+        assert_eq!(replies(&mut rig), Vec::from_iter(broken()), "{method}");
+        assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0), "{method}");
+    }
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[0]);
+    rig.message(server(), frame(Header::Request(request(HANG, CALL)), &[], &[]));
+    assert_eq!(replies(&mut rig), Vec::from_iter(broken()));
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 1), 1), "the later call has no stream");
+    rig.message(server(), frame(Header::Cancel { call: CALL }, &[], &[]));
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
 }
 
 #[test]
@@ -286,7 +335,7 @@ fn a_peer_that_takes_no_items_holds_one_batch_of_them_here_and_is_charged_for_it
     (0..3).for_each(|_| rig.run());
     assert_eq!((parts(&mut rig).len(), charged(&rig)), (65, 1 + (16 << 10)));
     rig.carrier.refusal = Some(full());
-    from_caller(&mut rig, StreamPart::Window { bytes: u32::MAX, items: u32::MAX }, &[]);
+    from_caller(&mut rig, StreamPart::Window { bytes: LARGEST_BYTES, items: 4096 }, &[]);
     (0..5).for_each(|_| rig.run());
     rig.carrier.refusal = None;
     rig.carrier.wait(Duration::from_millis(1));
@@ -361,8 +410,14 @@ fn requests_of_another_kind_than_the_method_are_refused() {
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
 
-/// A client's stream that its server has accepted, the call's number, and the reader.
+/// A client's stream of bytes that its server has accepted: the call's number, and the reader.
 fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
+    let (call, opened) = opened(rig);
+    (call, opened.bytes(|bytes| bytes))
+}
+
+/// A client's stream that its server has accepted, and the call's number.
+fn opened(rig: &mut Rig) -> (u64, Opened) {
     rig.carrier.leaves_through = Some(SessionNumber(1));
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
     let (mut wait, opened) = rig.open(PORT, FEED, no_items());
@@ -372,7 +427,7 @@ fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
     rig.message(server(), stream(call, false, StreamPart::Accept, &[]));
     assert!(matches!(poll(&mut wait), Poll::Ready(Ok(_))));
     sent(rig);
-    (call, opened.bytes(|bytes| bytes))
+    (call, opened)
 }
 
 fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
@@ -380,7 +435,7 @@ fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
 }
 
 /// The next item or the end, if it has come.
-fn next(items: &mut Streaming<Bytes>) -> Poll<Result<Option<Bytes>, Status>> {
+fn next<T>(items: &mut Streaming<T>) -> Poll<Result<Option<T>, Status>> {
     pin!(items.message()).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -462,12 +517,25 @@ fn a_cancellation_without_room_is_sent_later() {
 
 #[test]
 fn a_server_that_breaks_the_protocol_loses_the_stream_and_its_handler_is_cancelled() {
-    let beyond = (0..65).map(data).collect::<Vec<_>>();
-    for steps in [vec![data(3)], vec![StreamPart::End { items: 1 }], beyond] {
+    let item = |number| (data(number), &b"item"[..]);
+    let end = |items| (StreamPart::End { items }, &b""[..]);
+    let accept = (StreamPart::Accept, &b""[..]);
+    for steps in [
+        vec![item(3)],
+        vec![end(1)],
+        (0..65).map(item).collect::<Vec<_>>(),
+        vec![end(0), item(0)],
+        vec![end(0), end(0)],
+        vec![(StreamPart::End { items: 0 }, b"more")],
+        vec![accept],
+        vec![end(0), accept],
+        vec![(StreamPart::Reset, b"")],
+        vec![(StreamPart::Window { bytes: 1, items: 1 }, b"")],
+    ] {
         let mut rig = Rig::new();
         let (call, mut items) = accepted(&mut rig);
-        for part in steps {
-            rig.message(server(), stream(call, false, part, b"item"));
+        for (part, item) in steps {
+            rig.message(server(), stream(call, false, part, item));
         }
         let cancels =
             sent(&mut rig).into_iter().filter(|(_, header)| *header == Header::Cancel { call }).count();
@@ -479,6 +547,186 @@ fn a_server_that_breaks_the_protocol_loses_the_stream_and_its_handler_is_cancell
         assert_eq!(end.and_then(|status| status.reason()), Some(Reason::OtherProtocol));
         assert_eq!(rig.poller.sizes(), (0, 0));
     }
+}
+
+#[test]
+fn a_server_that_breaks_the_protocol_before_its_stream_exists_loses_the_call() {
+    for (method, part, item) in [
+        (FEED, data(0), &b"item"[..]),
+        (FEED, StreamPart::End { items: 0 }, b""),
+        (FEED, StreamPart::Accept, b"no metadata"),
+        (TALK, data(0), b"item"),
+        (GATHER, StreamPart::Accept, b""),
+        (GATHER, data(0), b"item"),
+        (GATHER, StreamPart::Window { bytes: u32::MAX, items: 0 }, b""),
+        (GATHER, StreamPart::Window { bytes: 1, items: 1 }, b"more"),
+        (GATHER, StreamPart::Reset, b"more"),
+    ] {
+        let mut rig = Rig::new();
+        rig.carrier.leaves_through = Some(SessionNumber(1));
+        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        let (mut wait, _opened) = rig.open(PORT, method, no_items());
+        rig.run();
+        let (request, _) = sent(&mut rig).pop().unwrap();
+        let Token(call) = request.token;
+        rig.message(server(), stream(call, false, part, item));
+        assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { call: of })] if of == call));
+        let Poll::Ready(Err(status)) = poll(&mut wait) else { panic!("{method} goes on after {part:?}") };
+        assert_eq!(status.reason(), Some(Reason::OtherProtocol), "{status}");
+        assert_eq!(rig.poller.sizes(), (0, 0));
+    }
+}
+
+#[test]
+fn a_frame_of_a_stream_ends_a_call_without_one() {
+    for part in [StreamPart::Accept, data(0), StreamPart::End { items: 0 }, StreamPart::Reset] {
+        let mut rig = Rig::new();
+        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        let (mut getter, token) = call(&mut rig, HANG);
+        rig.sent(token, SendOutcome::Delivered);
+        sent(&mut rig);
+        rig.message(server(), stream(token.0, false, part, &[]));
+        let status = super::status(&mut getter);
+        let kind = (status.code(), status.reason(), status.may_have_run());
+        assert_eq!(kind, (Code::Internal, Some(Reason::OtherProtocol), true), "{status}");
+        assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { call })] if call == token.0));
+        assert_eq!(rig.poller.sizes(), (0, 0));
+    }
+}
+
+#[test]
+fn the_items_of_a_server_are_charged_to_it_beyond_the_first_window() {
+    const KIB: usize = 1 << 10;
+    let limit = Limit { per_peer: 64 * KIB, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    let (call, mut items) = accepted(&mut rig);
+    assert_eq!(charged(&rig), 1, "the call");
+    let mut numbers = 0..;
+    let mut item = |rig: &mut Rig, bytes: usize| {
+        let number = numbers.next().unwrap();
+        rig.message(server(), stream(call, false, data(number), &vec![1; bytes]));
+    };
+    item(&mut rig, 40 * KIB);
+    assert_eq!(charged(&rig), 1 + 24 * KIB, "the rest of the item");
+    assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    assert!(next(&mut items).is_pending());
+    rig.run();
+    assert_eq!(charged(&rig), 1 + 16 * KIB, "the window, which has doubled");
+    for expected in [48, 48, 48] {
+        item(&mut rig, 16 * KIB);
+        item(&mut rig, 16 * KIB);
+        while matches!(next(&mut items), Poll::Ready(Ok(Some(_)))) {}
+        rig.run();
+        assert_eq!(charged(&rig), 1 + expected * KIB, "a window without room does not double");
+    }
+    item(&mut rig, 32 * KIB);
+    item(&mut rig, 64 * KIB);
+    let mut taken = std::iter::repeat_with(|| next(&mut items));
+    let end = taken.find_map(|item| if let Poll::Ready(Err(status)) = item { Some(status) } else { None });
+    let end = end.unwrap();
+    assert_eq!((end.code(), end.reason()), (Code::ResourceExhausted, Some(Reason::Overloaded)), "{end}");
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+
+    let (call, _items) = accepted(&mut rig);
+    rig.message(server(), stream(call, false, data(0), &[1; 40 * KIB]));
+    rig.carrier.sessions_are_over = true;
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0), "a lost session leaves no charge");
+}
+
+#[test]
+fn an_item_is_decoded_when_it_is_taken_and_within_the_budget_of_one_peer() {
+    let limit = Limit { per_peer: 64 << 10, in_all: 1 << 20 };
+    let mut rig = Rig::with_limits(Limits { decoded: limit, ..Limits::default() });
+    let (call, opened) = opened(&mut rig);
+    let mut items = opened.items(Coding::<Bincode, Vec<u64>>::decoder());
+    // Zeros take one byte each, and eight when they are decoded.
+    for (number, zeros) in [(0, 4000), (1, 4000), (2, 9000)] {
+        let mut item = Vec::new();
+        Coding::<Bincode, Vec<u64>>::of(&vec![0; zeros]).encode(&mut item).unwrap();
+        rig.message(server(), stream(call, false, data(number), &item));
+    }
+    for _ in 0..2 {
+        let Poll::Ready(Ok(Some(numbers))) = next(&mut items) else { panic!("one alone has room") };
+        assert_eq!(numbers.len(), 4000);
+    }
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("it takes more than the budget") };
+    let kind = (status.code(), status.reason());
+    assert_eq!(kind, (Code::ResourceExhausted, Some(Reason::TooLarge)), "{status}");
+    rig.run();
+    assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+}
+
+/// Limit of idle time of streams in tests.
+const IDLE: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// Lets time pass, and runs the poller.
+fn wait(rig: &mut Rig, time: Duration) {
+    rig.carrier.wait(time);
+    rig.run();
+}
+
+#[test]
+fn a_stream_on_which_nothing_arrives_ends_after_its_idle_timeout() {
+    let mut rig = Rig::new();
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    for number in 0..3 {
+        wait(&mut rig, IDLE - MS);
+        rig.message(server(), stream(call, false, data(number), b"item"));
+        assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    }
+    wait(&mut rig, IDLE - MS);
+    assert!(next(&mut items).is_pending());
+    wait(&mut rig, MS);
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("it goes on") };
+    assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)));
+    assert!(status.message().contains("idle_timeout of 1s"), "{status}");
+    assert!(status.to_string().contains("3 items of the stream were delivered"), "{status}");
+    assert!(matches!(sent(&mut rig)[..], [(_, Header::Cancel { call: of })] if of == call));
+    assert_eq!((rig.poller.sizes(), rig.poller.next_timer()), ((0, 0), None));
+}
+
+#[test]
+fn a_stream_whose_reader_takes_nothing_is_not_idle() {
+    let mut rig = Rig::new();
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    for number in 0..64 {
+        rig.message(server(), stream(call, false, data(number), b"item"));
+    }
+    (0..10).for_each(|_| wait(&mut rig, IDLE));
+    let taken = (0..).take_while(|_| matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    assert_eq!(taken.count(), 64);
+    rig.run();
+    assert!(matches!(parts(&mut rig)[..], [(StreamPart::Window { .. }, 8)]));
+    (0..2).for_each(|_| wait(&mut rig, IDLE));
+    assert!(matches!(next(&mut items), Poll::Ready(Err(_))), "now the server sends nothing");
+}
+
+#[test]
+fn a_deadline_ends_a_stream_that_is_not_idle_and_an_end_leaves_no_timer() {
+    let mut rig = Rig::new();
+    rig.stream_limits = (rig.carrier.now + IDLE * 2, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    for number in 0..2 {
+        wait(&mut rig, IDLE - MS);
+        rig.message(server(), stream(call, false, data(number), b"item"));
+        assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_)))));
+    }
+    assert_eq!(rig.poller.sizes(), (1, 0));
+    wait(&mut rig, MS * 2);
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("its deadline has passed") };
+    assert!(status.message().contains("no answer in time"), "{status}");
+
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    assert!(rig.poller.next_timer().is_some());
+    rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
+    rig.message(server(), super::reply(Token(call)));
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
+    assert_eq!((rig.poller.sizes(), rig.poller.next_timer()), ((0, 0), None));
 }
 
 #[test]

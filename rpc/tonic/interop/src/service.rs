@@ -16,8 +16,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower_service::Service;
 
@@ -25,6 +27,11 @@ use tower_service::Service;
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 /// Header that comes back in the trailers.
 pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
+
+/// Header of a response with the compression of its request.
+pub const REQUEST_ENCODING: &str = "request-encoding";
+/// Header of a request that the service's interceptor refuses.
+pub const REFUSED: &str = "refused";
 
 /// The service. Clones share the number of handlers that run.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +64,18 @@ impl Drop for Running {
 /// Returns the routes of the service.
 #[must_use]
 pub fn routes(service: Interop) -> Routes {
-    Routes::new(Echo(TestServiceServer::new(service)))
+    let (gzip, service) = (CompressionEncoding::Gzip, TestServiceServer::new(service));
+    let service = Echo(service.accept_compressed(gzip).send_compressed(gzip));
+    Routes::new(InterceptedService::new(service, refuse))
+}
+
+/// Refuses requests with a header.
+#[allow(clippy::result_large_err, reason = "the signature is that of tonic's trait")]
+fn refuse(request: Request<()>) -> Result<Request<()>, Status> {
+    match request.metadata().contains_key(REFUSED) {
+        true => Err(Status::permission_denied("the interceptor refuses it")),
+        false => Ok(request),
+    }
 }
 
 /// Returns the status that a request asks for, whose details are the message.
@@ -199,11 +217,15 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let initial = request.headers().get(ECHO_INITIAL).cloned();
         let trailing = request.headers().get(ECHO_TRAILING).cloned();
+        let encoding = request.headers().get("grpc-encoding").cloned();
         let response = self.0.call(request);
         Box::pin(async move {
             let mut response = response.await?;
             if let Some(value) = initial {
                 response.headers_mut().insert(ECHO_INITIAL, value);
+            }
+            if let Some(value) = encoding {
+                response.headers_mut().insert(REQUEST_ENCODING, value);
             }
             Ok(match trailing {
                 Some(trailing) => response.map(|body| Body::new(EchoBody { body, trailing })),

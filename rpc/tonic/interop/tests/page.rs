@@ -18,7 +18,8 @@ async fn server(routes: Routes) -> Result<Node, StartError> {
 
 #[tokio::test]
 async fn examples_are_made() {
-    let node = Node::builder().listen("127.0.0.1:0").start_async().await.unwrap();
+    let network = trunkline::InProcessNetwork::new();
+    let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let _client = client(&node);
     let _not_started = server(routes(Interop::default()));
 }

@@ -23,7 +23,7 @@ use trunkline_verbs::{
 /// The prefix of each answer.
 pub(super) const ANSWER: &str = "@puppet ";
 /// The bound for a wait that must succeed.
-const WAIT_AT_MOST: Duration = Duration::from_secs(30);
+const WAIT_AT_MOST: Duration = Duration::from_secs(60);
 /// Time to wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(60);
 

@@ -25,7 +25,7 @@ const ACK_TIMEOUT: u8 = 15;
 /// The kernel's soft RoCE retries without limit for 7.
 const RETRIES: u8 = 6;
 /// Time limit of each step over TCP: the other end may be an emulated machine.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 /// Output of the responder when its QP is connected.
 const CONNECTED: &str = "connected";
 

@@ -15,7 +15,7 @@ use trunkline_verbs::{
 };
 
 /// Time for which the peer may be silent. It may be an emulated machine on a loaded host, reached by a link with loss.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 /// Number of polls without a result before a wait sleeps between polls.
 const LOOKS: u32 = 200;
 const NAP: Duration = Duration::from_micros(100);

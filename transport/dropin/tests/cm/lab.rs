@@ -12,7 +12,7 @@ use trunkline_dropin::verbs::*;
 pub(crate) use trunkline_testkit::fresh_ip as address;
 
 /// The bound of every wait, for a loaded machine.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 pub(crate) fn c_address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {

@@ -62,7 +62,7 @@ fn many_threads_connect_to_one_that_serves_by_epoll() {
     while disconnected < CLIENTS * ROUNDS {
         let mut ready = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: the array has room for one event.
-        let count = unsafe { libc::epoll_wait(epoll, &raw mut ready, 1, 30_000) };
+        let count = unsafe { libc::epoll_wait(epoll, &raw mut ready, 1, 60_000) };
         assert_eq!(count, 1, "asked {asked}, established {established}, disconnected {disconnected}");
         loop {
             let mut event = null_mut();

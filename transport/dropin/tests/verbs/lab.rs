@@ -22,8 +22,7 @@ pub(crate) struct Lab {
 fn name_the_address() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let id = std::process::id();
-        let address = format!("127.{}.{}.{}", 64 + id % 60, (id >> 8) % 250 + 1, (id >> 3) % 250 + 1);
+        let address = trunkline_testkit::fresh_ip().to_string();
         // SAFETY: no thread of the process has read the environment for the device before, and the test
         // harness does not read it while tests run.
         unsafe { std::env::set_var("TRUNKLINE_ADDRESS", address) };

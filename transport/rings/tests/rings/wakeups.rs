@@ -53,7 +53,7 @@ mod tests {
             bell.prepare();
             let now = work.load(Ordering::Relaxed);
             if now == done {
-                wakeups.recv_timeout(Duration::from_secs(30)).expect("a ringer saw the sleeper");
+                wakeups.recv_timeout(Duration::from_secs(60)).expect("a ringer saw the sleeper");
                 bell.woken();
             } else {
                 bell.woken();

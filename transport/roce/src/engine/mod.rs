@@ -5,7 +5,7 @@
 //! packets, completions and events from it. It must never read a clock, touch a socket, start a
 //! thread or hold registered memory: memory is reached through [`LocalMemory`] and [`Target`].
 //!
-//! | half | who has it | state | time |
+//! | half | QP types | state | time |
 //! |---|---|---|---|
 //! | [`Requester`] | RC, INI | an owned value | passed in; [`Requester::next_timeout`] returns when to call again |
 //! | [`ResponderState`] | RC, TGT | an owned value; written as words for shared memory | needs none |

@@ -111,8 +111,8 @@ mod tests {
     use crate::host::testing::Folder;
     use std::os::fd::AsFd;
 
-    fn file(name: &str) -> (std::path::PathBuf, File) {
-        let path = std::env::temp_dir().join(format!("trunkline-domain-{name}-{}", std::process::id()));
+    fn file(folder: &Folder) -> (std::path::PathBuf, File) {
+        let path = folder.path().join("domain");
         let file = File::create(&path).unwrap();
         (path, file)
     }
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn outcomes_follow_the_table() {
-        let (tables, _folder) = tables();
-        tables.iter().for_each(check_outcomes);
+        let (tables, folder) = tables();
+        tables.iter().for_each(|table| check_outcomes(table, &folder));
     }
 
-    fn check_outcomes(table: &DomainTable) {
-        let (path, file) = file("a5");
+    fn check_outcomes(table: &DomainTable, folder: &Folder) {
+        let (path, file) = file(folder);
         let open = |flags| table.open(Some(file.as_fd()), flags);
         let none = XrcdFlags::empty();
         let create = XrcdFlags::CREATE;
@@ -150,12 +150,12 @@ mod tests {
 
     #[test]
     fn identity_is_the_inode() {
-        let (tables, _folder) = tables();
-        tables.iter().for_each(check_identity);
+        let (tables, folder) = tables();
+        tables.iter().for_each(|table| check_identity(table, &folder));
     }
 
-    fn check_identity(table: &DomainTable) {
-        let (path, first) = file("a1");
+    fn check_identity(table: &DomainTable, folder: &Folder) {
+        let (path, first) = file(folder);
         let one = table.open(Some(first.as_fd()), XrcdFlags::CREATE).unwrap();
         let link = path.with_extension("link");
         std::fs::hard_link(&path, &link).unwrap();
@@ -177,7 +177,7 @@ mod tests {
         let folder = Folder::new("members-share");
         let root = folder.path().join("run");
         let [one, two] = [(); 2].map(|()| DomainTable::new(Some(Host::join(Some(&root)).unwrap())));
-        let (path, file) = file("a2");
+        let (path, file) = file(&folder);
         let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
         let here = one.open(Some(file.as_fd()), both).unwrap();
         assert_eq!(two.open(Some(file.as_fd()), both).unwrap_err().errno(), 22);

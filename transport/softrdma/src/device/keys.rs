@@ -213,12 +213,7 @@ impl<'a> KeyView<'a> {
 
 /// Appends `length` bytes from a checked range.
 pub(super) fn append(range: &Found<'_>, length: usize, out: &mut Vec<u8>) -> Result<(), Refused> {
-    let start = out.len();
-    out.resize(start + length, 0);
-    range.memory.read(range.offset, &mut out[start..]).map_err(|_| {
-        out.truncate(start);
-        Refused
-    })
+    range.memory.append_to(range.offset, length, out).map_err(|_| Refused)
 }
 
 #[cfg(test)]

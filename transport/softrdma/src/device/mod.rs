@@ -72,8 +72,9 @@ pub use crate::host::{
     put_back, take_away,
 };
 pub use fork::Held;
-pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, PathChoice, SoftOptions};
+pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, SoftOptions};
 pub use provider::SoftProvider;
 pub use slot::Slot;
 pub use soft_device::SoftDevice;
+pub use trunkline_verbs::PathChoice;
 pub use unknown_srq::UnknownSrq;

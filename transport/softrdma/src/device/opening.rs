@@ -16,7 +16,7 @@ use super::limits::{
     MAX_WR,
 };
 use super::numbers::Numbers;
-use super::options::{LinkChoice, OpenError, PathChoice, SoftOptions};
+use super::options::{LinkChoice, OpenError, SoftOptions};
 use super::random::Random;
 use super::shard::{LocalInit, Neighbours, PathPolicy, Refusal};
 use super::shard_maker::{MakeLink, ShardMaker};
@@ -29,7 +29,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
-use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PortAttributes, PortState};
+use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PathChoice, PortAttributes, PortState};
 
 /// The parts of an opened device.
 #[derive(Debug)]

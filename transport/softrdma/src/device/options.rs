@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
-use trunkline_verbs::{VerbsError, headroom};
+use trunkline_verbs::{PathChoice, VerbsError, headroom};
 
 /// On which link a device's packets travel.
 #[derive(Debug, Clone, Default)]
@@ -32,18 +32,6 @@ pub enum LinkChoice {
     /// Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
     /// all of the host's.
     Simulated(Arc<SimulatedProcess>),
-}
-
-/// Path between the QPs of processes of one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PathChoice {
-    /// Through shared memory where both processes can, else by UDP.
-    #[default]
-    Auto,
-    /// UDP only.
-    Udp,
-    /// Through shared memory only: other peers are refused.
-    Shm,
 }
 
 /// Makes a link each time a device is opened with it.
@@ -287,13 +275,9 @@ impl SoftOptions {
             Some("drop") => UnknownSrq::Drop,
             Some(other) => return Err(OpenError::BadUnknownSrq(other.to_owned())),
         };
-        options.path = match text("TRUNKLINE_LINK")?.as_deref() {
-            None => PathChoice::default(),
-            Some("auto") => PathChoice::Auto,
-            Some("udp") => PathChoice::Udp,
-            Some("shm") => PathChoice::Shm,
-            Some(other) => return Err(OpenError::BadLink(other.to_owned())),
-        };
+        if let Some(text) = text("TRUNKLINE_LINK")? {
+            options.path = text.parse().map_err(|_| OpenError::BadLink(text))?;
+        }
         options.without_xrc = match text("TRUNKLINE_XRC")?.as_deref() {
             None | Some("on") => false,
             Some("off") => true,

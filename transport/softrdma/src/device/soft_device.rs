@@ -21,13 +21,12 @@ use super::srq::SoftSrq;
 use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::{
     AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter,
-    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry, PeerPath,
+    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
     PortAttributes, PortSpace, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
@@ -326,16 +325,6 @@ impl Device for SoftDevice {
 
     fn counters(&self) -> Vec<Counter> {
         self.core.act(|card, now| card.control.counters(&mut card.shards, now))
-    }
-
-    fn paths(&self) -> Vec<PeerPath> {
-        let mut qps = BTreeMap::<_, u32>::new();
-        for PeerPath { address, path, qps: of_shard } in
-            self.core.shards().flat_map(|lock| lock.shard.enter().paths())
-        {
-            *qps.entry((address, path)).or_default() += of_shard;
-        }
-        qps.into_iter().map(|((address, path), qps)| PeerPath { address, path, qps }).collect()
     }
 }
 

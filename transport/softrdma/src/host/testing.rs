@@ -1,6 +1,7 @@
 //! A folder for a test, removed with its content.
 #![forbid(unsafe_code)]
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,11 +12,19 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("trunkline-host-{name}-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("trunkline-host-{name}-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                // A process that was killed had the same number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made.unwrap();
+                    return Self(path);
+                }
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -220,23 +220,18 @@ impl Link for CapturedLink {
 mod tests {
     use super::super::Hub;
     use super::*;
+    use crate::host::testing::Folder;
     use std::net::SocketAddr;
     use std::path::PathBuf;
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
 
-    struct Scratch(PathBuf);
+    /// The path of a capture, and its folder.
+    struct Scratch(PathBuf, #[expect(dead_code, reason = "it is removed when dropped")] Folder);
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("trunkline-{name}-{}.pcap", std::process::id()));
-            let _ = fs::remove_file(&path);
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_file(&self.0);
+            let folder = Folder::new(name);
+            Self(folder.path().join("capture.pcap"), folder)
         }
     }
 

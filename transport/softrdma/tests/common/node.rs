@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::HandMadeConnection;
+use trunkline_testkit::{HandMadeConnection, wait_until};
 use trunkline_verbs::{
     Access, CmChannel, CmEvent, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory,
     MemoryRegion, Mtu, ProtectionDomain, QpInit, QpModify, QpNumber, QpType, QueueCapacities, QueuePair,
     ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
-    SrqInit, SrqKind, XrcDomain, XrcdFlags,
+    SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
 /// The bound of every wait, for a loaded machine.
@@ -165,8 +165,17 @@ pub(crate) fn bring_up_with(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber)
 
 fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     for step in steps(peer, peer_qp, mtu) {
-        qp.modify(&step).unwrap();
+        when_free(|| qp.modify(&step));
     }
+}
+
+/// Repeats a call that uses the port of an address until the port is free. A process that another test starts meanwhile has
+/// a copy of a closed socket until it runs its program.
+pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
+    wait_until("the port is free", BOUND, || match call() {
+        Err(error) if error.errno() == libc::EADDRINUSE => None,
+        done => Some(done.unwrap()),
+    })
 }
 
 /// The changes that take a QP from RESET to RTS.

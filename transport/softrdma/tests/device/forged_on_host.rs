@@ -11,6 +11,7 @@ use std::time::Instant;
 use trunkline_roce::wire::{
     Aeth, IpUdp, Opcode, Operation, Packet, ROCE_PORT, Reth, Service, Syndrome, icrc,
 };
+use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
 /// A program with a separate socket at another's address.
@@ -128,7 +129,11 @@ fn the_peer_of_a_member_stays_one_when_its_address_is_free() {
     let before = far.counter("requests_received");
     drop((ini, near));
     // The other program has the very port that the peer had.
-    let forger = Forger(UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap());
+    let socket = wait_until("the port is free", BOUND, || {
+        // A process that another test starts meanwhile has a copy of the socket until it runs its program.
+        UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).ok()
+    });
+    let forger = Forger(socket);
     forger.0.set_nonblocking(true).unwrap();
     // The end of the peer is noticed with the next look at the sockets.
     for _ in 0..8 {

@@ -5,14 +5,15 @@
 mod tests {
     use crate::common::in_process;
     use crate::common::node::{BOUND, Node, post_to};
-    use std::fs::{self, File};
+    use std::fs::File;
     use std::net::SocketAddr;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Instant;
     use trunkline_roce::pcap::{Datagram, PcapReader};
     use trunkline_roce::wire::icrc;
     use trunkline_softrdma::device::SoftOptions;
+    use trunkline_testkit::Folder;
     use trunkline_verbs::{
         CmChannel, CmEvent, CmEventKind, ConnectParameters, ConnectionManager, EndpointRequest, EndpointSide,
         PortSpace, QpType, QueuePair, SendData, SendOperation,
@@ -22,22 +23,6 @@ mod tests {
     /// BTH, DETH and the MAD header.
     const CM_DATA: usize = BTH + 8 + 24;
     const MAD_ATTRIBUTE: usize = BTH + 8 + 16;
-
-    struct Capture(PathBuf);
-
-    impl Capture {
-        fn new() -> Self {
-            let path = std::env::temp_dir().join(format!("trunkline-wire-{}.pcap", std::process::id()));
-            let _ = fs::remove_file(&path);
-            Self(path)
-        }
-    }
-
-    impl Drop for Capture {
-        fn drop(&mut self) {
-            let _ = fs::remove_file(&self.0);
-        }
-    }
 
     fn number(bytes: &[u8]) -> u32 {
         bytes.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
@@ -107,15 +92,16 @@ mod tests {
 
     #[test]
     fn j8_request_reply_and_packets_have_their_xrc_fields() {
-        let capture = Capture::new();
+        let folder = Folder::new().unwrap();
+        let capture = folder.join("wire.pcap");
         let [near, far] = in_process()
-            .map(|options| Node::open(SoftOptions { capture: Some(capture.0.clone()), ..options }, 4096));
+            .map(|options| Node::open(SoftOptions { capture: Some(capture.clone()), ..options }, 4096));
         let [ini, tgt] = talk(&near, &far).map(|qp| qp.number().get());
         let srq = far.srq.number().unwrap().get();
         // Until its device is dropped, a node may still be appending a record, which a reader would see in
         // part.
         drop((near, far));
-        let payloads = payloads(&capture.0);
+        let payloads = payloads(&capture);
 
         let req = cm_message(&payloads, 0x10);
         assert_eq!(number(&req[32..35]), ini, "the INI's number is in the QPN field");

@@ -194,9 +194,10 @@ fn open_without_threads() {
 /// The processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    let times = tasks.map(|task| {
-        let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
-        text.split(' ').next().unwrap().parse::<u64>().unwrap()
+    let times = tasks.filter_map(|task| {
+        // A thread may end meanwhile.
+        let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok()?;
+        text.split(' ').next().unwrap().parse::<u64>().ok()
     });
     Duration::from_nanos(times.sum())
 }
@@ -206,7 +207,8 @@ fn wait_until_idle(process: u32) {
     wait_until("a period without processor time", BOUND, || {
         let before = processor_time(process);
         std::thread::sleep(Duration::from_millis(500));
-        (processor_time(process) - before < Duration::from_millis(50)).then_some(())
+        let used = processor_time(process).checked_sub(before)?;
+        (used < Duration::from_millis(50)).then_some(())
     });
 }
 

@@ -206,6 +206,8 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
         while world.next_completion(&one.node).is_some() {}
         while world.next_completion(&two.node).is_some() {}
     }
+    let nonsense = one.node.counter("drop_shm_nonsense") + two.node.counter("drop_shm_nonsense");
+    assert_eq!(nonsense, 0, "a packet that is shown is whole: {stores}");
     let has_died = !two.process.is_alive();
     if has_died {
         world.kill(&two);

@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Nothing happens for so long.
+    /// Lets this time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));
     }

@@ -1,5 +1,6 @@
 //! Copies by relaxed atomics.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a word.
@@ -12,21 +13,22 @@ fn head(shared: *const u8, length: usize) -> usize {
 }
 
 /// See [`super::read`].
-pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
+pub(super) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
     let (head, rest) = into.split_at_mut(head(from, into.len()));
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     let mut at = from.cast_mut();
-    let bytes = |bytes: &mut [u8], at: &mut *mut u8| {
+    let bytes = |bytes: &mut [MaybeUninit<u8>], at: &mut *mut u8| {
         for byte in bytes {
             // SAFETY: the caller's range is as long as `into`; a byte has no alignment.
-            *byte = unsafe { AtomicU8::from_ptr(*at) }.load(Ordering::Relaxed);
+            byte.write(unsafe { AtomicU8::from_ptr(*at) }.load(Ordering::Relaxed));
             *at = at.wrapping_add(1);
         }
     };
     bytes(head, &mut at);
     for word in words {
         // SAFETY: as before; after `head` the address is a multiple of a word, unless there are no words.
-        *word = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed).to_ne_bytes();
+        let read = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+        *word = read.to_ne_bytes().map(MaybeUninit::new);
         at = at.wrapping_add(WORD);
     }
     bytes(tail, &mut at);

@@ -5,6 +5,7 @@
 //! between, where `memcpy` has registers of 64 bytes, it takes up to twice the 8 ns.
 
 use std::arch::asm;
+use std::mem::MaybeUninit;
 
 /// Below this, vectors of 16 bytes are as fast as longer ones.
 const WIDE: usize = 256;
@@ -12,9 +13,9 @@ const WIDE: usize = 256;
 const STRING: usize = 2048;
 
 /// See [`super::read`].
-pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
+pub(super) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
     // SAFETY: the caller's contract; `into` is exclusive.
-    unsafe { copy(from, into.as_mut_ptr(), into.len()) }
+    unsafe { copy(from, into.as_mut_ptr().cast(), into.len()) }
 }
 
 /// See [`super::write`].

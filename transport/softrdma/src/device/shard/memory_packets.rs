@@ -9,10 +9,9 @@ use super::qp_table::QpTable;
 use super::resources::Resources;
 use crate::device::directory::ShardIndex;
 use crate::host::{AreaHandle, MemberId};
-use std::collections::BTreeMap;
 use trunkline_roce::engine::{Response, is_request};
 use trunkline_roce::wire::{Packet, QP1};
-use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, PeerPath, QpPath, Time, VerbsError};
+use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
 
 /// Packets of one ring before the next has its turn.
 const PACKETS_IN_TURN: usize = 64;
@@ -118,18 +117,6 @@ impl Shard {
         })
     }
 
-    /// The ways that packets take to peers now.
-    pub(in crate::device) fn paths(&self) -> Vec<PeerPath> {
-        let mut qps = BTreeMap::<_, u32>::new();
-        for number in self.qps.numbers() {
-            let address = self.qps.get(number).and_then(super::qp::Qp::peer_address);
-            if let (Some(address), Some(path)) = (address, self.path(number)) {
-                *qps.entry((address, path)).or_default() += 1;
-            }
-        }
-        qps.into_iter().map(|((address, path), qps)| PeerPath { address, path, qps }).collect()
-    }
-
     /// Appends the counters of shared memory.
     pub(in crate::device) fn memory_counters(&self, into: &mut Vec<Counter>) {
         self.local.counters(into);
@@ -140,7 +127,7 @@ impl Shard {
     pub(super) fn serve_without_memory(&mut self, number: u32, now: Time) {
         let Self { local, qps, resources, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
-        match qp.why_not_memory().filter(|why| local.is_final(why)) {
+        match qp.why_never_memory() {
             Some(why) if qp.can_break() => {
                 tracing::error!(qp = number, why, "TRUNKLINE_LINK=shm: a peer cannot be reached");
                 qp.break_down(AsyncEventKind::QpFatal, resources);

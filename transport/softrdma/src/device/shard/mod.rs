@@ -15,7 +15,7 @@
 //! | part | what it owns |
 //! |---|---|
 //! | `link_endpoint`, `no_link` | the link, datagrams in and out, open addresses |
-//! | `qp_table`, `timers` | QPs by number, whose turn it is, deadlines |
+//! | `qp_table`, `timers` | QPs by number, the service order of QPs, deadlines |
 //! | `qp`, `route` | one QP: engine halves, attributes, where its packets go |
 //! | `reception`, `target`, `memory` | what a QP's halves reach: receives, registered memory |
 //! | `receives` | the queue that a message takes its receive from |

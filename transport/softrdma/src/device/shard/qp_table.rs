@@ -1,4 +1,4 @@
-//! The QPs of the shard: by number, by whose turn it is, by deadline.
+//! The QPs of the shard: by number, in service order, by deadline.
 //!
 //! Owns the list of those that want service, each once, and their timers. It keeps the device's directory of
 //! QPs up to date.

@@ -29,7 +29,7 @@ use trunkline_verbs::Counter;
 
 /// Largest number of messages queued for the card; further ones stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
-/// Buffers kept for later messages, and the largest: those that wake a receiver are short and come often.
+/// Maximum number and size of buffers kept for reuse. Messages that wake a receiver are short and frequent.
 const MAX_SPARE: usize = 16;
 const SPARE_BYTES: usize = 256;
 

@@ -6,7 +6,6 @@ use super::*;
 use crate::host::testing::Folder;
 use crate::host::{MAX_QUEUED, MemberMessage, PortHolder};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use trunkline_roce::wire::{Opcode, mad_packet};
@@ -71,10 +70,7 @@ impl Member {
 
 /// An address of 127/8 that no other test uses, in this process or another.
 fn own_address() -> IpAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let number = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes()[3];
-    IpAddr::from([127, 180 + number, high, low])
+    trunkline_testkit::fresh_ip().into()
 }
 
 fn to_port(address: IpAddr) -> SocketAddr {

@@ -36,7 +36,7 @@ const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// A poller that has sent nothing for so long has no use for credit.
+/// Time without sending after which a poller has no use for credit.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Filling of a slice that is sent, and of the rest of its buffer.

@@ -13,10 +13,10 @@ const BOUND: Duration = Duration::from_secs(20);
 const LEAST_KIB: u64 = 16 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
-/// Between two limits with different outcomes, others are tried until they are so close.
+/// Maximum distance of two limits with different outcomes; limits in between are tried until then.
 const CLOSE_KIB: u64 = 64;
 
-/// Room of a loaded node beyond the least limit that one serves under.
+/// Margins of loaded nodes above the lowest limit at which a node serves.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
 /// Peers that load it, and the calls that each makes at once, and their bytes, both ways.
 const PEERS: u64 = 6;

@@ -17,7 +17,7 @@ use trunkline_verbs::{
     QueuePair, SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Listeners of the host, each of which has a session that is half-made, and the credit frames that each sends after
+/// Listeners of the host, each of which has a session that is half-open, and the credit frames that each sends after
 /// its settings. A host may have 256 such connections.
 const CROWDS: [(&str, u16, usize); 2] = [("settings", 32, 0), ("credit-frames", 256, 7)];
 /// The first of their ports.

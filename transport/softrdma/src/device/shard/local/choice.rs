@@ -22,12 +22,14 @@ pub(in crate::device::shard) struct Choice {
     pub(in crate::device::shard) is_used: bool,
     /// Why not, if not.
     pub(in crate::device::shard) why: &'static str,
+    /// True if that will not change while the peer's process lives.
+    pub(in crate::device::shard) is_final: bool,
 }
 
 impl Choice {
     /// The network, and why.
     pub(super) fn network(why: &'static str) -> Self {
-        Self { pair: None, is_used: false, why }
+        Self { pair: None, is_used: false, why, is_final: false }
     }
 }
 

@@ -256,6 +256,14 @@ mod tests {
         fn known(&self) -> Known {
             self.local.partners[&self.partner()]
         }
+
+        fn choose(&mut self, partner: Partner) -> Choice {
+            self.local.choose_partner(partner, &mut self.outbox, Time::default())
+        }
+
+        fn is_final(&mut self) -> bool {
+            self.choose(self.partner()).is_final
+        }
     }
 
     #[test]
@@ -277,7 +285,7 @@ mod tests {
             assert!(scene.known().pair.is_some() && scene.receive(0, Message::Refuse { reason }, None));
             let known = scene.known();
             assert_eq!((known.pair, known.why, known.again.is_some()), (None, reason.theirs(), ends));
-            assert_eq!(scene.local.is_final(reason.theirs()), !ends);
+            assert_eq!(scene.is_final(), !ends);
         }
     }
 
@@ -304,6 +312,38 @@ mod tests {
         scene.room.take();
         let area = scene.offered_area();
         assert!(scene.receive(0, offer, Some(area)));
-        assert!(scene.known().pair.is_none() && !scene.local.is_final(AWAITED), "{:?}", scene.known());
+        assert!(scene.known().pair.is_none() && !scene.is_final(), "{:?}", scene.known());
+    }
+
+    #[test]
+    fn a_refusal_is_final_for_the_peers_that_it_came_from_only() {
+        let mut scene = scene("one-refuses");
+        scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
+        let reason = Refusal::AsksForUdp;
+        assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
+        // Another one is silent for now, with a reason of the same text.
+        let silent = Partner { shard: 1, ..scene.partner() };
+        scene.local.remember(silent, reason.theirs(), Time::default());
+        let choice = scene.choose(silent);
+        assert_eq!((choice.why, choice.is_final), (reason.theirs(), false));
+        let epoch = scene.local.epoch();
+        scene.local.member_gone(scene.other.me(), Time::default());
+        assert!(scene.local.epoch() > epoch && !scene.choose(scene.partner()).is_final);
+    }
+
+    #[test]
+    fn peers_beyond_the_limit_of_pairs_stay_on_the_network_and_are_asked_again() {
+        let mut scene = scene("limit");
+        while scene.room.check(false).is_ok() {
+            scene.room.take();
+        }
+        let partner = scene.partner();
+        let choice = scene.choose(partner);
+        assert_eq!((choice.pair, choice.is_used, choice.why), (None, false, Refusal::NoRoom.ours()));
+        assert!(!choice.is_final && scene.known().again.is_some(), "{:?}", scene.known());
+        scene.room.give_back(1);
+        let later = scene.known().again.unwrap();
+        scene.local.choose_partner(partner, &mut scene.outbox, later);
+        assert!(scene.known().pair.is_some(), "{:?}", scene.known());
     }
 }

@@ -51,11 +51,12 @@ use std::sync::Arc;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{Counter, QpNumber, Time};
 
-/// A ring in which nothing came for so long is parked.
+/// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// A receiver that takes nothing out of a ring for so long, while QPs wait for room or for an answer, has stopped; they go back to the network.
+/// Time after which a receiver that takes nothing out of a ring counts as stopped, while QPs wait for room or for an answer.
+/// They return to the network.
 const STALLED_NS: u64 = 100_000_000;
-/// When a pair that ended is made again, doubled each time.
+/// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
 /// Time for which the background machine goes on looking after something came, before it sleeps.
@@ -169,11 +170,6 @@ impl LocalPaths {
         self.policy == PathPolicy::Memory
     }
 
-    /// Returns true if a QP that does not use memory for this reason never will.
-    pub(super) fn is_final(&self, why: &str) -> bool {
-        self.partners.values().any(|known| known.again.is_none() && known.pair.is_none() && known.why == why)
-    }
-
     fn changed(&mut self) {
         self.epoch += 1;
         self.has_changed = true;
@@ -203,12 +199,17 @@ impl LocalPaths {
         let Some(partner) = self.partner_of(peer, at) else {
             return Choice::network("the peer is not a process of this user on this host");
         };
+        self.choose_partner(partner, outbox, now)
+    }
+
+    fn choose_partner(&mut self, partner: Partner, outbox: &mut MemberOutbox, now: Time) -> Choice {
         let known = self.partners.get(&partner).copied();
         if let Some(index) = known.and_then(|known| known.pair) {
             return self.choose_pair(index);
         }
         match known {
-            Some(Known { why, again, .. }) if again.is_none_or(|again| now < again) => Choice::network(why),
+            Some(Known { why, again: None, .. }) => Choice { is_final: true, ..Choice::network(why) },
+            Some(Known { why, again: Some(again), .. }) if now < again => Choice::network(why),
             _ => self.offer(partner, outbox, now),
         }
     }
@@ -218,7 +219,7 @@ impl LocalPaths {
         let why =
             if pair.is_stalled() { "the peer has stopped taking what is in shared memory" } else { AWAITED };
         let pair_index = pair.has_other().then_some(index);
-        Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why }
+        Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why, is_final: false }
     }
 
     /// Refuses an address whose peers cannot be reached through memory, for a device that must use it.
@@ -298,8 +299,12 @@ impl LocalPaths {
         }
         let (first, last) = (Partner { member, shard: 0 }, Partner { member, shard: u8::MAX });
         for partner in self.partners.range(first..=last).map(|(partner, _)| *partner).collect::<Vec<_>>() {
-            if let Some(index) = self.partners.get(&partner).and_then(|known| known.pair) {
+            let known = self.partners.get(&partner).copied();
+            if let Some(index) = known.and_then(|known| known.pair) {
                 drop(self.drop_pair(index));
+            } else if known.is_some_and(|known| known.again.is_none()) {
+                // What was final for its QPs no longer is.
+                self.changed();
             }
             if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
                 self.remember(partner, "messages do not reach the peer's process", now);

@@ -11,6 +11,7 @@
 
 use super::Partner;
 use crate::host::{OwnArea, PeerArea};
+use trunkline_mutants::mutant;
 use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
 use trunkline_roce::engine::JOINED_BYTES;
 use trunkline_roce::wire::HEADERS_LENGTH_MAX;
@@ -190,6 +191,9 @@ impl Pair {
 
     /// Writes a packet, for which [`Pair::has_room`] has found room. Returns whether the receiver is to be woken.
     pub(super) fn push(&mut self, packet: &[u8]) -> bool {
+        if mutant!(record_is_published_before_its_bytes) {
+            self.own.store(offset(Word::Produced), self.producer.position_after(packet.len()));
+        }
         self.producer.push(&Own(&self.own), packet);
         self.unpublished += packet.len();
         self.unpublished >= PUBLISH_AT_BYTES && self.publish()

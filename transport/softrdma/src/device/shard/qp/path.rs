@@ -9,7 +9,6 @@ use crate::device::shard::memory::QpMemory;
 use crate::device::shard::outbox::MemberOutbox;
 use crate::device::shard::resources::Resources;
 use crate::device::shard::target::QpTarget;
-use std::net::IpAddr;
 use trunkline_roce::engine::{Requester, ResponderState};
 use trunkline_verbs::{QpState, Time};
 
@@ -160,9 +159,9 @@ impl Qp {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Returns the peer's address.
-    pub(in crate::device::shard) fn peer_address(&self) -> Option<IpAddr> {
-        self.route.as_ref().map(|route| route.destination().ip())
+    /// Why it never will; `None` when it does or may.
+    pub(in crate::device::shard) fn why_never_memory(&self) -> Option<&'static str> {
+        self.path.choice.is_final.then_some(self.path.choice.why)
     }
 
     /// Returns true if it is connected and works.

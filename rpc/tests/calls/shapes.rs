@@ -1,0 +1,245 @@
+//! Types that differ between a client and a server of one version.
+
+use crate::common::{pair, until};
+use crate::logged::Logged;
+use serde::{Deserialize, Serialize};
+use trunkline::{Code, Node, Origin, Reason, Status, Stream, block_on, stream};
+
+/// The same service with one of its types in three forms.
+macro_rules! side {
+    ($module:ident, $codec:path, { $($order:item)* }, $number:ty) => {
+        mod $module {
+            use super::*;
+
+            $(#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)] $order)*
+
+            #[trunkline::service(name = "tests.Shapes", codec = $codec)]
+            pub(super) trait Shapes {
+                async fn place(&self, key: u8, order: Order) -> Result<$number, Status>;
+                async fn check(&self, number: $number) -> Result<(), Refusal>;
+                async fn list(&self) -> Result<impl Stream<Item = Result<$number, Status>>, Status>;
+                #[oneway]
+                async fn note(&self, order: Order);
+            }
+
+            #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+            pub(super) enum Refusal {
+                Number($number),
+            }
+
+            pub(super) struct Shop;
+
+            impl Shapes for Shop {
+                async fn place(&self, key: u8, _: Order) -> Result<$number, Status> {
+                    Ok(key.into())
+                }
+                async fn check(&self, number: $number) -> Result<(), Refusal> {
+                    Err(Refusal::Number(number))
+                }
+                async fn list(&self) -> Result<impl Stream<Item = Result<$number, Status>>, Status> {
+                    Ok(stream::channel(1).1)
+                }
+                async fn note(&self, _: Order) {}
+            }
+        }
+    };
+}
+
+side!(
+    first,
+    trunkline::codec::Bincode,
+    {
+        pub(super) struct Order {
+            pub(super) net: u64,
+            pub(super) tax: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Paid,
+        }
+    },
+    u64
+);
+side!(
+    swapped,
+    trunkline::codec::Bincode,
+    {
+        pub(super) struct Order {
+            pub(super) tax: u64,
+            pub(super) net: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Paid,
+        }
+    },
+    u64
+);
+side!(
+    added,
+    trunkline::codec::Bincode,
+    {
+        pub(super) struct Order {
+            pub(super) net: u64,
+            pub(super) tax: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Shipped,
+            Paid,
+        }
+    },
+    u64
+);
+side!(
+    wider,
+    trunkline::codec::Bincode,
+    {
+        pub(super) struct Order {
+            pub(super) net: u64,
+            pub(super) tax: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Paid,
+        }
+    },
+    u128
+);
+#[cfg(feature = "message-pack")]
+side!(
+    named,
+    trunkline::codec::MessagePack,
+    {
+        pub(super) struct Order {
+            pub(super) net: u64,
+            pub(super) tax: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Paid,
+        }
+    },
+    u64
+);
+#[cfg(feature = "message-pack")]
+side!(
+    named_swapped,
+    trunkline::codec::MessagePack,
+    {
+        pub(super) struct Order {
+            pub(super) tax: u64,
+            pub(super) net: u64,
+            pub(super) state: State,
+        }
+        pub(super) enum State {
+            New,
+            Shipped,
+            Paid,
+        }
+    },
+    u64
+);
+
+macro_rules! order {
+    ($module:ident) => {
+        $module::Order { net: 100, tax: 19, state: $module::State::Paid }
+    };
+}
+
+#[track_caller]
+fn refused(status: &Status, difference: &str) {
+    let told = (status.code(), status.reason(), status.origin(), status.may_have_run());
+    assert_eq!(told, (Code::FailedPrecondition, Some(Reason::OtherShape), Origin::Peer, false), "{status}");
+    assert!(status.message().contains(difference), "{status}");
+}
+
+fn counted(node: &Node, name: &str) -> u64 {
+    node.report().counters.iter().find(|counter| counter.name == name).unwrap().value
+}
+
+#[test]
+fn swapped_fields_and_added_variants_are_refused_by_name() {
+    let (server, from) = pair(first::ShapesServer::new(first::Shop));
+    let at = server.local_address();
+    let same = first::ShapesClient::connect(&from, at).unwrap();
+    let swapped = swapped::ShapesClient::connect(&from, at).unwrap();
+    let added = added::ShapesClient::connect(&from, at).unwrap();
+    // Twice: no call has the number that another client has learned.
+    for _ in 0..2 {
+        assert_eq!(block_on(same.place(7, order!(first))), Ok(7));
+        let status = block_on(swapped.place(7, order!(swapped))).unwrap_err();
+        refused(&status, "argument 2 `order`: field 1 of `Order` is `tax` here and `net` at the server");
+        let status = block_on(added.place(7, order!(added))).unwrap_err();
+        refused(
+            &status,
+            "argument 2 `order`: variant 2 of `State` is `Shipped` here and `Paid` at the server",
+        );
+    }
+}
+
+#[test]
+fn results_errors_and_items_are_compared() {
+    let (server, from) = pair(first::ShapesServer::new(first::Shop));
+    let client = wider::ShapesClient::connect(&from, server.local_address()).unwrap();
+    let status = block_on(client.place(7, order!(wider))).unwrap_err();
+    refused(&status, "the result: it is `u128` here and `u64` at the server");
+    let error = block_on(client.check(7)).unwrap_err();
+    refused(error.status().unwrap(), "argument 1 `number`: it is `u128` here and `u64` at the server");
+    let status = block_on(async { client.list().await.map(drop) }).unwrap_err();
+    refused(&status, "the result: it is `u128` here and `u64` at the server");
+}
+
+#[test]
+fn one_way_calls_of_another_shape_are_dropped_and_counted_and_logged_once() {
+    let warnings = Logged::warnings();
+    let (server, from) = pair(first::ShapesServer::new(first::Shop));
+    let client = swapped::ShapesClient::connect(&from, server.local_address()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(block_on(client.note(order!(swapped))), Ok(()));
+    }
+    until("the server's count", || (counted(&server, "one_way_requests_not_served") == 3).then_some(()));
+    until("the caller's count", || (counted(&from, "one_way_calls_not_served") == 3).then_some(()));
+    assert_eq!(warnings.count("argument `order` has another shape"), 1);
+}
+
+#[cfg(feature = "message-pack")]
+#[test]
+fn a_codec_with_names_takes_fields_and_variants_in_any_order() {
+    let (server, from) = pair(named::ShapesServer::new(named::Shop));
+    let client = named_swapped::ShapesClient::connect(&from, server.local_address()).unwrap();
+    assert_eq!(block_on(client.place(7, order!(named_swapped))), Ok(7));
+}
+
+/// Versions whose author answers for their types.
+mod versions {
+    #[trunkline::service(name = "tests.Widened")]
+    pub(super) trait Old {
+        async fn next(&self, number: u16) -> u16;
+    }
+
+    #[trunkline::service(name = "tests.Widened", version = 2, accepts = 1..=2)]
+    pub(super) trait New {
+        async fn next(&self, number: u64) -> u64;
+    }
+
+    impl Old for super::Versions {
+        async fn next(&self, number: u16) -> u16 {
+            number + 1
+        }
+    }
+}
+
+struct Versions;
+
+#[test]
+fn accepted_versions_are_not_compared() {
+    let (server, from) = pair(versions::OldServer::new(Versions));
+    let client = versions::NewClient::connect(&from, server.local_address()).unwrap();
+    assert_eq!(block_on(client.next(7)), Ok(8));
+}
