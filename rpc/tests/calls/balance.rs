@@ -1,8 +1,10 @@
 //! Balanced channels: calls spread over servers, move on from those that drain or are gone, and come back to them.
 
-use crate::common::{LIMIT, node, until};
+use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
 use std::collections::HashMap;
+use std::env;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +16,7 @@ use trunkline::{
     Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving, Status, Target,
     block_on,
 };
+use trunkline_testkit::{Process, print_line, same_test};
 
 #[trunkline::service]
 trait Work {
@@ -189,7 +192,7 @@ fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
 }
 
 #[test]
-fn rolling_restarts_fail_no_idempotent_call() {
+fn rolling_restarts_fail_no_call_and_run_none_twice() {
     let mut replicas = Replicas::new(3);
     let client = replicas.client(Policy::PowerOfTwo);
     replicas.connect(&client);
@@ -202,7 +205,7 @@ fn rolling_restarts_fail_no_idempotent_call() {
                     let mut failed = Vec::new();
                     while !stop.load(Ordering::SeqCst) {
                         let mut calls = (0..16)
-                            .map(|_| client.set(next.fetch_add(1, Ordering::SeqCst)))
+                            .map(|_| client.add(next.fetch_add(1, Ordering::SeqCst)))
                             .collect::<Vec<_>>();
                         failed.extend(calls.drain(..).filter_map(|call| block_on(call).err()));
                     }
@@ -221,6 +224,82 @@ fn rolling_restarts_fail_no_idempotent_call() {
         callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
     });
     assert!(failed.is_empty(), "{} of {next:?}: {failed:?}", failed.len());
+    let runs = replicas.workers[0].runs.lock().unwrap();
+    let repeated = runs.iter().filter(|(job, runs)| **job != u64::MAX && **runs != 1).collect::<Vec<_>>();
+    assert!(repeated.is_empty(), "{repeated:?}");
+    assert!((0..next.load(Ordering::SeqCst)).all(|job| runs.contains_key(&job)));
+}
+
+/// Address of the server that this process is.
+const REPLICA: &str = "TRUNKLINE_TEST_REPLICA";
+
+#[test]
+fn killed_process_fails_only_calls_that_may_have_run() {
+    if let Ok(address) = env::var(REPLICA) {
+        let worker = Worker { number: 0, runs: Arc::default(), holds: Arc::default(), gate: Gate::default() };
+        let server = Node::builder().listen(address.parse::<SocketAddr>().unwrap());
+        let _server = server.serve(WorkServer::new(worker)).start().unwrap();
+        print_line("serving");
+        // Until it is killed, or the test ends.
+        let _end = io::stdin().read_to_end(&mut Vec::new());
+        return;
+    }
+    let start = |address: &SocketAddr| {
+        let mut command = same_test(module_path!(), "killed_process_fails_only_calls_that_may_have_run");
+        command.env(REPLICA, address.to_string());
+        let mut replica = Process::start(address.to_string(), &mut command).unwrap();
+        replica.find(LIMIT, |line| line.contains("serving")).unwrap();
+        replica
+    };
+    let addresses = [fresh_address(), fresh_address(), fresh_address()];
+    let mut replicas = addresses.each_ref().map(start);
+    let caller = node().start().unwrap();
+    let channel = caller.channel(addresses.to_vec()).balanced(Policy::RoundRobin);
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    let are_up = |count| {
+        let servers = caller.report().servers;
+        servers.iter().filter(|server| server.state == "up").count() == count
+    };
+    until("all servers are up", || {
+        block_on(client.add(0)).unwrap();
+        are_up(3).then_some(())
+    });
+    let (made, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (plain, repeated) = thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, made, stop) = (client.clone(), &made, &stop);
+                scope.spawn(move || {
+                    let (mut plain, mut repeated) = (Vec::new(), Vec::new());
+                    while !stop.load(Ordering::SeqCst) {
+                        let adds = (0..8).map(|job| client.add(job)).collect::<Vec<_>>();
+                        let sets = (0..8).map(|job| client.set(job)).collect::<Vec<_>>();
+                        plain.extend(adds.into_iter().filter_map(|call| block_on(call).err()));
+                        repeated.extend(sets.into_iter().filter_map(|call| block_on(call).err()));
+                        made.fetch_add(16, Ordering::SeqCst);
+                    }
+                    (plain, repeated)
+                })
+            })
+            .collect();
+        let go_on = || {
+            let seen = made.load(Ordering::SeqCst);
+            until("calls go on", || (made.load(Ordering::SeqCst) > seen + 500).then_some(()));
+        };
+        go_on();
+        replicas[1].kill().unwrap();
+        until("the end is noticed", || are_up(2).then_some(()));
+        go_on();
+        stop.store(true, Ordering::SeqCst);
+        let failed = callers.into_iter().map(|caller| caller.join().unwrap());
+        failed.fold((Vec::new(), Vec::new()), |(mut plain, mut repeated), (one, other)| {
+            plain.extend(one);
+            repeated.extend(other);
+            (plain, repeated)
+        })
+    });
+    assert!(repeated.is_empty(), "{repeated:?}");
+    assert!(plain.iter().all(Status::may_have_run), "{plain:?}");
 }
 
 #[test]
