@@ -568,6 +568,10 @@ mod tests {
         let (mut number, header) = (Vec::new(), Header::Number { call: 4, number: NUMBERED });
         header.emit(0, &mut number);
         assert_eq!((Header::parse(&number), number.len()), (Ok((header, 36..36)), 36));
+        let mut drained = Vec::new();
+        Header::Drained.emit(0, &mut drained);
+        assert_eq!((Header::parse(&drained), drained.len()), (Ok((Header::Drained, 8..8)), 8));
+        assert_eq!(Header::parse(&drained[..7]), Err(FrameError::Short(7)));
     }
 
     #[test]
