@@ -465,7 +465,6 @@ fn two_of(turn: usize, count: usize) -> (usize, usize) {
     let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    #[expect(clippy::cast_possible_truncation, reason = "any bits serve")]
     let (high, low) = ((mixed >> 33) as usize, (mixed & 0x7fff_ffff) as usize);
     let one = high % count;
     if count < 2 {
