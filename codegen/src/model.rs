@@ -38,6 +38,8 @@ pub struct Method {
     pub attributes: Vec<Attribute>,
     /// True if the method is one-way: no reply is sent.
     pub one_way: bool,
+    /// True if a balanced channel may repeat its calls although they may have run.
+    pub idempotent: bool,
     /// Place where the handler runs.
     pub runs: Runs,
     /// Its first argument if that is a reference to a type named `Context`, which is not sent.

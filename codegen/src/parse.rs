@@ -24,7 +24,7 @@ const MOST_METHODS: usize = 1024;
 /// Maximum number of arguments of a method.
 const MOST_ARGUMENTS: usize = 12;
 /// Attributes of methods that the macro consumes.
-pub(crate) const OURS: [&str; 4] = ["oneway", "name", "offload", "blocking"];
+pub(crate) const OURS: [&str; 5] = ["oneway", "idempotent", "name", "offload", "blocking"];
 
 /// Checks a trait, and reports all errors at once. The service has the valid methods. Returns `None` if stubs of
 /// the trait itself cannot exist.
@@ -150,6 +150,7 @@ fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &m
         errors.add(&ident, text);
     }
     let one_way = take_marker(&mut attrs, "oneway", errors).is_some();
+    let idempotent = take_marker(&mut attrs, "idempotent", errors);
     let runs = take_runs(&mut attrs, &ident, errors);
     for condition in
         attrs.iter().filter(|attribute| ["cfg", "cfg_attr"].iter().any(|cfg| attribute.path().is_ident(cfg)))
@@ -175,8 +176,28 @@ fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &m
         );
         errors.add(&output.whole, text);
     }
+    if let Some(attribute) = &idempotent
+        && (items.is_some() || output.as_ref().is_some_and(|output| output.items.is_some()))
+    {
+        errors.add(
+            attribute,
+            format!("`{ident}` streams items, and calls that do are never repeated; remove `#[idempotent]`"),
+        );
+    }
+    let idempotent = idempotent.is_some();
     let output = output.filter(|_| errors.len() == before)?;
-    Some(Method { ident, name, attributes: attrs, one_way, runs, context, arguments, items, output })
+    Some(Method {
+        ident,
+        name,
+        attributes: attrs,
+        one_way,
+        idempotent,
+        runs,
+        context,
+        arguments,
+        items,
+        output,
+    })
 }
 
 /// Removes an attribute without arguments, and returns it if it was present.

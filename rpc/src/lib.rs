@@ -110,7 +110,7 @@ pub use node::{Node, NodeBuilder, RunOn};
 #[cfg(feature = "opentelemetry")]
 pub use otel::OpenTelemetry;
 pub use reason::{Origin, Reason};
-pub use routes::{Dns, Ready, Resolve, ResolveError, Resolving, Target};
+pub use routes::{Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, Target};
 pub use server::{ServerCall, ServerInterceptor};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};

@@ -98,6 +98,8 @@ pub struct MethodName {
     pub hash: u64,
     /// True if its calls have no reply.
     pub one_way: bool,
+    /// True if running it twice does no more than running it once, so that a balanced channel may repeat its calls.
+    pub idempotent: bool,
     /// The directions in which its calls stream items.
     pub streams: Streams,
     /// The shapes of the types that it sends; `None` if they are not compared.
@@ -156,7 +158,15 @@ mod tests {
         metadata.append_reserved(GRPC_PATH, b"/greeter.Greeter/Greet").unwrap();
         let path = |service, metadata| {
             let streams = Streams::Both;
-            let method = MethodName { service, name: "call", hash: 1, one_way: false, streams, shapes: None };
+            let method = MethodName {
+                service,
+                name: "call",
+                hash: 1,
+                one_way: false,
+                idempotent: false,
+                streams,
+                shapes: None,
+            };
             method.path(metadata).into_owned()
         };
         assert_eq!(path(&ADAPTED, &metadata), "/greeter.Greeter/Greet");

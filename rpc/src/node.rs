@@ -749,6 +749,7 @@ impl Shared {
         let jobs = self.pool.iter().map(|pool| pool.pool().report());
         report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
         report.limits.extend(self.limits.report());
+        report.servers = self.routes.report();
         let unknown = self.lifecycle.unknown_extensions();
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },

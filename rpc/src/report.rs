@@ -1,5 +1,5 @@
 //! The report of a node, from [`Node::report`](crate::Node::report).
 
 pub use trunkline_transport::{
-    BudgetReport, DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey,
+    BudgetReport, DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey, ServerReport,
 };

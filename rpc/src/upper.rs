@@ -23,6 +23,7 @@ use crate::stream::Unsent;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
@@ -56,6 +57,8 @@ pub(crate) struct RpcPoller {
     pool: Option<Arc<SharedPool>>,
     /// True once the poller has reported that its handlers have ended.
     is_drained: bool,
+    /// True once the node shuts down and all calls that have run here are answered.
+    is_settled: bool,
 }
 
 impl RpcPoller {
@@ -96,6 +99,7 @@ impl RpcPoller {
             tasks: Tasks::default(),
             pool,
             is_drained: false,
+            is_settled: false,
         })
     }
 
@@ -299,6 +303,13 @@ impl RpcPoller {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
+    /// Tells a peer that its calls are answered, if none has lost its reply.
+    fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
+        if self.dispatch.has_answered(peer) {
+            self.table.tell_drained(carrier, peer);
+        }
+    }
+
     fn report_drained(&mut self) {
         if self.has_drained() {
             self.is_drained = true;
@@ -350,6 +361,7 @@ impl Upper for RpcPoller {
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(from, call),
+            Header::Drained => self.table.drained(from),
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
                 self.stream(carrier, from, header, item);
@@ -386,6 +398,9 @@ impl Upper for RpcPoller {
         match event {
             PeerEvent::Up { pollers, .. } => {
                 self.table.up(peer, pollers);
+                if self.is_settled {
+                    self.tell_drained(carrier, peer);
+                }
                 let calls = self.parked.up(carrier, peer);
                 self.start_all(carrier, calls);
             }
@@ -445,11 +460,14 @@ impl Upper for RpcPoller {
             || self.has_drained()
     }
 
-    fn shutdown(&mut self, _: &mut dyn Carrier) {
+    fn shutdown(&mut self, carrier: &mut dyn Carrier) {
         // Already done, unless the node ends because another poller has panicked.
         self.inbox.lifecycle().begin_end();
         self.table.close_to_outside();
         self.parked.close(false);
+        if mutant!(drained_is_told_before_the_end_of_handlers) {
+            self.settled(carrier);
+        }
     }
 
     fn grace_over(&mut self, carrier: &mut dyn Carrier) -> bool {
@@ -460,6 +478,13 @@ impl Upper for RpcPoller {
 
     fn is_drained(&self) -> bool {
         self.dispatch.len() == 0
+    }
+
+    fn settled(&mut self, carrier: &mut dyn Carrier) {
+        self.is_settled = true;
+        for peer in self.table.peers() {
+            self.tell_drained(carrier, peer);
+        }
     }
 
     fn ledger(&self) -> UpperLedger {

@@ -135,6 +135,7 @@ mod tests {
         name: "get",
         hash: 8,
         one_way: false,
+        idempotent: false,
         streams: crate::name::Streams::Neither,
         shapes: None,
     };

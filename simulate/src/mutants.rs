@@ -207,6 +207,10 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "draining_ends_nested_calls",
         what: "draining: the calls that handlers make end when their node shuts down",
     },
+    Mutant {
+        name: "drained_is_told_before_the_end_of_handlers",
+        what: "may_have_run: a node that shuts down says that it has answered all calls while handlers run",
+    },
     Mutant { name: "draining_starts_handlers", what: "draining: a node that drains still starts handlers" },
     Mutant {
         name: "busy_pollers_delay_a_shutdown",

@@ -87,7 +87,7 @@ pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
-pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport};
+pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, ServerReport};
 #[doc(hidden)]
 pub use sizes::EAGER_BYTES;
 pub use status::{NodeStatus, PathStatus, PeerStatus};

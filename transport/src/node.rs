@@ -240,6 +240,7 @@ impl Node {
             budgets: self.shared.budgets(),
             limits: Vec::new(),
             paths: self.shared.session_qps.report(),
+            servers: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()

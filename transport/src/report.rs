@@ -63,6 +63,8 @@ pub struct NodeReport {
     pub limits: Vec<LimitReport>,
     /// Paths that packets take to each peer, in the order of addresses, if the device has more than one.
     pub paths: Vec<PathReport>,
+    /// Servers of the balanced channels.
+    pub servers: Vec<ServerReport>,
     /// Messages by peer, local poller and remote poller.
     pub traffic: Vec<LaneReport>,
 }
@@ -96,6 +98,7 @@ impl NodeReport {
             budgets: Vec::new(),
             limits: Vec::new(),
             paths: Vec::new(),
+            servers: Vec::new(),
             traffic: Vec::new(),
         }
     }
@@ -125,6 +128,19 @@ pub struct PathReport {
     pub why: &'static str,
     /// Number of QPs, including those that receive.
     pub qps: u32,
+}
+
+/// A server of a balanced channel, and its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerReport {
+    /// Target of the channel.
+    pub target: String,
+    /// Address of the server.
+    pub address: SocketAddr,
+    /// `up`, `connecting`, `unreachable`, or `left out` while it is up and gets no calls.
+    pub state: &'static str,
+    /// Calls of the channel in progress at this server.
+    pub calls: usize,
 }
 
 /// A counter of the device.

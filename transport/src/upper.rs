@@ -565,6 +565,11 @@ pub trait Upper: 'static {
         true
     }
 
+    /// The node shuts down, and all that was sent was delivered after [`Upper::is_drained`] was true. Called at most once:
+    /// not if a message was lost whose outcome is not reported. Sessions are closed when the messages that it sends are
+    /// delivered too, or a second later.
+    fn settled(&mut self, _: &mut dyn Carrier) {}
+
     /// Returns the open work, for a simulation to count.
     fn ledger(&self) -> UpperLedger {
         UpperLedger::default()

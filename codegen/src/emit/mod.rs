@@ -79,6 +79,7 @@ fn names(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let constant = constant(service, method);
         let (text, hash, one_way) = (&method.name, service.method_hash(method), method.one_way);
+        let idempotent = method.idempotent;
         let streams = match (&method.items, &method.output.items) {
             (None, None) => quote!(Neither),
             (None, Some(_)) => quote!(FromServer),
@@ -93,6 +94,7 @@ fn names(service: &Service) -> TokenStream {
                 name: #text,
                 hash: #hash,
                 one_way: #one_way,
+                idempotent: #idempotent,
                 streams: #krate::stub::Streams::#streams,
                 shapes: #shapes,
             };

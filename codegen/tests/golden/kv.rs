@@ -39,6 +39,7 @@ static __Kv_get: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "get",
     hash: 16767883100022309234u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
@@ -63,6 +64,7 @@ static __Kv_put: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
     name: "put",
     hash: 71320326203561452u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
@@ -95,6 +97,7 @@ static __Kv_count: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName
     name: "count",
     hash: 14109536049692703384u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
@@ -118,6 +121,7 @@ static __Kv_forget: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     name: "forget",
     hash: 3095591332080242272u64,
     one_way: true,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|

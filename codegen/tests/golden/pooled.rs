@@ -34,6 +34,7 @@ static __Images_thumbnail: ::trunkline::stub::MethodName = ::trunkline::stub::Me
     name: "thumbnail",
     hash: 10958008436114454223u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::None,
 };
@@ -43,6 +44,7 @@ static __Images_store: ::trunkline::stub::MethodName = ::trunkline::stub::Method
     name: "store",
     hash: 2274808639245157077u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Neither,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|

@@ -41,6 +41,7 @@ static __Feed_watch: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNa
     name: "watch",
     hash: 5569961593426152438u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::FromServer,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
@@ -73,6 +74,7 @@ static __Feed_upload: ::trunkline::stub::MethodName = ::trunkline::stub::MethodN
     name: "upload",
     hash: 12533991334241520413u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::FromClient,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|
@@ -105,6 +107,7 @@ static __Feed_chat: ::trunkline::stub::MethodName = ::trunkline::stub::MethodNam
     name: "chat",
     hash: 6108947457357310466u64,
     one_way: false,
+    idempotent: false,
     streams: ::trunkline::stub::Streams::Both,
     shapes: ::core::option::Option::Some({
         static SHAPES: ::trunkline::stub::MethodShapes = ::trunkline::stub::MethodShapes::new(|

@@ -2,6 +2,7 @@
 //! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
 //! ordered channel always uses the same poller.
 
+use super::attempts::Attempts;
 use super::interceptor::{ClientInterceptor, ClientInterceptors};
 use super::{CallOptions, LocalChannel, resolve};
 use crate::call::{
@@ -16,11 +17,12 @@ use crate::lifecycle::{lost_in_child, not_started, refused_in_child};
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::route_id::RouteId;
-use crate::routes::{Link, Ready, Routes, Started, Target};
+use crate::routes::{Balance, Balanced, Link, Ready, Routes, Started, Target, Tried};
 use crate::status::Status;
 use crate::stream::Owner;
 use bytes::Bytes;
 use std::fmt;
+use std::mem;
 use std::net::ToSocketAddrs;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -81,6 +83,10 @@ pub struct Channel {
     /// Number of an ordered channel.
     order: Option<u32>,
     interceptors: ClientInterceptors,
+    /// Servers of a balanced channel.
+    balance: Option<Arc<Balanced>>,
+    /// True with neither interceptors nor a balance.
+    is_plain: bool,
 }
 
 impl Channel {
@@ -90,7 +96,18 @@ impl Channel {
         let inboxes = Arc::clone(inboxes);
         let turn = AtomicUsize::new(inboxes.first_turn());
         let interceptors = ClientInterceptors::NONE;
-        Self { server, route, link, timeout: None, inboxes, turn, order: None, interceptors }
+        Self {
+            server,
+            route,
+            link,
+            timeout: None,
+            inboxes,
+            turn,
+            order: None,
+            interceptors,
+            balance: None,
+            is_plain: true,
+        }
     }
 
     /// Creates a channel to the first address that `server` resolves to now. `Channel::connect` is in `node`,
@@ -122,7 +139,36 @@ impl Channel {
     /// Returns true if the channel has a session with its server, as far as this node knows.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.link.is_connected()
+        self.balance.as_ref().map_or_else(|| self.link.is_connected(), |balance| balance.is_connected())
+    }
+
+    /// Returns a channel that spreads its calls over all addresses of its target.
+    ///
+    /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
+    /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. All attempts
+    /// share the call's deadline, each server is tried once, and [`Balance::retry_budget`] bounds them. The next attempt
+    /// begins when the future of the call is polled.
+    ///
+    /// A server that drains or is lost gets no calls for 400 ms, or until it has a new session. The time doubles while
+    /// it stays so, up to 6.4 s. Names are looked up again then.
+    ///
+    /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
+    /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
+    /// stays as it is. [`Node::report`](crate::Node::report) has the state of each server.
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use trunkline::{Channel, Node, Policy};
+    ///
+    /// fn replicas(node: &Node, addresses: Vec<SocketAddr>) -> Channel {
+    ///     node.channel(addresses).balanced(Policy::PowerOfTwo)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn balanced(&self, balance: impl Into<Balance>) -> Self {
+        let balance = Balanced::new(&self.link, balance.into()).filter(|_| self.order.is_none());
+        let is_plain = balance.is_none() && self.interceptors.is_empty();
+        Self { balance, is_plain, ..self.clone() }
     }
 
     /// Returns a channel to the same server for tasks and handlers on a poller. Its calls stay on the poller's
@@ -155,7 +201,7 @@ impl Channel {
         let number = self.turn.fetch_add(1, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation, reason = "it only spreads channels")]
         let order = Some(number as u32);
-        Self { order, ..self.clone() }
+        Self { order, balance: None, is_plain: self.interceptors.is_empty(), ..self.clone() }
     }
 
     /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
@@ -172,7 +218,7 @@ impl Channel {
     /// ```
     #[must_use]
     pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
-        Self { interceptors: self.interceptors.with(interceptor), ..self.clone() }
+        Self { interceptors: self.interceptors.with(interceptor), is_plain: false, ..self.clone() }
     }
 
     /// Makes a call. It is queued at a poller when this returns, even if the future is never polled.
@@ -208,8 +254,8 @@ impl Channel {
         one_way: bool,
     ) -> Call<SharedWait<'_>> {
         let inherited = inherited();
-        if !self.interceptors.is_empty() {
-            return self.make_intercepted(options, method, (arguments, body), (one_way, inherited));
+        if !self.is_plain {
+            return self.make_special(options, method, (arguments, body), (one_way, inherited));
         }
         let made = self.submit(options, method, (arguments, body), (one_way, inherited));
         Call::new(made, (method, &*self.link), options.response())
@@ -225,6 +271,9 @@ impl Channel {
         inherited: Inherited,
     ) -> (Result<(), Status>, CallOptions, EndHooks, Inherited) {
         let options = options.clone();
+        if self.interceptors.is_empty() {
+            return (Ok(()), options, EndHooks::default(), inherited);
+        }
         let Some(started) = self.link.routes().started() else {
             return (Err(not_started()), options, EndHooks::default(), inherited);
         };
@@ -232,10 +281,10 @@ impl Channel {
         self.interceptors.admit(options, method, limits, started.most_metadata, &started.clock)
     }
 
-    /// Makes a call if the interceptors allow it, with their changes.
+    /// Makes a call of a balanced channel, or of one with interceptors: if these allow it, with their changes.
     #[cold]
     #[inline(never)]
-    fn make_intercepted<A: EncodeArguments>(
+    fn make_special<A: EncodeArguments>(
         &self,
         options: &CallOptions,
         method: &'static MethodName,
@@ -243,8 +292,12 @@ impl Channel {
         (one_way, inherited): (bool, Inherited),
     ) -> Call<SharedWait<'_>> {
         let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
-        let made =
-            admitted.and_then(|()| self.submit(&options, method, (arguments, body), (one_way, inherited)));
+        let made = admitted.and_then(|()| match &self.balance {
+            None => self.submit(&options, method, (arguments, body), (one_way, inherited)),
+            Some(balance) => {
+                self.submit_balanced(balance, &options, method, (arguments, body), (one_way, inherited))
+            }
+        });
         Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
     }
 
@@ -266,15 +319,24 @@ impl Channel {
         let NewStream { answer, wait, opened, sending } =
             NewStream::new(owner, method.streams, options.idle_limit(), items);
         let inherited = inherited();
-        if self.interceptors.is_empty() {
+        if self.is_plain {
+            let to = (self.server, self.route);
             let made = next.and_then(|next| {
-                self.submit_stream(next, (options, inherited), method, (arguments, body), (answer, sending))
+                self.submit_stream(
+                    next,
+                    to,
+                    (options, inherited),
+                    method,
+                    (arguments, body),
+                    (answer, sending),
+                )
             });
             return (Call::new(made.map(|()| wait), (method, &*self.link), options.response()), opened);
         }
-        let (admitted, options, hooks, inherited) = self.intercept(options, method, inherited);
+        let (admitted, options, mut hooks, inherited) = self.intercept(options, method, inherited);
         let made = admitted.and(next).and_then(|next| {
-            self.submit_stream(next, (&options, inherited), method, (arguments, body), (answer, sending))
+            let to = self.choose_for_stream(next, &mut hooks)?;
+            self.submit_stream(next, to, (&options, inherited), method, (arguments, body), (answer, sending))
         });
         let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
         (call.with_hooks(hooks), opened)
@@ -283,6 +345,7 @@ impl Channel {
     fn submit_stream<A: EncodeArguments>(
         &self,
         (started, inbox): (&Started, &Arc<Inbox>),
+        (server, route): (PeerKey, Option<RouteId>),
         (options, inherited): (&CallOptions, Inherited),
         method: &'static MethodName,
         (arguments, body): (&A, Bytes),
@@ -294,8 +357,8 @@ impl Channel {
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let made = started.clock.now();
         let submission = Submission {
-            server: self.server,
-            route: self.route,
+            server,
+            route,
             method,
             one_way: false,
             encoded,
@@ -310,6 +373,23 @@ impl Channel {
         };
         let opening = Box::new(Opening { submission, sending });
         inbox.push(Work::Open(opening)).map_err(|_| too_many(Inbox::DEPTH))
+    }
+
+    /// Returns the node of a call that streams items, and has its end recorded if the channel is balanced.
+    fn choose_for_stream(
+        &self,
+        (started, inbox): (&Started, &Arc<Inbox>),
+        hooks: &mut EndHooks,
+    ) -> Result<(PeerKey, Option<RouteId>), Status> {
+        let Some(balance) = &self.balance else { return Ok((self.server, self.route)) };
+        Self::check(inbox)?;
+        let clock = started.clock.clone();
+        let Some(chosen) = balance.choose(&mut Tried::default(), clock.now()) else {
+            return Ok((self.server, self.route));
+        };
+        let (to, balance) = (chosen.to, Arc::clone(balance));
+        hooks.add(move |outcome| balance.ended(&chosen, outcome, clock.now()));
+        Ok(to)
     }
 
     /// Returns the node's properties, and the inbox of the poller that makes the next call.
@@ -332,7 +412,7 @@ impl Channel {
     ///
     /// # Errors
     /// Returns the status of a call that must not be made.
-    fn check(inbox: &Inbox) -> Result<bool, Status> {
+    pub(super) fn check(inbox: &Inbox) -> Result<bool, Status> {
         if inbox.lifecycle().is_forked() {
             return Err(refused_in_child());
         }
@@ -347,20 +427,53 @@ impl Channel {
         &self,
         options: &CallOptions,
         method: &'static MethodName,
-        (arguments, body): (&A, Bytes),
+        arguments: (&A, Bytes),
         (one_way, inherited): (bool, Inherited),
     ) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
+        let of_call = (one_way, inherited);
+        let (setter, getter) = inbox.cell();
+        let submission =
+            self.submission((started, inbox), options, method, arguments, of_call, Some(setter))?;
+        inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
+        Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
+    }
+
+    /// Makes the first attempt at a call of a balanced channel.
+    fn submit_balanced<A: EncodeArguments>(
+        &self,
+        balance: &Arc<Balanced>,
+        options: &CallOptions,
+        method: &'static MethodName,
+        arguments: (&A, Bytes),
+        of_call: (bool, Inherited),
+    ) -> Result<SharedWait<'_>, Status> {
+        let (started, inbox) = self.next_inbox()?;
+        let call = self.submission((started, inbox), options, method, arguments, of_call, None::<()>)?;
+        let attempts = Attempts::begin(balance, &started.clock, call, inbox)?;
+        Ok(SharedWait { waiting: Waiting::Balanced(Box::new(attempts)), inbox })
+    }
+
+    /// Encodes a call.
+    #[inline]
+    fn submission<A: EncodeArguments, T>(
+        &self,
+        (started, inbox): (&Started, &Arc<Inbox>),
+        options: &CallOptions,
+        method: &'static MethodName,
+        (arguments, body): (&A, Bytes),
+        (one_way, inherited): (bool, Inherited),
+        answer: Option<T>,
+    ) -> Result<Submission<T>, Status> {
         let nested = Self::check(inbox)?;
         let mut encoded = inbox.buffer();
         let metadata = options.put_metadata(&mut encoded, started.most_metadata, inherited)?;
         arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
-        let (setter, getter) = inbox.cell();
         let made = started.clock.now();
         if nested {
             PollerContext::current().inspect(|poller| poller.calls().is_made(made));
         }
-        let submission = Submission {
+        Ok(Submission {
             server: self.server,
             route: self.route,
             method,
@@ -373,10 +486,8 @@ impl Channel {
             order: self.order.map(Turn),
             nested,
             entry: Entry::here(options.admits(), nested),
-            answer: Some(setter),
-        };
-        inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
-        Ok(SharedWait { getter: Some(getter), inbox })
+            answer,
+        })
     }
 }
 
@@ -392,6 +503,8 @@ impl Clone for Channel {
             turn,
             order: self.order,
             interceptors: self.interceptors.clone(),
+            balance: self.balance.clone(),
+            is_plain: self.is_plain,
         }
     }
 }
@@ -405,19 +518,32 @@ impl fmt::Debug for Channel {
 /// A wait for a call that was handed to a poller, from any thread and on any executor.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
-    /// `None` once the outcome has been returned.
-    getter: Option<Getter<Outcome>>,
+    waiting: Waiting,
     inbox: &'a Inbox,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// A call to one server.
+    Plain(Getter<Outcome>),
+    /// A call of a balanced channel.
+    Balanced(Box<Attempts>),
+    /// The outcome has been returned.
+    Ended,
 }
 
 impl Wait for SharedWait<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(getter) = &mut self.getter else { return Poll::Pending };
+        let getter = match &mut self.waiting {
+            Waiting::Plain(getter) => getter,
+            Waiting::Balanced(attempts) => return attempts.poll(context, self.inbox),
+            Waiting::Ended => return Poll::Pending,
+        };
         let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
             let is_lost = self.inbox.lifecycle().is_forked();
             return if is_lost { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending };
         };
-        if let Some(getter) = self.getter.take() {
+        if let Waiting::Plain(getter) = mem::replace(&mut self.waiting, Waiting::Ended) {
             self.inbox.rest_cell(getter);
         }
         let ended = |_| Err(super::shut_down());
@@ -427,8 +553,16 @@ impl Wait for SharedWait<'_> {
 
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
-        // The getter is dropped first: a sweep finds the calls whose getter is gone.
-        if self.getter.take().is_some() && !self.inbox.lifecycle().is_forked() {
+        let is_given_up = match mem::replace(&mut self.waiting, Waiting::Ended) {
+            // The getter is dropped first: a sweep finds the calls whose getter is gone.
+            Waiting::Plain(getter) => {
+                drop(getter);
+                true
+            }
+            Waiting::Balanced(mut attempts) => attempts.give_up(),
+            Waiting::Ended => false,
+        };
+        if is_given_up && !self.inbox.lifecycle().is_forked() {
             self.inbox.ask_for_sweep();
         }
     }

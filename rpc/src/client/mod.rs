@@ -1,5 +1,6 @@
 //! The calling side: channels that stubs call through, and the table of calls in flight.
 
+mod attempts;
 mod channel;
 mod flight;
 mod interceptor;

@@ -30,8 +30,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap, Report,
-    SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
+    Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap,
+    PollerIndex, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -70,6 +70,8 @@ pub(crate) struct Table {
     generation: u32,
     /// Number of pollers of each peer that is up.
     pollers: PeerMap<u16>,
+    /// Pollers of peers that have answered all calls that they have run for this poller, and run no more.
+    drained: BTreeSet<(PeerKey, PollerIndex)>,
     /// Numbers of methods at peers that are up.
     numbers: Numbers,
     scratch: Vec<u8>,
@@ -108,6 +110,7 @@ impl Table {
             waiting: Waiting::default(),
             generation: 0,
             pollers: PeerMap::default(),
+            drained: BTreeSet::new(),
             numbers: Numbers::default(),
             scratch: Vec::new(),
             unmatched_replies: 0,
@@ -418,7 +421,10 @@ impl Table {
             }
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
                 let peer = flight.peer;
-                let may_have_run = may_have_arrived && !mutant!(failed_requests_count_as_not_run);
+                let is_missed = may_have_arrived && self.is_missed(token.0);
+                let Some(flight) = self.flight(token.0) else { return };
+                let may_have_run =
+                    may_have_arrived && !is_missed && !mutant!(failed_requests_count_as_not_run);
                 let status = match cause {
                     _ if flight.ordered && !may_have_run && cause.ends_a_session() => {
                         out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.peer))
@@ -428,6 +434,7 @@ impl Table {
                         let text = format!("{}: {why}", flight.name());
                         Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
                     }
+                    _ if is_missed => missed(flight, cause),
                     _ => Status::unreachable(flight.name(), cause, may_have_run),
                 };
                 self.finish(token.0, Err(status));
@@ -524,12 +531,46 @@ impl Table {
     /// Records that a session with a peer is up.
     pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
         self.forget_numbers(peer);
+        self.forget_drained(peer);
         self.pollers.insert(peer, pollers);
+    }
+
+    /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
+    pub(crate) fn drained(&mut self, from: Origin) {
+        if self.pollers.get(from.peer).is_some_and(|pollers| from.poller.0 < *pollers) {
+            self.drained.insert((from.peer, from.poller));
+        }
+    }
+
+    fn forget_drained(&mut self, peer: PeerKey) {
+        self.drained.retain(|(of, _)| *of != peer);
+    }
+
+    /// Returns true if a call that its server has not answered cannot have run there, although it was sent: the server's
+    /// poller had answered all that it took. One-way calls and streams have other ends than a reply.
+    fn is_missed(&self, call: u64) -> bool {
+        let Some(flight) = parts(call).and_then(|(slot, _)| self.flights.get(slot)) else { return false };
+        let is_unary = !flight.one_way && !flight.method.streams.any();
+        let pollers = self.pollers.get(flight.peer).filter(|_| is_unary);
+        pollers.is_some_and(|pollers| self.drained.contains(&(flight.peer, flight.turn.of(*pollers))))
+    }
+
+    /// Tells all pollers of a peer that this one has answered the calls that it has run for them, and runs no more.
+    pub(crate) fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
+        let pollers = self.pollers.get(peer).copied().unwrap_or_default();
+        for poller in (0..pollers).map(PollerIndex) {
+            // The calls of a peer that is not told may have run, as far as it knows.
+            let _ = self.send_control(carrier, peer, Toward::Poller(poller), false, &Header::Drained);
+        }
+    }
+
+    /// Returns the peers that are up.
+    pub(crate) fn peers(&self) -> Vec<PeerKey> {
+        self.pollers.iter().map(|(peer, _)| peer).collect()
     }
 
     /// Handles the loss of a peer: no reply will come for delivered requests.
     pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
-        self.pollers.remove(peer);
         self.forget_numbers(peer);
         self.cancels.retain(|cancel| cancel.peer != peer);
         let lost = self.numbers(|flight| {
@@ -541,10 +582,19 @@ impl Table {
                 }
         });
         for call in lost {
+            let is_missed = self.is_missed(call);
             let Some(flight) = self.flight(call) else { continue };
-            let status = Status::unreachable(flight.name(), cause, true);
+            let status = if !is_missed {
+                Status::unreachable(flight.name(), cause, true)
+            } else if flight.ordered {
+                out_of_order(cause).of_call(format_args!("{}", flight.name()))
+            } else {
+                missed(flight, cause)
+            };
             self.finish(call, Err(status));
         }
+        self.pollers.remove(peer);
+        self.forget_drained(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
                 end(call, out_of_order(cause));
@@ -757,6 +807,18 @@ impl Table {
 
     fn cancel(&mut self, carrier: &mut dyn Carrier, cancel: Cancel) -> Result<(), SendError> {
         let Cancel { peer, toward, call, ordered } = cancel;
+        self.send_control(carrier, peer, toward, ordered, &Header::Cancel { call })
+    }
+
+    /// Sends a frame that nobody waits for.
+    fn send_control(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        peer: PeerKey,
+        toward: Toward,
+        ordered: bool,
+        header: &Header,
+    ) -> Result<(), SendError> {
         let mut out = Outgoing {
             peer,
             toward,
@@ -772,7 +834,7 @@ impl Table {
             leaves: Leaves::Nothing,
         };
         let mut nothing = Encoded::default();
-        send(carrier, &Header::Cancel { call }, &mut nothing, &mut self.scratch, &mut out).map(drop)
+        send(carrier, header, &mut nothing, &mut self.scratch, &mut out).map(drop)
     }
 }
 
@@ -808,6 +870,11 @@ fn end_with(call: &mut Submission, status: Status) {
     if let Some(answer) = call.answer.take() {
         answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
     }
+}
+
+/// Returns the status of a call that its server had not taken when it closed the session.
+fn missed(flight: &Flight, cause: PeerDown) -> Status {
+    Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
 }
 
 fn gave_up() -> Status {

@@ -2,11 +2,12 @@
 //! leaves, and the call's number. The upper four bits of the kind give the header's length in units of 8 bytes.
 //!
 //! ```text
-//! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8)
+//! all      0 kind (1)   1 flags (1)   4 the transport's (4)   8 call (8), except in drained
 //! request  2 number of the method (2), 0xffff: in an extension   16 time left in microseconds (4), if flagged
 //!          20 length of the encoded part (4)   24 length of the extensions (2)   26 reserved (6)
 //! reply    2 code (1)   3 by (1)   16 length of the encoded part (4)   20 length of the extensions (2)   22 reserved (2)
 //! cancel   2 reserved (2)
+//! drained  2 reserved (2)
 //! number   2 length of the extensions (2)
 //! open     as request; the frames of streams are in `streams`
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
@@ -25,6 +26,7 @@ use std::ops::Range;
 pub(super) const LONGEST: usize = 32;
 const REPLY_BYTES: usize = 24;
 
+const DRAINED: u8 = 0x10;
 const CANCEL: u8 = 0x20;
 const NUMBER: u8 = 0x23;
 const REPLY: u8 = 0x30;
@@ -72,6 +74,8 @@ pub(crate) enum Header {
         /// The number that the caller gave the call.
         call: u64,
     },
+    /// The poller has answered all calls that it has run for the receiver, and runs no more.
+    Drained,
     /// A frame of a stream.
     Stream(StreamHeader),
 }
@@ -239,6 +243,7 @@ impl Header {
                 into.extend([CANCEL, 0, 0, 0, 0, 0, 0, 0]);
                 into.extend(call.to_le_bytes());
             }
+            Self::Drained => into.extend([DRAINED, 0, 0, 0, 0, 0, 0, 0]),
             Self::Stream(header) => header.emit(into),
         }
     }
@@ -248,7 +253,7 @@ impl Header {
         match self {
             Self::Request(request) => matches!(request.asked, Asked::Number(_)) && request.metadata == 0,
             Self::Reply { number, metadata, .. } => number.is_none() && metadata.is_empty(),
-            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => false,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => false,
         }
     }
 
@@ -257,7 +262,7 @@ impl Header {
         match *self {
             Self::Request(request) => MetadataBytes::of_request(request.metadata).sum(),
             Self::Reply { metadata, .. } => metadata.sum(),
-            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => 0,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => 0,
         }
     }
 
@@ -286,7 +291,7 @@ impl Header {
                 let first = u64::from(REPLY) | u64::from(code) << 16 | u64::from(by.number()) << 24;
                 put(room, [first | u64::from(bytes) << 32, call, u64::from(encoded)])
             }
-            Self::Number { .. } | Self::Cancel { .. } | Self::Stream(_) => 0,
+            Self::Number { .. } | Self::Cancel { .. } | Self::Drained | Self::Stream(_) => 0,
         }
     }
 
@@ -318,6 +323,11 @@ impl Header {
                 let number = extensions.number.filter(|_| extensions.metadata.is_empty());
                 let number = number.ok_or(FrameError::Extensions)?;
                 Ok((Self::Number { call: u64::from_le_bytes(array(header, 8)), number }, encoded))
+            }
+            DRAINED => {
+                let header = message.first_chunk::<8>().ok_or_else(short)?;
+                check_flags(header[1])?;
+                Ok((Self::Drained, header.len()..header.len()))
             }
             other => Err(FrameError::Kind(other)),
         }
@@ -402,7 +412,7 @@ impl Header {
         match kind {
             REPLY => Some(Unread::Reply { call }),
             REQUEST | ONE_WAY | OPEN => Some(Unread::Request { call, one_way: kind == ONE_WAY }),
-            CANCEL | NUMBER => None,
+            CANCEL | NUMBER | DRAINED => None,
             streams::DATA | streams::RESET | streams::ACCEPT | streams::WINDOW | streams::END => None,
             _ => (flags & CRITICAL != 0).then_some(Unread::Request { call, one_way: false }),
         }
@@ -558,6 +568,10 @@ mod tests {
         let (mut number, header) = (Vec::new(), Header::Number { call: 4, number: NUMBERED });
         header.emit(0, &mut number);
         assert_eq!((Header::parse(&number), number.len()), (Ok((header, 36..36)), 36));
+        let mut drained = Vec::new();
+        Header::Drained.emit(0, &mut drained);
+        assert_eq!((Header::parse(&drained), drained.len()), (Ok((Header::Drained, 8..8)), 8));
+        assert_eq!(Header::parse(&drained[..7]), Err(FrameError::Short(7)));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::route::{Phase, Route};
 use super::table::Routes;
-use super::target::Target;
+use super::target::{Source, Target};
 use crate::route_id::RouteId;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use trunkline_transport::PeerKey;
 
@@ -43,6 +44,39 @@ impl Link {
         match self.target.address() {
             Some(address) => (PeerKey::new(address), None),
             None => (PeerKey::new(([0, 0, 0, 0], 0).into()), Some(self.route().id)),
+        }
+    }
+
+    /// Returns the addresses of a target that has several, if they are known.
+    pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
+        match &self.target.0 {
+            Source::Addresses(all) => Some(all.as_slice().into()),
+            Source::Resolver(..) => self.route().found(),
+            Source::Address(_) | Source::Nonsense(_) => None,
+        }
+    }
+
+    /// Returns true if the target may have several addresses.
+    pub(super) fn may_have_several(&self) -> bool {
+        matches!(self.target.0, Source::Addresses(_) | Source::Resolver(..))
+    }
+
+    /// Returns true if its addresses are looked up.
+    pub(super) fn is_name(&self) -> bool {
+        matches!(self.target.0, Source::Resolver(..))
+    }
+
+    /// Has the addresses of a name looked up again.
+    pub(super) fn look_again(&self) {
+        if self.is_name() && self.route().look_again() {
+            self.routes.tell_seeker(self.route().id);
+        }
+    }
+
+    /// Keeps the server connected from now on.
+    pub(super) fn keep(&self) {
+        if self.routes.started().is_some() && !self.routes.is_forked() && self.route().keep() {
+            self.routes.tell_seeker(self.route().id);
         }
     }
 

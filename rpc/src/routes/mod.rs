@@ -12,6 +12,7 @@
 //! address. Otherwise the call waits in its poller, and the first poller makes a *round*: it looks up the addresses,
 //! and tries them in turn until a session is up. Only the threads that look up names block.
 
+mod balance;
 mod failure;
 mod link;
 mod lookups;
@@ -25,6 +26,8 @@ mod seeker;
 mod table;
 mod target;
 
+pub use balance::{Balance, Policy};
+pub(crate) use balance::{Balanced, Chosen, Tried};
 pub(crate) use link::Link;
 pub(crate) use lookups::Lookups;
 pub(crate) use parked::Parked;

@@ -11,6 +11,7 @@ use crate::status::Status;
 use slab::Slab;
 use std::fmt;
 use std::mem;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -35,6 +36,23 @@ struct State {
     parked: usize,
     /// Wakers of futures that wait for it without a call.
     waiting: Slab<Waker>,
+    /// True if it is wanted whether or not a call waits.
+    is_kept: bool,
+    /// True if its addresses are to be looked up again.
+    is_stale: bool,
+    /// Addresses of the last lookup; `None` before the first one.
+    found: Option<Arc<[SocketAddr]>>,
+}
+
+/// Connection state of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// A session is up.
+    Up,
+    /// A round is in progress, or none has begun.
+    Connecting,
+    /// The last round has failed, or the node has shut down.
+    Failed,
 }
 
 /// The phase of a route.
@@ -54,7 +72,15 @@ pub(super) enum Phase {
 
 impl Route {
     pub(super) fn new(id: RouteId, target: Target) -> Self {
-        let state = State { phase: Phase::Idle, round: 0, parked: 0, waiting: Slab::new() };
+        let state = State {
+            phase: Phase::Idle,
+            round: 0,
+            parked: 0,
+            waiting: Slab::new(),
+            is_kept: false,
+            is_stale: false,
+            found: None,
+        };
         Self { id, target, is_known: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
@@ -79,10 +105,49 @@ impl Route {
         (state.phase.clone(), state.round)
     }
 
-    /// Returns true if a call or a future waits for it.
+    /// Returns whether the server is reached, and the number of rounds that have begun.
+    pub(super) fn reached(&self) -> (Reached, u64) {
+        let state = self.lock();
+        let reached = match state.phase {
+            Phase::Up(_) => Reached::Up,
+            Phase::Idle | Phase::Seeking => Reached::Connecting,
+            Phase::Failed(..) | Phase::Closed => Reached::Failed,
+        };
+        (reached, state.round)
+    }
+
+    /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
+    pub(super) fn keep(&self) -> bool {
+        !mem::replace(&mut self.lock().is_kept, true)
+    }
+
+    /// Asks for another lookup of its addresses. Returns false if that has been asked already.
+    pub(super) fn look_again(&self) -> bool {
+        !mem::replace(&mut self.lock().is_stale, true)
+    }
+
+    /// Returns true if its addresses are to be looked up again, once.
+    pub(super) fn take_stale(&self) -> bool {
+        mem::take(&mut self.lock().is_stale)
+    }
+
+    /// Records the addresses of a lookup.
+    pub(super) fn set_found(&self, addresses: &[SocketAddr]) {
+        let mut state = self.lock();
+        if state.found.as_deref() != Some(addresses) {
+            state.found = Some(addresses.into());
+        }
+    }
+
+    /// Returns the addresses of the last lookup.
+    pub(super) fn found(&self) -> Option<Arc<[SocketAddr]>> {
+        self.lock().found.clone()
+    }
+
+    /// Returns true if a call or a future waits for it, or it is kept.
     pub(super) fn is_wanted(&self) -> bool {
         let state = self.lock();
-        state.parked > 0 || !state.waiting.is_empty()
+        state.is_kept || state.parked > 0 || !state.waiting.is_empty()
     }
 
     /// Records a waiting call. Returns the round that decides the call, unless it waits for any.

@@ -48,6 +48,8 @@ struct Sought {
     led_to: Option<PeerKey>,
     /// Addresses of the last lookup.
     last: Vec<SocketAddr>,
+    /// Number of a lookup in progress outside of a round.
+    refresh: Option<u64>,
     timer: Option<Time>,
 }
 
@@ -83,9 +85,18 @@ impl Seeker {
             }
             return;
         };
-        let new = || Sought { route, round: None, row: 0, led_to: None, last: Vec::new(), timer: None };
+        let new = || Sought {
+            route,
+            round: None,
+            row: 0,
+            led_to: None,
+            last: Vec::new(),
+            refresh: None,
+            timer: None,
+        };
         self.sought.entry(id).or_insert_with(new);
         self.consider(carrier, id);
+        self.refresh(id);
     }
 
     /// Begins a round if one is wanted and the pause is over.
@@ -107,6 +118,17 @@ impl Seeker {
         }
     }
 
+    /// Looks up the addresses of a name again, if that is wanted and no round does so.
+    fn refresh(&mut self, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
+        let is_name = matches!(sought.route.target.0, Source::Resolver(..));
+        if sought.route.take_stale() && is_name && sought.round.is_none() {
+            self.last_lookup += 1;
+            sought.refresh = Some(self.last_lookup);
+            self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+        }
+    }
+
     fn begin(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let now = carrier.now();
@@ -114,6 +136,8 @@ impl Seeker {
         let step = match &sought.route.target.0 {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
                 self.last_lookup += 1;
+                // It replaces one that was asked for before.
+                sought.refresh = None;
                 self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
                 let (round, step) = Round::looking_up(self.last_lookup, now);
                 sought.round = Some(round);
@@ -134,11 +158,23 @@ impl Seeker {
     pub(crate) fn resolved(&mut self, carrier: &mut dyn Carrier, resolved: Resolved) {
         let Resolved { route: id, number, outcome } = resolved;
         let Some(sought) = self.sought.get_mut(&id) else { return };
+        if sought.refresh == Some(number) {
+            sought.refresh = None;
+            let addresses = outcome.map(usable).unwrap_or_default();
+            if !addresses.is_empty() {
+                sought.route.set_found(&addresses);
+                sought.last = addresses;
+            }
+            return;
+        }
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
                 let why = addresses.first().copied().and_then(scoped);
                 sought.last = usable(addresses);
+                if !sought.last.is_empty() {
+                    sought.route.set_found(&sought.last);
+                }
                 why.into_iter().filter(|_| sought.last.is_empty()).collect()
             }
             Err(error) => error,

@@ -2,6 +2,7 @@
 //!
 //! Channels add and remove routes, also before the node starts. Pollers look them up by the numbers that calls carry.
 
+use super::balance::{AllBalanced, Balanced};
 use super::pollers::Pollers;
 use super::route::{Phase, Route};
 use super::target::Target;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use trunkline_transport::PeerKey;
+use trunkline_transport::{PeerKey, ServerReport};
 use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
 
@@ -19,6 +20,7 @@ pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     started: OnceLock<Started>,
     known: Mutex<Known>,
+    balanced: AllBalanced,
 }
 
 /// Properties of a node that has started.
@@ -42,7 +44,12 @@ struct Known {
 impl Routes {
     /// Creates an empty table for a node with these pollers, which has not started.
     pub(crate) fn new(pollers: Arc<dyn Pollers>) -> Arc<Self> {
-        Arc::new(Self { pollers, started: OnceLock::new(), known: Mutex::default() })
+        Arc::new(Self {
+            pollers,
+            started: OnceLock::new(),
+            known: Mutex::default(),
+            balanced: AllBalanced::default(),
+        })
     }
 
     /// Records that the node starts. Its pollers are known by then.
@@ -59,6 +66,18 @@ impl Routes {
 
     pub(crate) fn pollers(&self) -> &Arc<dyn Pollers> {
         &self.pollers
+    }
+
+    /// Adds a balanced channel, for the report.
+    pub(super) fn add_balanced(&self, balanced: &Arc<Balanced>) {
+        if !self.is_forked() {
+            self.balanced.add(balanced);
+        }
+    }
+
+    /// Returns the state of each server of balanced channels.
+    pub(crate) fn report(&self) -> Vec<ServerReport> {
+        self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
     }
 
     /// Returns the maximum size of one call's metadata, in bytes.

@@ -22,8 +22,8 @@ use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use crate::stream::{Stream, first_charge};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
@@ -130,6 +130,8 @@ pub(crate) struct Dispatch {
     current: Rc<CurrentCall>,
     /// Large replies without room.
     replies: WaitingReplies,
+    /// Peers with a call whose handler has begun, and that had no reply.
+    unanswered: BTreeSet<PeerKey>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Served>,
     /// Index in `methods`, and the service, by the method's hash.
@@ -164,6 +166,7 @@ impl Dispatch {
             most_metadata,
             current: Rc::clone(context.call()),
             replies: WaitingReplies::new(replies),
+            unanswered: BTreeSet::new(),
             services: BTreeMap::new(),
             methods: Vec::new(),
             index: BTreeMap::new(),
@@ -475,6 +478,8 @@ impl Dispatch {
                 self.reply(carrier, caller, Err(Failure::Node(status)), None);
             } else if caller.is_some_and(|caller| caller.one_way) {
                 self.inbox.lifecycle().count_one_way_failed();
+            } else {
+                self.unanswered.extend(caller.map(|caller| caller.key.peer));
             }
         }
         any
@@ -495,6 +500,12 @@ impl Dispatch {
         self.budget.leave(peer);
         self.arguments.leave(peer);
         self.replies.down(peer);
+        self.unanswered.remove(&peer);
+    }
+
+    /// Returns true if all calls of a peer whose handlers have ended had a reply in this session, or have none.
+    pub(crate) fn has_answered(&self, peer: PeerKey) -> bool {
+        !self.unanswered.contains(&peer)
     }
 
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
@@ -747,15 +758,23 @@ impl Dispatch {
 
     /// Sends waiting replies while there is room. Returns true if a round has begun.
     pub(crate) fn send_waiting(&mut self, carrier: &mut dyn Carrier) -> bool {
-        if self.replies.is_empty() || !self.replies.begin_round(carrier.now()) {
+        if self.replies.is_empty() {
+            return false;
+        }
+        self.unanswered.extend(self.replies.late(carrier.now()));
+        if !self.replies.begin_round(carrier.now()) {
             return false;
         }
         while let Some(mut reply) = self.replies.next() {
             let caller = reply.caller;
             match self.send(carrier, &caller, &reply.header, &mut reply.parts) {
                 Err(SendError::QueueFull(_)) => self.replies.put_back(reply),
-                // It was sent, or the caller's node is lost.
-                _ => self.replies.left(&reply),
+                sent => {
+                    if sent.is_err() {
+                        self.unanswered.insert(caller.key.peer);
+                    }
+                    self.replies.left(&reply);
+                }
             }
         }
         self.replies.end_round();
@@ -826,7 +845,10 @@ impl Dispatch {
                 (Reason::Overloaded, format!("the caller takes too few replies: {exhausted}"))
             }
             // The caller's node is lost.
-            _ => return,
+            _ => {
+                self.unanswered.insert(caller.key.peer);
+                return;
+            }
         };
         let code = Code::ResourceExhausted;
         let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) };
@@ -834,6 +856,7 @@ impl Dispatch {
         let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
         let header = Header::Reply { call: key.call, code, by, number, metadata: MetadataBytes::default() };
         if self.send(carrier, &caller, &header, &mut (encoded, body)).is_err() {
+            self.unanswered.insert(key.peer);
             tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
     }

@@ -169,6 +169,7 @@ mod tests {
         name: "get",
         hash: 8,
         one_way: false,
+        idempotent: false,
         streams: crate::name::Streams::Neither,
         shapes: None,
     };
@@ -177,6 +178,7 @@ mod tests {
         name: "put",
         hash: 9,
         one_way: false,
+        idempotent: false,
         streams: crate::name::Streams::Neither,
         shapes: None,
     };

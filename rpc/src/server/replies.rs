@@ -111,6 +111,13 @@ impl WaitingReplies {
         Ok(())
     }
 
+    /// Returns the peers of replies whose deadline has passed.
+    pub(super) fn late(&self, now: Time) -> impl Iterator<Item = PeerKey> {
+        let is_late =
+            move |reply: &&WaitingReply| reply.caller.deadline.is_some_and(|deadline| deadline <= now);
+        self.lines.values().flat_map(BTreeMap::values).filter(is_late).map(WaitingReply::peer)
+    }
+
     /// Begins a round if it is time for one: drops replies whose caller no longer waits, and gives the others a
     /// turn.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {

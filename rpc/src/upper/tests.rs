@@ -3,6 +3,7 @@
 mod admission;
 mod arguments;
 mod deadlines;
+mod drained;
 mod jobs;
 mod metadata;
 mod numbers;

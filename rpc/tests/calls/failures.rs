@@ -329,6 +329,7 @@ fn polling_a_finished_call_returns_an_error() {
         name: "y",
         hash: 2,
         one_way: false,
+        idempotent: false,
         streams: trunkline::stub::Streams::Neither,
         shapes: None,
     };

@@ -13,7 +13,7 @@ import struct
 import sys
 
 KINDS = {
-    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
+    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x10: "drained", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way", 0x42: "open", 0x21: "data", 0x22: "reset", 0x31: "accept", 0x32: "window", 0x33: "end",
 }
 METADATA, SHAPES, KEY_BYTES = 3, 8, set(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")

@@ -222,6 +222,10 @@ impl<U: Upper> Poller<U> {
         }
         if self.core.shutdown.has_begun() {
             self.core.shutdown.upper_is(self.upper.is_drained());
+            let (quiet, now) = (self.core.is_quiet(), self.core.res.time.now());
+            if self.core.shutdown.must_settle(quiet, now) && !self.core.res.events.has_lost() {
+                self.upper.settled(&mut self.core);
+            }
         }
     }
 

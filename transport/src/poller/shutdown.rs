@@ -11,6 +11,9 @@ use trunkline_verbs::Time;
 /// Time for which the last messages may be under way when the grace period is over.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// Time for which the upper half's last messages may be under way after all others were delivered.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
+
 /// The state of a poller's end. Nothing of it goes back.
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
@@ -22,6 +25,8 @@ pub(super) struct Shutdown {
     cut: bool,
     /// It has nothing open any more.
     idle: bool,
+    /// When the upper half was notified that all that it has sent was delivered.
+    settled: Option<Time>,
     /// The CM machine was notified that nothing is under way any more.
     drained: bool,
     /// The CM machine has closed all sessions.
@@ -59,11 +64,24 @@ impl Shutdown {
         self.idle = idle;
     }
 
+    /// Returns true if the upper half must be notified now that nothing is under way; `true` once.
+    pub(super) fn must_settle(&mut self, quiet: bool, now: Time) -> bool {
+        let settles = self.told
+            && !self.drained
+            && self.settled.is_none()
+            && quiet
+            && (self.idle || mutant!(shutdown_does_not_wait_for_handlers));
+        if settles {
+            self.settled = Some(now);
+        }
+        settles
+    }
+
     /// Returns true if the CM machine must be notified now that nothing is under way, or that time is up; `true` once.
     pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
         let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
-        self.drained = quiet && (self.idle || mutant!(shutdown_does_not_wait_for_handlers))
-            || self.cut && now >= deadline;
+        let is_over = self.settled.is_some_and(|settled| quiet || now >= settled + LAST_MESSAGES);
+        self.drained = is_over || self.cut && now >= deadline;
         self.drained
     }
 

@@ -60,10 +60,16 @@ impl Core {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }
 
+    /// Returns true if no message is under way, and no event waits for the upper half.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty()
+    }
+
     /// Notifies the CM machine, once, that nothing is in progress any more or that time is up.
     fn drain(&mut self) {
-        let quiet = self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty();
-        if self.shutdown.must_report(quiet, self.res.time.now()) && !mutant!(drained_is_not_reported) {
+        if self.shutdown.must_report(self.is_quiet(), self.res.time.now())
+            && !mutant!(drained_is_not_reported)
+        {
             self.res.shared.cm.command(CmCommand::Drained { poller: self.res.index });
         }
     }

@@ -277,11 +277,15 @@ pub(crate) enum Event {
 
 /// Events for the upper half, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Events(VecDeque<Event>);
+pub(crate) struct Events {
+    queue: VecDeque<Event>,
+    /// True if a message was lost whose outcome nobody is told.
+    has_lost: bool,
+}
 
 impl Events {
     pub(crate) fn message(&mut self, from: Origin, message: Message) {
-        self.0.push_back(Event::Message(from, message));
+        self.queue.push_back(Event::Message(from, message));
     }
 
     /// The outcome of a message, unless its sender knows it or does not care.
@@ -292,30 +296,36 @@ impl Events {
             Report::Never => false,
         };
         if is_told {
-            self.0.push_back(Event::Sent(of.token, outcome));
+            self.queue.push_back(Event::Sent(of.token, outcome));
         }
     }
 
     /// The outcome of a message that did not leave.
     pub(crate) fn never_sent(&mut self, of: Receipt, cause: PeerDown) {
+        self.has_lost |= of.report == Report::Never && !cause.ends_a_session();
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
-        self.0.push_back(Event::Peer(peer, event));
+        self.queue.push_back(Event::Peer(peer, event));
     }
 
     pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {
-        self.0.push_back(Event::GivenUp(from, frame, bytes));
+        self.queue.push_back(Event::GivenUp(from, frame, bytes));
+    }
+
+    /// Returns true if a message was lost in a session that goes on, without a report to its sender.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// Takes the oldest.
     pub(crate) fn next(&mut self) -> Option<Event> {
-        self.0.pop_front()
+        self.queue.pop_front()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queue.is_empty()
     }
 }
 

@@ -25,6 +25,7 @@ static ASK: MethodName = MethodName {
     name: "ask",
     hash: 1,
     one_way: false,
+    idempotent: false,
     streams: Streams::Neither,
     shapes: None,
 };
@@ -34,6 +35,7 @@ static LEFT: MethodName = MethodName {
     name: "left",
     hash: 2,
     one_way: false,
+    idempotent: false,
     streams: Streams::Neither,
     shapes: None,
 };

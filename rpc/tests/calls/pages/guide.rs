@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
     CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
-    NodeBuilder, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError, Stream,
-    Streaming, Target, block_on, stream,
+    NodeBuilder, Policy, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError,
+    Stream, Streaming, Target, block_on, stream,
 };
 
 use trunkline::{Bytes, Status};
@@ -561,6 +561,39 @@ fn channels_lead_to_lists_and_resolvers() -> Outcome {
     let [_, by_list, by_resolver] = targets(&pair.node, [nobody, server], Directory(server));
     block_on(try_out(&by_list))?;
     block_on(try_out(&by_resolver))
+}
+
+#[trunkline::service]
+pub trait Stock {
+    #[idempotent]
+    async fn count(&self, item: String) -> Result<u32, Status>;
+    async fn take(&self, item: String) -> Result<u32, Status>;
+}
+
+fn stock(node: &Node, replicas: impl Into<Target>) -> StockClient {
+    StockClient::new(node.channel(replicas).balanced(Policy::PowerOfTwo))
+}
+
+struct Shelf;
+
+impl Stock for Shelf {
+    async fn count(&self, _: String) -> Result<u32, Status> {
+        Ok(3)
+    }
+
+    async fn take(&self, _: String) -> Result<u32, Status> {
+        Ok(2)
+    }
+}
+
+#[test]
+fn balanced_client_calls_one_of_several_servers() -> Outcome {
+    let pair = Pair::start(StockServer::new(Shelf));
+    let server = pair.server.local_address();
+    let client = stock(&pair.node, [server, SocketAddr::new(server.ip(), server.port() ^ 1)]);
+    assert_eq!(block_on(client.count("salt".into()))?, 3);
+    assert_eq!(block_on(client.take("salt".into()))?, 2);
+    Ok(())
 }
 
 async fn on_a_poller(node: &Node, server: SocketAddr) -> Result<Option<Bytes>, Status> {

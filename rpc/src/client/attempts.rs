@@ -1,0 +1,152 @@
+//! A call of a balanced channel: an attempt that fails without having run is followed by one at another server.
+//!
+//! The arguments are kept until the call ends. Nothing here waits: the next attempt begins when the future of the call is
+//! polled and finds that the last one has failed.
+
+use super::channel::Channel;
+use crate::call::{Outcome, Submission, too_many};
+use crate::inbox::{Inbox, Work};
+use crate::lifecycle::lost_in_child;
+use crate::reason::{Origin, Reason};
+use crate::routes::{Balanced, Chosen, Tried};
+use crate::status::Status;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use trunkline_rings::cell::Getter;
+use trunkline_verbs::{Clock, Time};
+
+/// The attempts at one call.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    balance: Arc<Balanced>,
+    clock: Clock,
+    /// The call without its answer, to be made again.
+    call: Submission<()>,
+    tried: Tried,
+    /// Attempt in progress; `None` once the call has ended.
+    current: Option<(Chosen, Getter<Outcome>)>,
+    /// True if an earlier attempt may have run.
+    may_have_run: bool,
+}
+
+impl Attempts {
+    /// Makes the first attempt at a call.
+    ///
+    /// # Errors
+    /// The inbox is full.
+    pub(super) fn begin(
+        balance: &Arc<Balanced>,
+        clock: &Clock,
+        call: Submission<()>,
+        inbox: &Inbox,
+    ) -> Result<Self, Status> {
+        let (balance, clock, tried) = (Arc::clone(balance), clock.clone(), Tried::default());
+        let mut attempts = Self { balance, clock, call, tried, current: None, may_have_run: false };
+        match attempts.make(inbox, attempts.clock.now()) {
+            Ok(true) => Ok(attempts),
+            // The first attempt always has a server.
+            Ok(false) | Err(()) => Err(too_many(Inbox::DEPTH)),
+        }
+    }
+
+    /// Makes the next attempt. Returns false if there is no server for it.
+    fn make(&mut self, inbox: &Inbox, now: Time) -> Result<bool, ()> {
+        let Some(chosen) = self.balance.choose(&mut self.tried, now) else { return Ok(false) };
+        let (setter, getter) = inbox.cell();
+        let call = &self.call;
+        let mut encoded = inbox.buffer();
+        encoded.buffer().extend_from_slice(call.encoded.part());
+        let (server, route) = chosen.to;
+        let submission = Submission {
+            server,
+            route,
+            encoded,
+            body: call.body.clone(),
+            answer: Some(setter),
+            method: call.method,
+            one_way: call.one_way,
+            metadata: call.metadata,
+            deadline: call.deadline,
+            connect: call.connect,
+            order: None,
+            nested: call.nested,
+            entry: call.entry,
+        };
+        self.current = Some((chosen, getter));
+        if inbox.push(Work::Call(submission)).is_err() {
+            self.give_up();
+            return Err(());
+        }
+        Ok(true)
+    }
+
+    /// Polls the attempt in progress, and makes the next one if that has failed in a way that allows it.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> Poll<Outcome> {
+        loop {
+            let Some((_, getter)) = &mut self.current else { return Poll::Pending };
+            let Poll::Ready(outcome) = Pin::new(getter).poll(context) else {
+                let is_lost = inbox.lifecycle().is_forked();
+                return if is_lost { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending };
+            };
+            let outcome = outcome.unwrap_or_else(|_| Err(super::shut_down()));
+            let now = self.clock.now();
+            if let Some((chosen, getter)) = self.current.take() {
+                inbox.rest_cell(getter);
+                self.balance.ended(&chosen, outcome.as_ref().map(|_| ()), now);
+            }
+            let Err(status) = &outcome else { return Poll::Ready(outcome) };
+            let is_next = self.allows_another(status)
+                && self.call.deadline > now
+                && Channel::check(inbox).is_ok()
+                && self.make_if_allowed(inbox, now);
+            if !is_next {
+                let may_have_run = self.may_have_run;
+                return Poll::Ready(
+                    outcome.map_err(|status| if may_have_run { status.after_run() } else { status }),
+                );
+            }
+            self.may_have_run |= outcome.is_err_and(|status| status.may_have_run());
+        }
+    }
+
+    /// Makes another attempt if there is a server for it and the budget allows it.
+    fn make_if_allowed(&mut self, inbox: &Inbox, now: Time) -> bool {
+        if !self.balance.take_retry() {
+            return false;
+        }
+        let is_made = self.make(inbox, now) == Ok(true);
+        if !is_made {
+            self.balance.return_retry();
+        }
+        is_made
+    }
+
+    /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.
+    fn allows_another(&self, status: &Status) -> bool {
+        if status.origin() == Origin::Handler {
+            return false;
+        }
+        if status.may_have_run() {
+            return self.call.method.idempotent
+                && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
+        }
+        match status.reason() {
+            Some(Reason::Unreachable | Reason::Draining) => true,
+            // This node's own limits are the same for every server.
+            Some(Reason::Overloaded) => status.origin() == Origin::Peer,
+            _ => false,
+        }
+    }
+
+    /// Gives the call up. Returns true if an attempt was in progress.
+    pub(super) fn give_up(&mut self) -> bool {
+        // The getter is dropped first: a sweep finds the calls whose getter is gone.
+        let current = mem::take(&mut self.current);
+        if let Some((chosen, _)) = &current {
+            self.balance.given_up(chosen);
+        }
+        current.is_some()
+    }
+}

@@ -1,0 +1,504 @@
+//! Several servers behind one channel: which of them gets the next call.
+//!
+//! Each server has a route, which says whether a session is up. A server that refuses calls because it drains, or whose
+//! session ends, is left out for 400 ms. Then one call tries it; each further failure doubles the time. A new session ends
+//! it at once.
+//!
+//! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, as those of a
+//! channel without a balance do: it looks the name up and tries the addresses in order.
+
+use super::link::Link;
+use super::route::{Phase, Reached};
+use super::table::Routes;
+use super::target::Target;
+use crate::reason::{Origin, Reason};
+use crate::route_id::RouteId;
+use crate::status::Status;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use trunkline_transport::{PeerKey, ServerReport};
+use trunkline_verbs::Time;
+
+/// Time for which a server is left out first, and number of times that it doubles.
+const PAUSE: Duration = Duration::from_millis(400);
+const DOUBLINGS: u32 = 4;
+/// Units of the retry budget: hundredths of a call.
+const TOKEN: u32 = 100;
+
+/// The choice of a server for a call, among those of a balanced channel. See
+/// [`Channel::balanced`](crate::Channel::balanced).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Policy {
+    /// The first one with a session, in the order of the target. Others get no session until they are needed.
+    PickFirst,
+    /// One after the other.
+    RoundRobin,
+    /// The less busy one of two at random, by calls of this channel in progress.
+    #[default]
+    PowerOfTwo,
+}
+
+/// Settings of a balanced channel. A [`Policy`] converts to them.
+///
+/// ```
+/// use trunkline::{Balance, Policy};
+///
+/// let balance = Balance::from(Policy::RoundRobin).retry_budget(100, 10);
+/// println!("{balance:?}");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Balance {
+    policy: Policy,
+    most: u32,
+    percent: u32,
+}
+
+impl Balance {
+    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
+    /// succeed. The default is 1,000 and 20.
+    ///
+    /// A call that fails while the budget is used up ends with that failure.
+    #[must_use]
+    pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
+        (self.most, self.percent) = (calls, percent);
+        self
+    }
+}
+
+/// The default policy with the default budget.
+impl Default for Balance {
+    fn default() -> Self {
+        Policy::default().into()
+    }
+}
+
+impl From<Policy> for Balance {
+    fn from(policy: Policy) -> Self {
+        // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
+        Self { policy, most: 1000, percent: 20 }
+    }
+}
+
+/// The servers of a balanced channel. Its clones share them.
+#[derive(Debug)]
+pub(crate) struct Balanced {
+    policy: Policy,
+    budget: RetryBudget,
+    target: Arc<Link>,
+    servers: Mutex<Servers>,
+    /// Number of servers that have been chosen.
+    chosen: AtomicUsize,
+    /// Rounds of all servers when a name was looked up last.
+    rounds: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Servers {
+    /// Addresses that the list was made of; `None` until they are known.
+    found: Option<Arc<[SocketAddr]>>,
+    list: Arc<[Arc<Server>]>,
+}
+
+/// A server of a balanced channel.
+#[derive(Debug)]
+struct Server {
+    address: SocketAddr,
+    link: Arc<Link>,
+    /// Number of calls in progress.
+    calls: AtomicUsize,
+    pause: Mutex<Option<Pause>>,
+}
+
+/// A time for which a server is left out.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    until: Time,
+    /// Number of rounds of its route that had begun. A later one makes a new session.
+    round: u64,
+    /// Number of pauses in succession before this one.
+    row: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Ready,
+    Connecting,
+    Failed,
+    LeftOut,
+}
+
+/// The server of one attempt at a call.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// Node and route of the call.
+    pub(crate) to: (PeerKey, Option<RouteId>),
+    /// `None` for the route of the target.
+    server: Option<Arc<Server>>,
+    /// True if the call finds out whether a server is back.
+    is_probe: bool,
+}
+
+/// Servers that a call has been sent to.
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    servers: Vec<SocketAddr>,
+    /// True if it has waited for the target.
+    target: bool,
+}
+
+impl Balanced {
+    /// Creates the balance of a channel, unless its target is one address only.
+    pub(crate) fn new(target: &Arc<Link>, balance: Balance) -> Option<Arc<Self>> {
+        if !target.may_have_several() {
+            return None;
+        }
+        let balanced = Arc::new(Self {
+            policy: balance.policy,
+            budget: RetryBudget::new(balance.most, balance.percent),
+            target: Arc::clone(target),
+            servers: Mutex::default(),
+            chosen: AtomicUsize::new(0),
+            rounds: AtomicU64::new(0),
+        });
+        balanced.servers();
+        target.routes().add_balanced(&balanced);
+        Some(balanced)
+    }
+
+    /// Returns true if a server has a session.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.target.routes().is_forked() && self.servers().iter().any(|server| server.link.is_connected())
+    }
+
+    /// Chooses the server of the next attempt. Returns `None` if all have been tried.
+    pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
+        let servers = self.servers();
+        if self.policy != Policy::PickFirst {
+            servers.iter().for_each(|server| server.link.keep());
+        }
+        if self.target.is_name() {
+            // A server that must be connected again may have moved.
+            let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
+            if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
+                self.target.look_again();
+            }
+        }
+        // A server whose probe another thread has taken is left out in the next pass.
+        for _ in 0..=servers.len() {
+            let chosen = self.choose_once(&servers, tried, now)?;
+            let Some(server) = chosen else {
+                tried.target = true;
+                return Some(Chosen { to: self.target.server(), server: None, is_probe: false });
+            };
+            let Some(is_probe) = server.claim(now) else { continue };
+            tried.servers.push(server.address);
+            server.calls.fetch_add(1, Ordering::Relaxed);
+            return Some(Chosen { to: server.link.server(), server: Some(server), is_probe });
+        }
+        None
+    }
+
+    /// Returns a server, or `Some(None)` for the route of the target.
+    #[expect(clippy::option_option, reason = "the caller matches both levels")]
+    fn choose_once(&self, servers: &[Arc<Server>], tried: &Tried, now: Time) -> Option<Option<Arc<Server>>> {
+        let untried = |server: &&Arc<Server>| !tried.servers.contains(&server.address);
+        let standing = |wanted| {
+            let is = move |server: &&Arc<Server>| server.standing(now) == wanted;
+            servers.iter().filter(untried).filter(is).collect::<Vec<_>>()
+        };
+        let ready = standing(Standing::Ready);
+        if !ready.is_empty() {
+            return Some(Some(Arc::clone(self.pick(&ready))));
+        }
+        // It may lead to a server that is left out, or was tried.
+        let leads_to = self.target_leads_to(servers);
+        let helps =
+            leads_to.is_none_or(|server| untried(&server) && server.standing(now) != Standing::LeftOut);
+        if !tried.target && helps {
+            return Some(None);
+        }
+        for wanted in [Standing::Connecting, Standing::Failed] {
+            if let Some(server) = standing(wanted).first() {
+                return Some(Some(Arc::clone(server)));
+            }
+        }
+        // All are left out: the first attempt finds out whether that is still so.
+        let is_first = tried.servers.is_empty() && !tried.target;
+        is_first.then_some(None)
+    }
+
+    fn pick<'a>(&self, ready: &[&'a Arc<Server>]) -> &'a Arc<Server> {
+        let turn = self.chosen.fetch_add(1, Ordering::Relaxed);
+        match self.policy {
+            Policy::PickFirst => ready[0],
+            Policy::RoundRobin => ready[turn % ready.len()],
+            Policy::PowerOfTwo => {
+                let (one, other) = two_of(turn, ready.len());
+                let calls = |at: usize| ready[at].calls.load(Ordering::Relaxed);
+                if calls(other) < calls(one) { ready[other] } else { ready[one] }
+            }
+        }
+    }
+
+    /// Records the end of an attempt.
+    pub(crate) fn ended(&self, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
+        if let Some(server) = &chosen.server {
+            server.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+        let is_away = |status: &Status| {
+            status.origin() != Origin::Handler
+                && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
+        };
+        match outcome {
+            Err(status) if is_away(status) => {
+                let servers = self.servers();
+                let server = chosen.server.as_ref().or_else(|| self.target_leads_to(&servers));
+                server.inspect(|server| server.leave_out(now));
+                self.target.look_again();
+            }
+            // A handler has answered, or the call was refused for another reason.
+            _ => {
+                if chosen.is_probe
+                    && let Some(server) = &chosen.server
+                {
+                    *server.lock() = None;
+                }
+                if outcome.is_ok() {
+                    self.budget.succeeded();
+                }
+            }
+        }
+    }
+
+    /// Records that an attempt has been given up.
+    pub(crate) fn given_up(&self, chosen: &Chosen) {
+        if let Some(server) = &chosen.server {
+            server.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a further attempt from the budget.
+    pub(crate) fn take_retry(&self) -> bool {
+        self.budget.take()
+    }
+
+    /// Returns an attempt to the budget that was not made.
+    pub(crate) fn return_retry(&self) {
+        self.budget.add(TOKEN);
+    }
+
+    /// Returns the state of each server.
+    pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
+        let one = |server: &Arc<Server>| ServerReport {
+            target: self.target.to_string(),
+            address: server.address,
+            state: match server.standing(now) {
+                Standing::Ready => "up",
+                Standing::Connecting => "connecting",
+                Standing::Failed => "unreachable",
+                Standing::LeftOut => "left out",
+            },
+            calls: server.calls.load(Ordering::Relaxed),
+        };
+        self.servers().iter().map(one).collect()
+    }
+
+    /// Returns the server that the route of the target leads to.
+    fn target_leads_to<'a>(&self, servers: &'a [Arc<Server>]) -> Option<&'a Arc<Server>> {
+        let Phase::Up(peer) = self.target.route().phase().0 else { return None };
+        servers.iter().find(|server| PeerKey::new(server.address) == peer)
+    }
+
+    /// Returns the servers, after the list has been brought up to date.
+    fn servers(&self) -> Arc<[Arc<Server>]> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_name = self.target.is_name();
+        if is_name || servers.found.is_none() {
+            let found = self.target.found();
+            let is_same = match (&found, &servers.found) {
+                (Some(found), Some(known)) => Arc::ptr_eq(found, known),
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            if !is_same {
+                servers.replace(self.target.routes(), found);
+            }
+        }
+        Arc::clone(&servers.list)
+    }
+}
+
+impl Servers {
+    /// Replaces the list. Servers that stay keep their state.
+    fn replace(&mut self, routes: &Arc<Routes>, found: Option<Arc<[SocketAddr]>>) {
+        let server = |address: &SocketAddr| {
+            let known = self.list.iter().find(|server| server.address == *address);
+            known.map_or_else(|| Arc::new(Server::new(routes, *address)), Arc::clone)
+        };
+        self.list = found.iter().flat_map(|found| found.iter()).map(server).collect();
+        self.found = found;
+    }
+}
+
+impl Server {
+    fn new(routes: &Arc<Routes>, address: SocketAddr) -> Self {
+        let link = Link::new(routes, Target::from(address));
+        Self { address, link, calls: AtomicUsize::new(0), pause: Mutex::default() }
+    }
+
+    fn standing(&self, now: Time) -> Standing {
+        let (reached, round) = self.link.route().reached();
+        let pause = *self.lock();
+        match reached {
+            // A policy that keeps no servers connected has routes that nobody looks at.
+            Reached::Up => {}
+            Reached::Connecting if self.link.is_connected() => {}
+            Reached::Connecting => return Standing::Connecting,
+            Reached::Failed => return Standing::Failed,
+        }
+        let is_left_out = pause.is_some_and(|pause| pause.round == round && pause.until > now);
+        if is_left_out { Standing::LeftOut } else { Standing::Ready }
+    }
+
+    /// Takes a call. Returns true if it finds out whether the server is back, and `None` if another one does.
+    fn claim(&self, now: Time) -> Option<bool> {
+        let (reached, round) = self.link.route().reached();
+        if reached != Reached::Up {
+            return Some(false);
+        }
+        let mut pause = self.lock();
+        match &mut *pause {
+            Some(pause) if pause.round == round => {
+                if pause.until > now {
+                    return None;
+                }
+                pause.row += 1;
+                pause.until = now + pause.length();
+                Some(true)
+            }
+            Some(_) => {
+                *pause = None;
+                Some(false)
+            }
+            None => Some(false),
+        }
+    }
+
+    /// Leaves the server out for a time, unless it is left out.
+    fn leave_out(&self, now: Time) {
+        let (_, round) = self.link.route().reached();
+        let mut pause = self.lock();
+        if pause.is_none_or(|pause| pause.round != round) {
+            *pause = Some(Pause { until: now + PAUSE, round, row: 0 });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pause {
+    fn length(self) -> Duration {
+        PAUSE * (1 << self.row.min(DOUBLINGS))
+    }
+}
+
+/// The balanced channels of a node, for its report.
+#[derive(Debug, Default)]
+pub(super) struct AllBalanced(Mutex<Vec<Weak<Balanced>>>);
+
+impl AllBalanced {
+    pub(super) fn add(&self, balanced: &Arc<Balanced>) {
+        let mut all = self.lock();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(balanced));
+    }
+
+    pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
+        let all = self.lock().iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        all.iter().flat_map(|balanced| balanced.report(now)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Balanced>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A token bucket that bounds further attempts: each takes a token, and each success returns a part of one.
+#[derive(Debug)]
+struct RetryBudget {
+    /// In hundredths of a call.
+    left: AtomicU32,
+    most: u32,
+    percent: u32,
+}
+
+impl RetryBudget {
+    fn new(calls: u32, percent: u32) -> Self {
+        let most = calls.saturating_mul(TOKEN);
+        Self { left: AtomicU32::new(most), most, percent }
+    }
+
+    fn take(&self) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(TOKEN)).is_ok()
+    }
+
+    fn succeeded(&self) {
+        if self.left.load(Ordering::Relaxed) < self.most {
+            self.add(self.percent);
+        }
+    }
+
+    fn add(&self, hundredths: u32) {
+        let add = |left: u32| Some(left.saturating_add(hundredths).min(self.most));
+        let _always = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+}
+
+/// Returns two different places among `count`, or the only one twice.
+fn two_of(turn: usize, count: usize) -> (usize, usize) {
+    // splitmix64: neighbouring turns get unrelated places, without a source of randomness.
+    let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let (high, low) = ((mixed >> 33) as usize, (mixed & 0x7fff_ffff) as usize);
+    let one = high % count;
+    if count < 2 {
+        return (one, one);
+    }
+    (one, (one + 1 + low % (count - 1)) % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_choices_differ_and_reach_every_server() {
+        for count in 2..6 {
+            let mut seen = vec![0; count];
+            for turn in 0..1000 {
+                let (one, other) = two_of(turn, count);
+                assert_ne!(one, other);
+                seen[one] += 1;
+            }
+            assert!(seen.iter().all(|&times| times > 500 / count), "{seen:?}");
+        }
+        assert_eq!(two_of(7, 1), (0, 0));
+    }
+
+    #[test]
+    fn budget_allows_a_burst_and_then_a_part_of_the_successes() {
+        let budget = RetryBudget::new(3, 20);
+        let taken = |budget: &RetryBudget| (0..100).take_while(|_| budget.take()).count();
+        assert_eq!(taken(&budget), 3);
+        (0..10).for_each(|_| budget.succeeded());
+        assert_eq!(taken(&budget), 2);
+        (0..1000).for_each(|_| budget.succeeded());
+        assert_eq!(taken(&budget), 3);
+    }
+}

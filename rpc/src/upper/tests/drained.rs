@@ -1,0 +1,105 @@
+//! A server that has answered all calls that it has run says so before its sessions end.
+
+use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
+use crate::fake::{ECHO, HANG, Rig};
+use crate::frame::{Header, RequestHeader};
+use crate::reason::Reason;
+use std::time::Duration;
+use trunkline_transport::{Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _};
+
+/// Creates a node with a session to a server of this many pollers.
+fn connected(pollers: u16) -> Rig {
+    let mut rig = Rig::new();
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers });
+    rig
+}
+
+/// The poller of the server that gets the first call, of two in all.
+fn asked() -> Origin {
+    Origin { poller: PollerIndex(1), ..server() }
+}
+
+fn drained() -> Vec<u8> {
+    frame(Header::Drained, &[], &[])
+}
+
+fn down() -> PeerEvent {
+    PeerEvent::Down { cause: PeerDown::Closed }
+}
+
+/// The pollers that were told that this one has answered all.
+fn told(rig: &mut Rig) -> Vec<Toward> {
+    let frames = sent(rig).into_iter().filter(|(_, header)| *header == Header::Drained);
+    frames.map(|(given, _)| given.toward).collect()
+}
+
+#[test]
+fn calls_that_a_server_did_not_take_have_not_run() {
+    for is_delivered in [true, false] {
+        let mut rig = connected(2);
+        rig.carrier.leaves_through = Some(SessionNumber(1));
+        rig.carrier.sessions_are_over = is_delivered;
+        let (mut getter, token) = call(&mut rig, ECHO);
+        rig.message(asked(), drained());
+        if !is_delivered {
+            rig.sent(token, failed(true));
+        }
+        rig.peer(server().peer, down());
+        let status = status(&mut getter);
+        let kind = (status.reason(), status.may_have_run());
+        assert_eq!(kind, (Some(Reason::Draining), false), "{status}");
+    }
+}
+
+#[test]
+fn other_calls_may_have_run() {
+    // Another poller, another peer, a session before, a one-way call.
+    let other = Origin { peer: super::other(99), ..asked() };
+    for (from, reconnects, method) in [
+        (Origin { poller: PollerIndex(0), ..asked() }, false, ECHO),
+        (Origin { poller: PollerIndex(3), ..asked() }, false, ECHO),
+        (other, false, ECHO),
+        (asked(), true, ECHO),
+        (asked(), false, HANG_UNHEARD),
+    ] {
+        let mut rig = connected(2);
+        rig.message(from, drained());
+        if reconnects {
+            rig.peer(server().peer, down());
+            rig.peer(server().peer, PeerEvent::Up { epoch: 2, pollers: 2 });
+        }
+        let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
+        rig.run();
+        let token = rig.carrier.given.last().unwrap().token;
+        rig.sent(token, failed(true));
+        assert!(status(&mut getter).may_have_run(), "{from:?}");
+    }
+}
+
+#[test]
+fn peers_are_told_once_all_is_answered_and_later_ones_too() {
+    let mut rig = connected(2);
+    rig.poller.shutdown(&mut rig.carrier);
+    assert_eq!(told(&mut rig), []);
+    rig.poller.settled(&mut rig.carrier);
+    let all = [0, 1].map(|poller| Toward::Poller(PollerIndex(poller)));
+    assert_eq!(told(&mut rig), all);
+    rig.peer(super::other(99), PeerEvent::Up { epoch: 1, pollers: 2 });
+    assert_eq!(told(&mut rig), all);
+}
+
+#[test]
+fn peer_whose_call_had_no_reply_is_not_told() {
+    let mut rig = connected(2);
+    let late = RequestHeader { time_left_us: 1000, ..request(HANG, 1) };
+    rig.message(server(), frame(Header::Request(late), &[], &[]));
+    rig.carrier.wait(Duration::from_millis(1));
+    rig.run();
+    assert_eq!(rig.poller.sizes(), (0, 0));
+    rig.poller.settled(&mut rig.carrier);
+    assert_eq!(told(&mut rig), []);
+    // The next session knows nothing of it.
+    rig.peer(server().peer, down());
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
+    assert_eq!(told(&mut rig).len(), 2);
+}

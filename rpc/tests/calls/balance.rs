@@ -1,0 +1,433 @@
+//! Balanced channels: calls spread over servers, move on from those that drain or are gone, and come back to them.
+
+use crate::common::{LIMIT, fresh_address, node, until};
+use crate::gate::Gate;
+use std::collections::HashMap;
+use std::env;
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+use trunkline::{
+    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving, Status, Target,
+    block_on,
+};
+use trunkline_testkit::{Process, print_line, same_test};
+
+#[trunkline::service]
+trait Work {
+    /// Records a job. Each job may run once only.
+    async fn add(&self, job: u64) -> Result<u64, Status>;
+    /// The same, for a job that may be repeated. It waits at the gate if its server holds jobs.
+    #[idempotent]
+    async fn set(&self, job: u64) -> Result<u64, Status>;
+    /// Waits at the gate if its server holds jobs.
+    async fn wait(&self, job: u64) -> Result<u64, Status>;
+}
+
+/// The handlers of one server. All servers of a test share the record of jobs.
+#[derive(Clone)]
+struct Worker {
+    number: u64,
+    runs: Arc<Mutex<HashMap<u64, u64>>>,
+    holds: Arc<AtomicBool>,
+    gate: Gate,
+}
+
+impl Worker {
+    fn record(&self, job: u64) {
+        *self.runs.lock().unwrap().entry(job).or_default() += 1;
+    }
+}
+
+impl Work for Worker {
+    async fn add(&self, job: u64) -> Result<u64, Status> {
+        self.record(job);
+        Ok(self.number)
+    }
+    async fn set(&self, job: u64) -> Result<u64, Status> {
+        self.wait(job).await
+    }
+    async fn wait(&self, job: u64) -> Result<u64, Status> {
+        self.record(job);
+        if self.holds.load(Ordering::SeqCst) {
+            self.gate.pass().await;
+        }
+        Ok(self.number)
+    }
+}
+
+/// Replicas of a service and a node that calls them.
+struct Replicas {
+    workers: Vec<Worker>,
+    servers: Vec<Option<Node>>,
+    addresses: Vec<SocketAddr>,
+    caller: Node,
+}
+
+impl Replicas {
+    fn new(count: u64) -> Self {
+        Self::limited(count, 1000)
+    }
+
+    /// Replicas that run this many calls at once.
+    fn limited(count: u64, limit: u32) -> Self {
+        let runs = Arc::default();
+        let workers: Vec<_> = (0..count)
+            .map(|number| Worker {
+                number,
+                runs: Arc::clone(&runs),
+                holds: Arc::default(),
+                gate: Gate::default(),
+            })
+            .collect();
+        let start = |worker: &Worker| {
+            let server = node().grace(LIMIT);
+            server.serve(WorkServer::new(worker.clone()).limit(limit)).start().unwrap()
+        };
+        let servers = workers.iter().map(start).collect::<Vec<_>>();
+        let addresses = servers.iter().map(Node::local_address).collect();
+        let caller = node().start().unwrap();
+        Self { workers, servers: servers.into_iter().map(Some).collect(), addresses, caller }
+    }
+
+    fn channel(&self, balance: impl Into<Balance>) -> Channel {
+        self.caller.channel(self.addresses.clone()).balanced(balance)
+    }
+
+    fn client(&self, balance: impl Into<Balance>) -> WorkClient {
+        WorkClient::new(self.channel(balance)).with_timeout(LIMIT)
+    }
+
+    fn stop(&mut self, at: usize) {
+        self.servers[at].take().unwrap().shutdown();
+    }
+
+    /// Stops a server and waits until the caller knows.
+    fn stop_and_tell(&mut self, at: usize) {
+        self.stop(at);
+        let address = self.addresses[at];
+        until("the caller knows", || {
+            let servers = self.caller.report().servers;
+            servers.iter().all(|server| server.address != address || server.state != "up").then_some(())
+        });
+    }
+
+    fn start(&mut self, at: usize) {
+        let builder = Node::builder().listen(self.addresses[at]).grace(LIMIT);
+        let server = builder.serve(WorkServer::new(self.workers[at].clone())).start().unwrap();
+        assert_eq!(server.local_address(), self.addresses[at]);
+        self.servers[at] = Some(server);
+    }
+
+    fn states(&self) -> Vec<&'static str> {
+        self.caller.report().servers.iter().map(|server| server.state).collect()
+    }
+
+    fn until_all_are_up(&self) {
+        until("all servers are up", || self.states().iter().all(|state| *state == "up").then_some(()));
+    }
+
+    /// Connects to all servers.
+    fn connect(&self, client: &WorkClient) {
+        until("all servers are up", || {
+            block_on(client.add(u64::MAX)).unwrap();
+            self.states().iter().all(|state| *state == "up").then_some(())
+        });
+    }
+
+    fn refused(&self, at: usize) -> u64 {
+        let report = self.servers[at].as_ref().unwrap().report();
+        report.counters.iter().find(|counter| counter.name == "requests_refused_draining").unwrap().value
+    }
+}
+
+#[test]
+fn round_robin_uses_all_servers_alike() {
+    let replicas = Replicas::new(3);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    let mut calls = [0; 3];
+    for job in 0..30 {
+        calls[usize::try_from(block_on(client.add(job)).unwrap()).unwrap()] += 1;
+    }
+    assert_eq!(calls, [10; 3]);
+}
+
+#[test]
+fn pick_first_uses_one_server_until_that_is_gone() {
+    let mut replicas = Replicas::new(2);
+    let client = replicas.client(Policy::PickFirst);
+    assert!((0..10).all(|job| block_on(client.add(job)) == Ok(0)));
+    replicas.stop_and_tell(0);
+    assert!((10..20).all(|job| block_on(client.add(job)) == Ok(1)));
+}
+
+#[test]
+fn power_of_two_choices_avoids_a_server_whose_calls_do_not_end() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Policy::PowerOfTwo);
+    replicas.connect(&client);
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut held = Vec::new();
+    until("a call is held", || {
+        let mut call = Box::pin(client.wait(0));
+        let is_pending = call.as_mut().poll(&mut context).is_pending();
+        held.extend(is_pending.then_some(call));
+        (replicas.workers[0].gate.arrived() > 0).then_some(())
+    });
+    // Those held by the other server's queue end by themselves.
+    let ended = until("other calls end", || {
+        held.retain_mut(|call| call.as_mut().poll(&mut context).is_pending());
+        (held.len() == replicas.workers[0].gate.arrived()).then_some(held.len())
+    });
+    assert!((1..=50).all(|job| block_on(client.add(job)) == Ok(1)));
+    assert_eq!(replicas.workers[0].gate.arrived(), ended);
+    replicas.workers[0].gate.open();
+}
+
+#[test]
+fn rolling_restarts_fail_no_call_and_run_none_twice() {
+    let mut replicas = Replicas::new(3);
+    let client = replicas.client(Policy::PowerOfTwo);
+    replicas.connect(&client);
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let failed = thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, next, stop) = (client.clone(), &next, &stop);
+                scope.spawn(move || {
+                    let mut failed = Vec::new();
+                    while !stop.load(Ordering::SeqCst) {
+                        let mut calls = (0..16)
+                            .map(|_| client.add(next.fetch_add(1, Ordering::SeqCst)))
+                            .collect::<Vec<_>>();
+                        failed.extend(calls.drain(..).filter_map(|call| block_on(call).err()));
+                    }
+                    failed
+                })
+            })
+            .collect();
+        for round in 0..9 {
+            let seen = next.load(Ordering::SeqCst);
+            until("calls go on", || (next.load(Ordering::SeqCst) > seen + 200).then_some(()));
+            replicas.stop(round % 3);
+            replicas.start(round % 3);
+            replicas.until_all_are_up();
+        }
+        stop.store(true, Ordering::SeqCst);
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(failed.is_empty(), "{} of {next:?}: {failed:?}", failed.len());
+    let runs = replicas.workers[0].runs.lock().unwrap();
+    let repeated = runs.iter().filter(|(job, runs)| **job != u64::MAX && **runs != 1).collect::<Vec<_>>();
+    assert!(repeated.is_empty(), "{repeated:?}");
+    assert!((0..next.load(Ordering::SeqCst)).all(|job| runs.contains_key(&job)));
+}
+
+/// Address of the server that this process is.
+const REPLICA: &str = "TRUNKLINE_TEST_REPLICA";
+
+#[test]
+fn killed_process_fails_only_calls_that_may_have_run() {
+    if let Ok(address) = env::var(REPLICA) {
+        let worker = Worker { number: 0, runs: Arc::default(), holds: Arc::default(), gate: Gate::default() };
+        let server = Node::builder().listen(address.parse::<SocketAddr>().unwrap());
+        let _server = server.serve(WorkServer::new(worker)).start().unwrap();
+        print_line("serving");
+        // Until it is killed, or the test ends.
+        let _end = io::stdin().read_to_end(&mut Vec::new());
+        return;
+    }
+    let start = |address: &SocketAddr| {
+        let mut command = same_test(module_path!(), "killed_process_fails_only_calls_that_may_have_run");
+        command.env(REPLICA, address.to_string());
+        let mut replica = Process::start(address.to_string(), &mut command).unwrap();
+        replica.find(LIMIT, |line| line.contains("serving")).unwrap();
+        replica
+    };
+    let addresses = [fresh_address(), fresh_address(), fresh_address()];
+    let mut replicas = addresses.each_ref().map(start);
+    let caller = node().start().unwrap();
+    let channel = caller.channel(addresses.to_vec()).balanced(Policy::RoundRobin);
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    let are_up = |count| {
+        let servers = caller.report().servers;
+        servers.iter().filter(|server| server.state == "up").count() == count
+    };
+    until("all servers are up", || {
+        block_on(client.add(0)).unwrap();
+        are_up(3).then_some(())
+    });
+    let (made, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (plain, repeated) = thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, made, stop) = (client.clone(), &made, &stop);
+                scope.spawn(move || {
+                    let (mut plain, mut repeated) = (Vec::new(), Vec::new());
+                    while !stop.load(Ordering::SeqCst) {
+                        let adds = (0..8).map(|job| client.add(job)).collect::<Vec<_>>();
+                        let sets = (0..8).map(|job| client.set(job)).collect::<Vec<_>>();
+                        plain.extend(adds.into_iter().filter_map(|call| block_on(call).err()));
+                        repeated.extend(sets.into_iter().filter_map(|call| block_on(call).err()));
+                        made.fetch_add(16, Ordering::SeqCst);
+                    }
+                    (plain, repeated)
+                })
+            })
+            .collect();
+        let go_on = || {
+            let seen = made.load(Ordering::SeqCst);
+            until("calls go on", || (made.load(Ordering::SeqCst) > seen + 500).then_some(()));
+        };
+        go_on();
+        replicas[1].kill().unwrap();
+        until("the end is noticed", || are_up(2).then_some(()));
+        go_on();
+        stop.store(true, Ordering::SeqCst);
+        let failed = callers.into_iter().map(|caller| caller.join().unwrap());
+        failed.fold((Vec::new(), Vec::new()), |(mut plain, mut repeated), (one, other)| {
+            plain.extend(one);
+            repeated.extend(other);
+            (plain, repeated)
+        })
+    });
+    assert!(repeated.is_empty(), "{repeated:?}");
+    assert!(plain.iter().all(Status::may_have_run), "{plain:?}");
+}
+
+#[test]
+fn draining_server_is_left_out_and_reported() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    let server = replicas.servers[0].as_ref().unwrap();
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    thread::scope(|scope| {
+        let direct =
+            WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
+        let held = direct.wait(1000);
+        until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
+        let draining = scope.spawn(|| server.drain());
+        until("the server drains", || {
+            assert!(block_on(client.add(u64::MAX)).is_ok());
+            (replicas.refused(0) > 0).then_some(())
+        });
+        for job in 0..200 {
+            assert_eq!(block_on(client.add(job)), Ok(1));
+        }
+        until("the report says so", || {
+            block_on(client.add(u64::MAX)).unwrap();
+            (replicas.states() == ["left out", "up"]).then_some(())
+        });
+        // Each time out is twice the last one: a minute has room for a dozen.
+        assert!(replicas.refused(0) < 20, "{}", replicas.refused(0));
+        replicas.workers[0].gate.open();
+        assert_eq!(block_on(held), Ok(0));
+        assert!(draining.join().unwrap());
+    });
+}
+
+/// A call that runs when its server gives its handlers up, or an outcome after that.
+fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
+where
+    F: Future<Output = Result<u64, Status>> + Send + 'static,
+{
+    let mut replicas = Replicas::new(2);
+    let worker = replicas.workers[0].clone();
+    let hasty = node().grace(Duration::ZERO);
+    let hasty = hasty.serve(WorkServer::new(worker)).start().unwrap();
+    replicas.addresses[0] = hasty.local_address();
+    let client = replicas.client(Policy::PickFirst);
+    assert_eq!(block_on(client.add(0)), Ok(0));
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let mut call = Box::pin(call(client));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    until("the call runs", || (replicas.workers[0].gate.arrived() > 0).then_some(()));
+    hasty.shutdown();
+    let outcome = block_on(call);
+    let runs = replicas.workers[0].runs.lock().unwrap()[&7];
+    (outcome, runs)
+}
+
+#[test]
+fn lost_call_is_repeated_only_if_that_does_no_harm() {
+    let (outcome, runs) = lose_a_call(|client| async move { client.set(7).await });
+    assert_eq!((outcome, runs), (Ok(1), 2));
+    let (outcome, runs) = lose_a_call(|client| async move { client.wait(7).await });
+    let status = outcome.unwrap_err();
+    assert_eq!((status.may_have_run(), runs), (true, 1), "{status}");
+}
+
+#[test]
+fn retry_budget_bounds_further_attempts() {
+    let replicas = Replicas::limited(3, 1);
+    let client = replicas.client(Balance::from(Policy::RoundRobin).retry_budget(5, 0));
+    replicas.connect(&client);
+    let clients = replicas.addresses.iter().zip(&replicas.workers).map(|(address, worker)| {
+        worker.holds.store(true, Ordering::SeqCst);
+        WorkClient::connect(&replicas.caller, *address).unwrap().with_timeout(LIMIT)
+    });
+    let clients = clients.collect::<Vec<_>>();
+    let held = clients.iter().map(|client| client.wait(1000)).collect::<Vec<_>>();
+    for worker in &replicas.workers {
+        until("the call is held", || (worker.gate.arrived() == 1).then_some(()));
+    }
+    for job in 0..100 {
+        let status = block_on(client.add(job)).unwrap_err();
+        assert_eq!((status.code(), status.may_have_run()), (Code::ResourceExhausted, false), "{status}");
+        assert_eq!(status.reason(), Some(Reason::Overloaded), "{status}");
+    }
+    let refused = |node: &Node| node.report().limits.iter().map(|limit| limit.refused).sum::<u64>();
+    assert_eq!(replicas.servers.iter().flatten().map(refused).sum::<u64>(), 105);
+    replicas.workers.iter().for_each(|worker| worker.gate.open());
+    assert!(held.into_iter().all(|call| block_on(call).is_ok()));
+}
+
+/// Addresses that a test changes.
+#[derive(Debug, Clone, Default)]
+struct Listed(Arc<Mutex<Vec<SocketAddr>>>);
+
+impl Resolve for Listed {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok(self.0.lock().unwrap().clone()) })
+    }
+}
+
+#[test]
+fn names_are_looked_up_again_when_a_server_is_gone() {
+    let mut replicas = Replicas::new(3);
+    let listed = Listed::default();
+    *listed.0.lock().unwrap() = replicas.addresses[..2].to_vec();
+    let channel = replicas.caller.channel(Target::resolver(listed.clone())).balanced(Policy::RoundRobin);
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    replicas.connect(&client);
+    *listed.0.lock().unwrap() = vec![replicas.addresses[0], replicas.addresses[2]];
+    replicas.stop_and_tell(1);
+    until("the new server is called", || (block_on(client.add(0)).unwrap() == 2).then_some(()));
+    let servers = replicas.caller.report().servers;
+    let addresses = servers.iter().map(|server| server.address).collect::<Vec<_>>();
+    assert_eq!(addresses, [replicas.addresses[0], replicas.addresses[2]]);
+}
+
+#[test]
+fn call_waits_for_the_first_server_that_comes_back() {
+    let mut replicas = Replicas::new(2);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    replicas.stop_and_tell(0);
+    replicas.stop_and_tell(1);
+    let status = block_on(client.add(1)).unwrap_err();
+    assert!(!status.may_have_run(), "{status}");
+    let patient = CallOptions::new().timeout(Duration::MAX).connect(Connect::Wait);
+    let mut call = pin!(client.with(&patient).add(2));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    replicas.start(1);
+    assert_eq!(block_on(call), Ok(1));
+}
