@@ -1,5 +1,6 @@
 //! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
 
+use super::authorize::{Authorizers, IncomingCall, RefusalLog};
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
@@ -16,7 +17,7 @@ use crate::frame::{
 use crate::inbox::Inbox;
 use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
 use crate::method_shapes::MethodShapes;
-use crate::name::{ServiceName, Streams};
+use crate::name::{MethodName, ServiceName, Streams};
 use crate::not_made::NotMade;
 use crate::pool::Pool;
 use crate::reason::Reason;
@@ -34,7 +35,7 @@ use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
     Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing, PeerKey,
-    PollerIndex, Report, SendError, SessionNumber, Toward,
+    PollerIndex, Report, Screening, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -93,6 +94,7 @@ struct Running {
 
 /// A method of a service, with the properties of its calls.
 struct Served {
+    name: &'static MethodName,
     calls: Box<dyn Method>,
     /// True if its calls have no reply.
     one_way: bool,
@@ -142,6 +144,8 @@ pub(crate) struct Dispatch {
     scratch: Vec<u8>,
     /// Limit of the log of refused one-way calls.
     log: LogLimit,
+    /// `None` if all calls may run.
+    authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
     /// Foreign runtime to enter while the program's code runs.
     foreign: Foreign,
@@ -173,6 +177,7 @@ impl Dispatch {
             deadlines: Deadlines::default(),
             scratch: Vec::new(),
             log: LogLimit::default(),
+            authorizers: None,
             poller: context.calls(),
             foreign: context.foreign().clone(),
             inbox: Arc::clone(inbox),
@@ -195,12 +200,23 @@ impl Dispatch {
                 let limits = service.limits_of(name);
                 let (one_way, streams, shapes) = (name.one_way, name.streams, name.shapes);
                 shapes.into_iter().for_each(|shapes| _ = shapes.trace());
-                dispatch.methods.push(Served { calls, one_way, streams, limits, number, shapes });
+                dispatch.methods.push(Served { name, calls, one_way, streams, limits, number, shapes });
             }
         }
         inbox.occupant().set_methods(names);
         inbox.occupant().runs_here();
         Ok(dispatch)
+    }
+
+    /// Sets the program's authorizers.
+    pub(crate) fn authorize_by(&mut self, authorizers: &Authorizers) {
+        let some = Some(authorizers).filter(|authorizers| !authorizers.is_empty());
+        self.authorizers = some.map(|authorizers| Box::new((authorizers.clone(), RefusalLog::default())));
+    }
+
+    /// Returns true if the program decides which calls may run.
+    pub(crate) fn has_authorizers(&self) -> bool {
+        self.authorizers.is_some()
     }
 
     /// Does the same as [`Self::request`], for the first request of a method and other rare ones.
@@ -227,6 +243,13 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
+        // One branch without authorizers: this is the path of all calls.
+        if self.has_authorizers() && !message.is_accepted() {
+            let head = message.as_slice().get(..encoded.start).unwrap_or_default();
+            if self.screen(carrier, from, &header, head) == Screening::Refused {
+                return;
+            }
+        }
         let table = match header.asked {
             Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             Asked::Method(_) => None,
@@ -242,6 +265,69 @@ impl Dispatch {
             }
             _ => self.look_up(carrier, from, header, deadline, (message, encoded), ready),
         }
+    }
+
+    /// Has the program decide about a request, of which `head` is all before the encoded part. Replies to it if it is
+    /// refused. A method that this node does not have is refused as without authorizers.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn screen(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: &RequestHeader,
+        head: &[u8],
+    ) -> Screening {
+        let RequestHeader { asked, one_way, metadata, call, .. } = *header;
+        // Whatever the version and the codec that are asked for: a caller that is refused learns nothing of them.
+        let table = match asked {
+            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
+        };
+        let served = table.and_then(|table| self.served(table));
+        let streams = served.map(|served| served.streams).unwrap_or_default();
+        let key = Key::new(from, call);
+        let caller = Caller { key, deadline: None, one_way, metadata, streams, number: None };
+        let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
+            let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
+            self.refuse_unfound(carrier, caller, asked, status);
+            return Screening::Refused;
+        };
+        let metadata = match self.parse_metadata(metadata, head, head.len()) {
+            Ok(metadata) => metadata,
+            Err(status) => {
+                self.reply(carrier, caller, Err(Failure::Node(status)), None);
+                return Screening::Refused;
+            }
+        };
+        self.inbox.occupant().handler(table);
+        let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
+        self.inbox.lifecycle().count_unauthorised();
+        let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
+        if let Some(left_out) = log {
+            tracing::warn!(
+                peer = %from.peer, %method, %status, left_out,
+                "a call was refused before its arguments were read; requests_unauthorised counts them"
+            );
+        }
+        if one_way {
+            self.inbox.lifecycle().count_one_way_failed();
+        } else {
+            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        }
+        Screening::Refused
+    }
+
+    /// Asks the program's authorizers about a request.
+    fn authorize(
+        &self,
+        peer: PeerKey,
+        method: &'static MethodName,
+        metadata: &Metadata,
+    ) -> Result<(), Status> {
+        let Some(authorizers) = &self.authorizers else { return Ok(()) };
+        let _inside = self.foreign.enter();
+        authorizers.0.ask(&IncomingCall { peer, method, metadata })
     }
 
     /// Returns the caller of a request for a method, if that is of the request's kind.
@@ -291,10 +377,16 @@ impl Dispatch {
         }
         match self.check_phase().and(found) {
             Ok(table) => self.start(carrier, caller, table, arguments, ready),
-            Err(status) if caller.one_way && status.reason() != Some(Reason::Draining) => {
-                self.not_served(carrier, caller.key, asked, &status);
-            }
-            Err(status) => self.reply(carrier, caller, Err(Failure::Node(status)), None),
+            Err(status) => self.refuse_unfound(carrier, caller, asked, status),
+        }
+    }
+
+    /// Refuses a request of a method that this node does not serve, or not now.
+    fn refuse_unfound(&mut self, carrier: &mut dyn Carrier, caller: Caller, asked: Asked, status: Status) {
+        if caller.one_way && status.reason() != Some(Reason::Draining) {
+            self.not_served(carrier, caller.key, asked, &status);
+        } else {
+            self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
     }
 
@@ -363,16 +455,21 @@ impl Dispatch {
     #[cold]
     #[inline(never)]
     fn take_metadata(&self, caller: &Caller, message: &[u8], encoded: usize) -> Result<(), Status> {
-        let [range, _] = MetadataBytes::of_request(caller.metadata).before(encoded);
-        let (block, peer) = (message.get(range).unwrap_or_default(), caller.key.peer);
-        check_metadata(block.len(), self.most_metadata)?;
-        let metadata = Metadata::parse(block).map_err(|error| {
-            let text = format!("the request's metadata is refused: {error}");
-            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
-        })?;
-        self.arguments.charge_metadata(peer, block.len())?;
+        let (metadata, peer) = (self.parse_metadata(caller.metadata, message, encoded)?, caller.key.peer);
+        self.arguments.charge_metadata(peer, metadata.size())?;
         self.current.begin_with(peer, caller.deadline, metadata);
         Ok(())
+    }
+
+    /// Checks the metadata of a request, which has this size and ends at `encoded`.
+    fn parse_metadata(&self, size: u32, message: &[u8], encoded: usize) -> Result<Metadata, Status> {
+        let [range, _] = MetadataBytes::of_request(size).before(encoded);
+        let block = message.get(range).unwrap_or_default();
+        check_metadata(block.len(), self.most_metadata)?;
+        Metadata::parse(block).map_err(|error| {
+            let text = format!("the request's metadata is refused: {error}");
+            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
+        })
     }
 
     /// Replies to a call whose handler has ended in its first poll.
