@@ -1,6 +1,6 @@
 //! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
 
-use super::authorize::{Authorizers, IncomingCall, RefusalLog};
+use super::authorize::{Authorizers, RefusalLog};
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
@@ -39,6 +39,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
+mod screening;
 mod streams;
 
 const NS_PER_US: u64 = 1000;
@@ -208,17 +209,6 @@ impl Dispatch {
         Ok(dispatch)
     }
 
-    /// Sets the program's authorizers.
-    pub(crate) fn authorize_by(&mut self, authorizers: &Authorizers) {
-        let some = Some(authorizers).filter(|authorizers| !authorizers.is_empty());
-        self.authorizers = some.map(|authorizers| Box::new((authorizers.clone(), RefusalLog::default())));
-    }
-
-    /// Returns true if the program decides which calls may run.
-    pub(crate) fn has_authorizers(&self) -> bool {
-        self.authorizers.is_some()
-    }
-
     /// Does the same as [`Self::request`], for the first request of a method and other rare ones.
     #[inline(never)]
     pub(crate) fn request_by_name(
@@ -265,69 +255,6 @@ impl Dispatch {
             }
             _ => self.look_up(carrier, from, header, deadline, (message, encoded), ready),
         }
-    }
-
-    /// Has the program decide about a request, of which `head` is all before the encoded part. Replies to it if it is
-    /// refused. A method that this node does not have is refused as without authorizers.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn screen(
-        &mut self,
-        carrier: &mut dyn Carrier,
-        from: Origin,
-        header: &RequestHeader,
-        head: &[u8],
-    ) -> Screening {
-        let RequestHeader { asked, one_way, metadata, call, .. } = *header;
-        // Whatever the version and the codec that are asked for: a caller that is refused learns nothing of them.
-        let table = match asked {
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
-            Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
-        };
-        let served = table.and_then(|table| self.served(table));
-        let streams = served.map(|served| served.streams).unwrap_or_default();
-        let key = Key::new(from, call);
-        let caller = Caller { key, deadline: None, one_way, metadata, streams, number: None };
-        let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
-            let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
-            self.refuse_unfound(carrier, caller, asked, status);
-            return Screening::Refused;
-        };
-        let metadata = match self.parse_metadata(metadata, head, head.len()) {
-            Ok(metadata) => metadata,
-            Err(status) => {
-                self.reply(carrier, caller, Err(Failure::Node(status)), None);
-                return Screening::Refused;
-            }
-        };
-        self.inbox.occupant().handler(table);
-        let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
-        self.inbox.lifecycle().count_unauthorised();
-        let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
-        if let Some(left_out) = log {
-            tracing::warn!(
-                peer = %from.peer, %method, %status, left_out,
-                "a call was refused before its arguments were read; requests_unauthorised counts them"
-            );
-        }
-        if one_way {
-            self.inbox.lifecycle().count_one_way_failed();
-        } else {
-            self.reply(carrier, caller, Err(Failure::Node(status)), None);
-        }
-        Screening::Refused
-    }
-
-    /// Asks the program's authorizers about a request.
-    fn authorize(
-        &self,
-        peer: PeerKey,
-        method: &'static MethodName,
-        metadata: &Metadata,
-    ) -> Result<(), Status> {
-        let Some(authorizers) = &self.authorizers else { return Ok(()) };
-        let _inside = self.foreign.enter();
-        authorizers.0.ask(&IncomingCall { peer, method, metadata })
     }
 
     /// Returns the caller of a request for a method, if that is of the request's kind.

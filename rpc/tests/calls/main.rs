@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 mod admission;
+mod authorize;
 mod blocking;
 mod callers;
 mod channels;
