@@ -137,8 +137,8 @@ fn a_refused_call_is_not_decoded() {
     let before = DECODED.load(Ordering::Relaxed);
     // Its method has a number by now.
     refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
-    let other = client.with(&token("bad", 0));
-    refused(&block_on(other.see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
+    let bad = token("bad", 0);
+    refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
     assert_eq!((DECODED.load(Ordering::Relaxed), counted(&rig.server, "requests_unauthorised")), (before, 2));
     assert!(rig.ran.is_empty());
 }

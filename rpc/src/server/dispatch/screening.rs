@@ -62,7 +62,7 @@ impl Dispatch {
         if let Some(left_out) = log {
             tracing::warn!(
                 peer = %from.peer, %method, %status, left_out,
-                "a call was refused before its arguments were read; requests_unauthorised counts them"
+                "a call was refused before its arguments were decoded; requests_unauthorised counts them"
             );
         }
         if one_way {
