@@ -111,7 +111,7 @@ pub use node::{Node, NodeBuilder, RunOn};
 pub use otel::OpenTelemetry;
 pub use reason::{Origin, Reason};
 pub use routes::{Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, Target};
-pub use server::{ServerCall, ServerInterceptor};
+pub use server::{Authorize, IncomingCall, ServerCall, ServerInterceptor};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use stream::Streaming;

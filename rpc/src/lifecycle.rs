@@ -38,6 +38,8 @@ pub(crate) struct Lifecycle {
     not_served_by_peers: AtomicU64,
     /// One-way requests that failed for another reason.
     one_way_failed: AtomicU64,
+    /// Requests that the program has refused by `NodeBuilder::authorize`.
+    unauthorised: AtomicU64,
     /// Jobs that wait or run in the worker pool, abandoned ones included.
     jobs: AtomicUsize,
     left: Mutex<Left>,
@@ -64,6 +66,7 @@ impl Lifecycle {
             logged: Mutex::default(),
             not_served_by_peers: AtomicU64::new(0),
             one_way_failed: AtomicU64::new(0),
+            unauthorised: AtomicU64::new(0),
             jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
@@ -148,6 +151,16 @@ impl Lifecycle {
     /// One-way requests of served methods that failed.
     pub(crate) fn one_way_failed(&self) -> u64 {
         self.one_way_failed.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that the program has refused by `NodeBuilder::authorize`.
+    pub(crate) fn count_unauthorised(&self) {
+        self.unauthorised.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that the program has refused so.
+    pub(crate) fn unauthorised(&self) -> u64 {
+        self.unauthorised.load(Ordering::Relaxed)
     }
 
     /// A poller's handlers have ended; no other will start there. Each poller reports once.

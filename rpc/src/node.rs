@@ -13,7 +13,7 @@ use crate::on_poller;
 use crate::pool::{PoolSettings, PoolThreads};
 use crate::reason::Reason;
 use crate::routes::{Link, Routes, Target};
-use crate::server::{LimitReports, MethodNumbers, Service};
+use crate::server::{Authorize, Authorizers, LimitReports, MethodNumbers, Service};
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
@@ -48,6 +48,7 @@ pub struct NodeBuilder {
     pollers: u16,
     limits: Limits,
     services: Vec<Service>,
+    authorizers: Authorizers,
     grace: Duration,
     foreign: Foreign,
     pool: PoolSettings,
@@ -67,6 +68,7 @@ impl NodeBuilder {
             pollers: 1,
             limits: Limits::default(),
             services: Vec::new(),
+            authorizers: Authorizers::default(),
             grace: ending::DEFAULT_GRACE,
             foreign: Foreign::default(),
             pool: PoolSettings { workers: None, queued: QUEUED_JOBS },
@@ -93,6 +95,50 @@ impl NodeBuilder {
     /// Adds a service, such as a generated server.
     pub fn serve(mut self, service: impl Into<Service>) -> Self {
         self.services.push(service.into());
+        self
+    }
+
+    /// Adds code that decides which calls of peers may run, by caller, method and metadata, before anything is decoded. If
+    /// there are several, all must allow a call; they run in the order in which they were added.
+    ///
+    /// A refused call has not run, and has the reason [`Unauthorised`](Reason::Unauthorised) if its code is
+    /// `PermissionDenied` or `Unauthenticated`. Large arguments of a refused call are not fetched, if its metadata takes
+    /// less than 3 KiB. The counter `requests_unauthorised` in the report counts refused calls, and the log has one line
+    /// per peer and second at most.
+    ///
+    /// ```
+    /// use trunkline::{IncomingCall, InProcessNetwork, Node, Status, block_on};
+    ///
+    /// #[trunkline::service]
+    /// trait Store {
+    ///     async fn get(&self, key: String) -> String;
+    ///     async fn put(&self, key: String, value: String);
+    /// }
+    /// # struct Nothing;
+    /// # impl Store for Nothing {
+    /// #     async fn get(&self, _: String) -> String {
+    /// #         String::new()
+    /// #     }
+    /// #     async fn put(&self, _: String, _: String) {}
+    /// # }
+    ///
+    /// let network = InProcessNetwork::new();
+    /// let server = Node::builder()
+    ///     .in_process(&network)
+    ///     .serve(StoreServer::new(Nothing))
+    ///     .authorize(|call: &IncomingCall<'_>| match (call.method(), call.metadata().get("role")) {
+    ///         ("get", _) | (_, Some("writer")) => Ok(()),
+    ///         _ => Err(Status::permission_denied("writers only")),
+    ///     })
+    ///     .start()?;
+    /// let node = Node::builder().in_process(&network).start()?;
+    /// let client = StoreClient::new(node.channel(server.local_address()));
+    /// assert!(block_on(client.get("a".into())).is_ok());
+    /// assert!(block_on(client.put("a".into(), "b".into())).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn authorize(mut self, authorize: impl Authorize) -> Self {
+        self.authorizers.add(authorize);
         self
     }
 
@@ -506,7 +552,7 @@ impl NodeBuilder {
         for service in &services {
             service.report_limits(&mut limits);
         }
-        let budgets = Budgets::new(self.limits, self.pollers);
+        let (budgets, authorizers) = (Budgets::new(self.limits, self.pollers), self.authorizers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
         let (inboxes, routes) = (self.inboxes, self.routes);
@@ -530,7 +576,8 @@ impl NodeBuilder {
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
             let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
             let around = (clock.clone(), foreign.clone(), shared_pool.clone(), Arc::clone(&to_routes));
-            Ok(RpcPoller::new(index, inbox, (&services, &numbers), around, &shared)?)
+            let poller = RpcPoller::new(index, inbox, (&services, &numbers), around, &shared)?;
+            Ok(poller.with_authorizers(&authorizers))
         })
         .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {
@@ -754,6 +801,7 @@ impl Shared {
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
+            DeviceCounter { name: "requests_unauthorised", value: self.lifecycle.unauthorised() },
             DeviceCounter { name: "one_way_requests_not_served", value: self.lifecycle.not_served() },
             DeviceCounter { name: "one_way_requests_failed", value: self.lifecycle.one_way_failed() },
             DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },

@@ -18,7 +18,7 @@ use crate::pool::{Pool, SharedPool};
 use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
-use crate::server::{Dispatch, MethodNumbers, Service};
+use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
 use std::mem;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
-    Carrier, Leaves, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
+    Carrier, Leaves, Message, Origin, PeerEvent, PeerKey, PollerIndex, Screening, SendOutcome, Token, Upper,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -101,6 +101,12 @@ impl RpcPoller {
             is_drained: false,
             is_settled: false,
         })
+    }
+
+    /// Sets the program's authorizers of requests.
+    pub(crate) fn with_authorizers(mut self, authorizers: &Authorizers) -> Self {
+        self.dispatch.authorize_by(authorizers);
+        self
     }
 
     /// Calls in flight, and handlers that run.
@@ -368,6 +374,25 @@ impl Upper for RpcPoller {
             }
         }
         self.inbox.occupant().nobody();
+    }
+
+    fn screens(&self) -> bool {
+        self.dispatch.has_authorizers()
+    }
+
+    fn announced(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: &[u8],
+        part: &[u8],
+    ) -> Screening {
+        let Some((request, head)) = Header::parse_announced(header, part) else {
+            return Screening::Undecided;
+        };
+        let screening = self.dispatch.screen(carrier, from, &request, &head);
+        self.inbox.occupant().nobody();
+        screening
     }
 
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {

@@ -9,8 +9,8 @@ pub(crate) const HEAD_ROOM: usize = 64 << 10;
 pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
 /// Bytes of the largest frame that is posted inline, whatever more the device could take.
 pub(crate) const INLINE_BYTES: u32 = 256;
-/// Most bytes of a message that must travel with its announcement: a header and its extensions.
-pub(crate) const MOST_ANNOUNCED: usize = 1024;
+/// Most bytes of a message that travel with its announcement. A header and its extensions must, which are a quarter of it.
+pub(crate) const MOST_ANNOUNCED: usize = 4096;
 /// Bytes of the largest bundle of messages, and of the largest message in one.
 pub(crate) const BUNDLE_BYTES: usize = 4096;
 pub(crate) const BUNDLED_BYTES: usize = 1024;

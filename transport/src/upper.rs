@@ -151,7 +151,7 @@ pub struct Outgoing<'a> {
     /// the microseconds until `deadline` when the message leaves.
     pub head: &'a [u8],
     /// Number of bytes of the head, the header first among them, that reach the peer with the announcement of a large
-    /// message, before it READs the rest: at most 1024.
+    /// message, before it READs the rest: at most 4096. More than the first 1024 may be left to be READ.
     pub announced: usize,
     /// Second part, directly after the first at the receiver; sent without a copy when it is
     /// in registered memory and large. May be empty.
@@ -415,6 +415,8 @@ pub struct Message(Content);
 #[derive(Debug)]
 enum Content {
     Owned(Bytes),
+    /// An announced message that the upper half has accepted.
+    Accepted(Bytes),
     Lent(Received),
 }
 
@@ -423,12 +425,23 @@ impl Message {
         Self(Content::Lent(frame))
     }
 
+    pub(crate) fn accepted(bytes: Bytes) -> Self {
+        Self(Content::Accepted(bytes))
+    }
+
+    /// Returns true if it was announced, and accepted then.
+    #[must_use]
+    #[inline]
+    pub fn is_accepted(&self) -> bool {
+        matches!(self.0, Content::Accepted(_))
+    }
+
     /// The bytes, with their header first.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
-            Content::Owned(bytes) => bytes,
+            Content::Owned(bytes) | Content::Accepted(bytes) => bytes,
             Content::Lent(frame) => frame.as_ref(),
         }
     }
@@ -440,7 +453,7 @@ impl Message {
     #[inline]
     pub fn bytes_from(self, start: usize) -> Bytes {
         let mut bytes = match self.0 {
-            Content::Owned(bytes) => bytes,
+            Content::Owned(bytes) | Content::Accepted(bytes) => bytes,
             Content::Lent(frame) => Bytes::from_owner(frame),
         };
         bytes.advance(start.min(bytes.len()));
@@ -453,6 +466,17 @@ impl From<Bytes> for Message {
     fn from(bytes: Bytes) -> Self {
         Self(Content::Owned(bytes))
     }
+}
+
+/// Decision about an announced message, see [`Upper::announced`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Screening {
+    /// The message is READ, and the decision waits for the rest of it.
+    Undecided,
+    /// The message is READ, and is marked as accepted: [`Message::is_accepted`].
+    Accepted,
+    /// The message is not READ. Its sender takes it as delivered.
+    Refused,
 }
 
 /// Services of a poller for its upper half. Nothing here blocks.
@@ -527,6 +551,23 @@ pub trait Upper: 'static {
 
     /// A message came.
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message);
+
+    /// Returns true if [`Self::announced`] decides about large messages. Called once.
+    fn screens(&self) -> bool {
+        false
+    }
+
+    /// A large message is announced, and none of its rest is READ yet. `header` is its header, in which a flag of the
+    /// transport is set. `part` is the part that has come with it, from the end of the header.
+    fn announced(
+        &mut self,
+        _carrier: &mut dyn Carrier,
+        _from: Origin,
+        _header: &[u8],
+        _part: &[u8],
+    ) -> Screening {
+        Screening::Undecided
+    }
 
     /// A message that was sent has its outcome.
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);

@@ -333,6 +333,24 @@ impl Header {
         }
     }
 
+    /// Returns a request of which only the header and the part of an announcing frame after it have come, with the bytes
+    /// up to the end of its metadata. `None` of any other message, a malformed one, or one whose metadata has not come.
+    pub(crate) fn parse_announced(header: &[u8], part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
+        let mut message = [header, part].concat();
+        let first = message
+            .first_chunk_mut::<LONGEST>()
+            .filter(|first| [REQUEST, ONE_WAY, OPEN].contains(&first[0]))?;
+        // The arguments have not come.
+        first[20..24].fill(0);
+        match Self::parse(&message) {
+            Ok((Self::Request(request), arguments)) => {
+                message.truncate(arguments.start);
+                Some((request, message))
+            }
+            _ => None,
+        }
+    }
+
     #[inline]
     fn parse_request(header: &[u8; LONGEST], message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         check_flags(header[1])?;

@@ -6,6 +6,8 @@ use trunkline_transport::{Body, Carrier, Outgoing, SendError, Taken, Token};
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
+/// Largest head, in bytes, that travels with the announcement of a large message.
+const ANNOUNCED: usize = 4096;
 
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
@@ -45,33 +47,44 @@ fn send_long<'a>(
     };
     // The receiver sees head and body as one message, wherever they are divided here.
     if out.body.is_empty() && encoded.len() > COPIED {
-        return send_as_body(carrier, header, (encoded, length), scratch, out);
+        return send_as_body(carrier, header, encoded, length, scratch, out);
     }
     if header.is_short() {
         (out.head, out.announced) = encoded.with_header(header, out.body.len());
     } else {
         scratch.clear();
         header.emit(length, scratch);
-        out.announced = scratch.len();
+        out.announced = scratch.len() + announced_metadata(header, scratch.len());
         scratch.extend_from_slice(encoded.part());
         out.head = scratch;
     }
     carrier.send(out)
 }
 
-/// Sends a large encoded part without a copy.
+/// Returns the size of the metadata that travels with the announcement of a large message, after `before` bytes: all of it,
+/// so that the receiver can decide about a request before it READs the arguments, or nothing if there is no room.
+fn announced_metadata(header: &Header, before: usize) -> usize {
+    Some(header.metadata_bytes())
+        .filter(|metadata| before.saturating_add(*metadata) <= ANNOUNCED)
+        .unwrap_or(0)
+}
+
+/// Sends a large encoded part, of which `length` bytes follow the metadata, without a copy.
 fn send_as_body<'a>(
     carrier: &mut dyn Carrier,
     header: &Header,
-    (encoded, length): (&mut Encoded, u32),
+    encoded: &mut Encoded,
+    length: u32,
     scratch: &'a mut Vec<u8>,
     out: &mut Outgoing<'a>,
 ) -> Result<Taken, SendError> {
     scratch.clear();
     header.emit(length, scratch);
+    let metadata = announced_metadata(header, scratch.len());
+    let (buffer, mut part) = mem::take(encoded).into_bytes();
+    scratch.extend_from_slice(&part.split_to(metadata.min(part.len())));
     out.announced = scratch.len();
     out.head = scratch;
-    let (buffer, part) = mem::take(encoded).into_bytes();
     out.body = part.into();
     carrier.send(out).inspect_err(|_| {
         out.body = Body::new();

@@ -1,5 +1,6 @@
 //! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
 
+use super::authorize::{Authorizers, RefusalLog};
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
@@ -16,7 +17,7 @@ use crate::frame::{
 use crate::inbox::Inbox;
 use crate::metadata::{Metadata, MetadataBytes, ReplyMetadata};
 use crate::method_shapes::MethodShapes;
-use crate::name::{ServiceName, Streams};
+use crate::name::{MethodName, ServiceName, Streams};
 use crate::not_made::NotMade;
 use crate::pool::Pool;
 use crate::reason::Reason;
@@ -34,10 +35,11 @@ use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
     Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing, PeerKey,
-    PollerIndex, Report, SendError, SessionNumber, Toward,
+    PollerIndex, Report, Screening, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
+mod screening;
 mod streams;
 
 const NS_PER_US: u64 = 1000;
@@ -93,6 +95,7 @@ struct Running {
 
 /// A method of a service, with the properties of its calls.
 struct Served {
+    name: &'static MethodName,
     calls: Box<dyn Method>,
     /// True if its calls have no reply.
     one_way: bool,
@@ -144,6 +147,8 @@ pub(crate) struct Dispatch {
     scratch: Vec<u8>,
     /// Limit of the log of refused one-way calls.
     log: LogLimit,
+    /// `None` if all calls may run.
+    authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
     /// Foreign runtime to enter while the program's code runs.
     foreign: Foreign,
@@ -176,6 +181,7 @@ impl Dispatch {
             deadlines: Deadlines::default(),
             scratch: Vec::new(),
             log: LogLimit::default(),
+            authorizers: None,
             poller: context.calls(),
             foreign: context.foreign().clone(),
             inbox: Arc::clone(inbox),
@@ -198,7 +204,7 @@ impl Dispatch {
                 let limits = service.limits_of(name);
                 let (one_way, streams, shapes) = (name.one_way, name.streams, name.shapes);
                 shapes.into_iter().for_each(|shapes| _ = shapes.trace());
-                dispatch.methods.push(Served { calls, one_way, streams, limits, number, shapes });
+                dispatch.methods.push(Served { name, calls, one_way, streams, limits, number, shapes });
             }
         }
         inbox.occupant().set_methods(names);
@@ -230,6 +236,13 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
+        // One branch without authorizers: this is the path of all calls.
+        if self.has_authorizers() && !message.is_accepted() {
+            let head = message.as_slice().get(..encoded.start).unwrap_or_default();
+            if self.screen(carrier, from, &header, head) == Screening::Refused {
+                return;
+            }
+        }
         let table = match header.asked {
             Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             Asked::Method(_) => None,
@@ -294,10 +307,16 @@ impl Dispatch {
         }
         match self.check_phase().and(found) {
             Ok(table) => self.start(carrier, caller, table, arguments, ready),
-            Err(status) if caller.one_way && status.reason() != Some(Reason::Draining) => {
-                self.not_served(carrier, caller.key, asked, &status);
-            }
-            Err(status) => self.reply(carrier, caller, Err(Failure::Node(status)), None),
+            Err(status) => self.refuse_unfound(carrier, caller, asked, status),
+        }
+    }
+
+    /// Refuses a request of a method that this node does not serve, or not now.
+    fn refuse_unfound(&mut self, carrier: &mut dyn Carrier, caller: Caller, asked: Asked, status: Status) {
+        if caller.one_way && status.reason() != Some(Reason::Draining) {
+            self.not_served(carrier, caller.key, asked, &status);
+        } else {
+            self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }
     }
 
@@ -366,16 +385,21 @@ impl Dispatch {
     #[cold]
     #[inline(never)]
     fn take_metadata(&self, caller: &Caller, message: &[u8], encoded: usize) -> Result<(), Status> {
-        let [range, _] = MetadataBytes::of_request(caller.metadata).before(encoded);
-        let (block, peer) = (message.get(range).unwrap_or_default(), caller.key.peer);
-        check_metadata(block.len(), self.most_metadata)?;
-        let metadata = Metadata::parse(block).map_err(|error| {
-            let text = format!("the request's metadata is refused: {error}");
-            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
-        })?;
-        self.arguments.charge_metadata(peer, block.len())?;
+        let (metadata, peer) = (self.parse_metadata(caller.metadata, message, encoded)?, caller.key.peer);
+        self.arguments.charge_metadata(peer, metadata.size())?;
         self.current.begin_with(peer, caller.deadline, metadata);
         Ok(())
+    }
+
+    /// Checks the metadata of a request, which has this size and ends at `encoded`.
+    fn parse_metadata(&self, size: u32, message: &[u8], encoded: usize) -> Result<Metadata, Status> {
+        let [range, _] = MetadataBytes::of_request(size).before(encoded);
+        let block = message.get(range).unwrap_or_default();
+        check_metadata(block.len(), self.most_metadata)?;
+        Metadata::parse(block).map_err(|error| {
+            let text = format!("the request's metadata is refused: {error}");
+            Status::not_run(Code::InvalidArgument, text).because(Reason::BadArguments)
+        })
     }
 
     /// Replies to a call whose handler has ended in its first poll.

@@ -1,6 +1,7 @@
 //! Server side: services, their methods, and running requests.
 
 mod arguments;
+mod authorize;
 mod dispatch;
 mod interceptor;
 mod limits;
@@ -11,6 +12,8 @@ mod request;
 mod service;
 
 pub(crate) use arguments::ArgumentMemory;
+pub(crate) use authorize::Authorizers;
+pub use authorize::{Authorize, IncomingCall};
 pub(crate) use dispatch::Dispatch;
 pub use interceptor::{ServerCall, ServerInterceptor};
 pub(crate) use limits::LimitReports;

@@ -9,6 +9,7 @@
 
 mod admission;
 mod balance;
+mod authorize;
 mod blocking;
 mod callers;
 mod channels;

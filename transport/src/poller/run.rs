@@ -26,12 +26,13 @@ use super::shutdown::Shutdown;
 use super::targets::Targets;
 use super::trunks::Trunks;
 use crate::command::{CmCommand, Command, PollerHandle};
+use crate::frame::ANNOUNCEMENT;
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
 use crate::peer_hash::PeerHash;
 use crate::shared::{Alive, NodeShared};
-use crate::trunk::{Event, Resources};
-use crate::{Message, Origin, PollerIndex, Upper};
+use crate::trunk::{Event, Resources, Trunk};
+use crate::{Message, Origin, PollerIndex, Screening, Upper};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl<U: Upper> Poller<U> {
         let mut queues = Queues::new(sleeper);
         queues.attach(attached)?;
         let hash = PeerHash::new(&shared.runtime);
-        let core = Core {
+        let mut core = Core {
             res: Resources::new(index, shared, handle.waker().clone(), rooms),
             queues,
             crossings,
@@ -124,6 +125,7 @@ impl<U: Upper> Poller<U> {
             log: LogLimit::default(),
             scanned_ms: 0,
         };
+        core.res.screens = upper.screens();
         Ok(Self { core, upper, idle, stage: Stage::Poll, worked: false, delivered: 0, _alive: alive })
     }
 
@@ -191,6 +193,7 @@ impl<U: Upper> Poller<U> {
             self.worked = true;
             match event {
                 Event::Message(origin, message) => self.upper.message(&mut self.core, origin, message),
+                Event::Announced(origin) => self.screen(origin),
                 Event::Sent(token, outcome) => self.upper.sent(&mut self.core, token, outcome),
                 Event::Peer(peer, event) => self.upper.peer(&mut self.core, peer, event),
                 Event::GivenUp(origin, frame, bytes) => {
@@ -204,6 +207,17 @@ impl<U: Upper> Poller<U> {
             }
         }
         Ok(())
+    }
+
+    /// Has the upper half decide about a large message, before any of it is READ.
+    #[cold]
+    fn screen(&mut self, from: Origin) {
+        let trunk = self.core.announcer(from);
+        let Some((frame, header)) = trunk.and_then(Trunk::take_unscreened) else { return };
+        let (header, rest) = frame.as_slice().split_at_checked(header).unwrap_or_default();
+        let part = rest.get(ANNOUNCEMENT..).unwrap_or_default();
+        let screening = self.upper.announced(&mut self.core, from, header, part);
+        self.core.screened(from, frame, screening);
     }
 
     /// Fails if the upper half was charged time, in a simulation: then nothing may be flushed before
@@ -347,6 +361,21 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
+    /// The trunk of the session that a message came through.
+    fn announcer(&mut self, from: Origin) -> Option<&mut Trunk> {
+        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0)?;
+        self.trunks.get_mut(slot).filter(|trunk| trunk.is_live())
+    }
+
+    /// Takes a decision of the upper half, unless the session has ended meanwhile.
+    fn screened(&mut self, from: Origin, frame: Message, screening: Screening) {
+        let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);
+        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
+        if let Some(trunk) = trunk.filter(|trunk| trunk.is_live()) {
+            trunk.screened(&mut self.res, frame, screening);
+        }
+    }
+
     /// Returns true if the upper half was charged time in this turn, in a simulation.
     fn is_charged(&self) -> bool {
         self.res.shared.runtime.clock().is_charged()

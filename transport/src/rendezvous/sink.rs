@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::PIECE;
-use crate::Message;
 use crate::buffer::Block;
 use crate::frame::{ANNOUNCEMENT, flags};
+use crate::{Message, Screening};
 use slab::Slab;
 use std::collections::VecDeque;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
@@ -22,6 +22,8 @@ pub(crate) struct Sink {
     /// Bytes of the frame without the announcement.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
+    /// Decision of the upper half; `None` while it is asked, which it is within the round that the frame came in.
+    pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
     /// When waiting for memory is given up.
     pub(crate) deadline: Time,
@@ -120,10 +122,38 @@ impl Sinks {
         self.open.iter().filter(|(_, sink)| sink.lane == lane).count()
     }
 
+    /// The oldest sink that waits for a decision.
+    pub(crate) fn unscreened(&mut self) -> Option<&mut Sink> {
+        let (_, key) = self.first_unscreened()?;
+        self.open.get_mut(key)
+    }
+
+    /// Takes the decision about the oldest sink that waits for one. Returns the sink if it is refused.
+    pub(crate) fn screened(&mut self, frame: Message, screening: Screening) -> Option<Sink> {
+        let (place, key) = self.first_unscreened()?;
+        if screening == Screening::Refused {
+            self.unfed.remove(place);
+            return Some(self.open.remove(key));
+        }
+        if let Some(sink) = self.open.get_mut(key) {
+            (sink.head, sink.screening) = (Some(frame), Some(screening));
+        }
+        None
+    }
+
+    /// Position in `unfed`, and key, of the oldest sink that waits for a decision.
+    fn first_unscreened(&self) -> Option<(usize, usize)> {
+        let waits = |key: usize| self.open.get(key).is_some_and(|sink| sink.screening.is_none());
+        self.unfed.iter().copied().enumerate().find(|(_, key)| waits(*key))
+    }
+
     /// Gives memory to the sinks that wait for it, in order, until `take` has none of the size left.
     pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
         while let Some(&key) = self.unfed.front() {
             if let Some(sink) = self.open.get_mut(key) {
+                if sink.screening.is_none() {
+                    break;
+                }
                 let Some(block) = take(sink.bytes()) else { break };
                 sink.feed(block);
                 self.reading.push_back(key);
@@ -161,7 +191,7 @@ impl Sinks {
 
     /// Removes the sinks that have waited for memory until their deadline.
     pub(crate) fn expire(&mut self, now: Time) -> Vec<Sink> {
-        let is_late = |sink: &Sink| sink.block.is_none() && sink.deadline <= now;
+        let is_late = |sink: &Sink| sink.screening.is_some() && sink.block.is_none() && sink.deadline <= now;
         let late = self.unfed.iter().copied().filter(|&key| self.open.get(key).is_some_and(is_late));
         let late = late.collect::<Vec<_>>();
         self.unfed.retain(|key| !late.contains(key));

@@ -6,14 +6,11 @@ use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
 use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
 use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
-use crate::sizes::EAGER_BYTES;
-use crate::{Message, PeerDown, SendFailure, SendOutcome};
+use crate::sizes::{EAGER_BYTES, MOST_ANNOUNCED};
+use crate::{Message, PeerDown, Screening, SendFailure, SendOutcome};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
-
-/// A head up to this many bytes travels in the announcing frame itself; a receiver refuses more.
-const HEAD_IN_FRAME: usize = 4096;
 
 impl Trunk {
     /// Stages the announcement of a large message, if it can leave now.
@@ -92,8 +89,9 @@ impl Trunk {
 
     /// Bytes of a message's head that are in the announcing frame.
     pub(super) fn announced_of(&self, message: &Outbound) -> usize {
-        let has_room = message.head.len() <= HEAD_IN_FRAME.min(self.max_frame / 2);
-        if has_room && !message.body.is_empty() { message.head.len() } else { message.announced }
+        let most = MOST_ANNOUNCED.min(self.max_frame / 2);
+        let has_room = message.head.len() <= most;
+        if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
     /// The peer asks us to READ a message.
@@ -111,7 +109,7 @@ impl Trunk {
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
             return Err(FrameError::Broken("rendezvous of nothing, or beyond the agreed size"));
         }
-        if head_bytes > HEAD_IN_FRAME {
+        if head_bytes > MOST_ANNOUNCED {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
         // Those that only wait for the credit to send their FIN count, too: a peer that never
@@ -135,14 +133,35 @@ impl Trunk {
             header_bytes,
             head_bytes,
             body_bytes,
+            screening: if res.screens { None } else { Some(Screening::Undecided) },
             from: RemoteAddress { address: IoAddress(request.address), rkey: Rkey(request.rkey) },
             deadline: res.time.now() + patience,
             block: None,
             asked: 0,
             read: 0,
         });
+        if res.screens {
+            res.events.announced(self.origin(lane));
+        }
         self.mark(res);
         Ok(())
+    }
+
+    /// Takes the frame of the oldest announcement that waits for a decision, and the length of its header. Call
+    /// [`Self::screened`] next.
+    pub(crate) fn take_unscreened(&mut self) -> Option<(Message, usize)> {
+        self.sinks.unscreened().and_then(|sink| Some((sink.head.take()?, sink.header_bytes)))
+    }
+
+    /// Takes the decision about that announcement, and its frame. A refused message is not READ, and its sender learns
+    /// that this node needs no more of it.
+    pub(crate) fn screened(&mut self, res: &mut Resources, frame: Message, screening: Screening) {
+        let Some(sink) = self.sinks.screened(frame, screening) else { return self.mark(res) };
+        res.shares.unannounce(self.peer, 1);
+        let fin = Fin { id: sink.id, status: FinStatus::Read };
+        self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
+        self.lanes[sink.lane].counters.count_received();
+        self.mark(res);
     }
 
     /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
@@ -167,7 +186,9 @@ impl Trunk {
             self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
         }
         self.lanes[sink.lane].counters.count_received();
-        res.events.message(self.origin(sink.lane), Message::from(bytes));
+        let is_accepted = sink.screening == Some(Screening::Accepted);
+        let message = if is_accepted { Message::accepted(bytes) } else { Message::from(bytes) };
+        res.events.message(self.origin(sink.lane), message);
     }
 
     /// The peer is done with messages of ours.

@@ -37,6 +37,8 @@ pub(crate) struct Resources {
     pub(crate) marked: Marked,
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
+    /// True if the upper half decides about announced messages.
+    pub(crate) screens: bool,
 }
 
 impl Resources {
@@ -63,6 +65,7 @@ impl Resources {
             marked,
             copies,
             heads: Heads::default(),
+            screens: false,
         }
     }
 
@@ -271,6 +274,8 @@ pub(crate) enum Event {
     Message(Origin, Message),
     Sent(Token, SendOutcome),
     Peer(PeerKey, PeerEvent),
+    /// A large message was announced, about which the upper half decides.
+    Announced(Origin),
     /// The frame that announced a message of the given size, for which there was no memory in time.
     GivenUp(Origin, Message, usize),
 }
@@ -308,6 +313,10 @@ impl Events {
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
         self.queue.push_back(Event::Peer(peer, event));
+    }
+
+    pub(crate) fn announced(&mut self, from: Origin) {
+        self.0.push_back(Event::Announced(from));
     }
 
     pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent,
-    PeerKey, PollerHandle, PollerIndex, SendError, SendOutcome, Token, Toward, Upper,
+    PeerKey, PollerHandle, PollerIndex, Screening, SendError, SendOutcome, Token, Toward, Upper,
 };
 use trunkline_verbs::Time;
 
@@ -22,6 +22,11 @@ pub const ECHO: u8 = b'?';
 pub const ANSWER: u8 = b'!';
 /// A message that begins with this is kept by the receiver until `Job::LetGo`.
 pub const KEEP: u8 = b'k';
+
+/// A node that screens refuses announced messages that begin with this.
+pub const REFUSED: u8 = b'r';
+/// A node that screens accepts announced messages that begin with this, and leaves others undecided.
+pub const ACCEPTED: u8 = b'a';
 
 /// The kind of messages whose header has a time left: 24 bytes.
 pub const TIMED: u8 = 0x30;
@@ -86,6 +91,7 @@ struct Probe {
     kept: Vec<Bytes>,
     /// Echoes that the carrier had no room for.
     backlog: VecDeque<(Origin, Bytes)>,
+    screens: bool,
 }
 
 impl Probe {
@@ -186,8 +192,23 @@ impl Upper for Probe {
 
     fn enter(&self) {}
 
+    fn screens(&self) -> bool {
+        self.screens
+    }
+
+    fn announced(&mut self, _: &mut dyn Carrier, _: Origin, header: &[u8], part: &[u8]) -> Screening {
+        assert!(self.screens && header.len() == HEADER.len());
+        match part.first() {
+            Some(&REFUSED) => Screening::Refused,
+            Some(&ACCEPTED) => Screening::Accepted,
+            _ => Screening::Undecided,
+        }
+    }
+
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+        let is_accepted = message.is_accepted();
         let frame = message.bytes_from(0);
+        assert_eq!(is_accepted, self.screens && frame.get(HEADER.len()) == Some(&ACCEPTED));
         if frame[0] == TIMED {
             return self.tell(Happened::Message(from, frame));
         }
@@ -251,6 +272,15 @@ pub struct TestNode {
 
 impl TestNode {
     pub fn start(options: NodeOptions, pollers: u16) -> Self {
+        Self::start_with(options, pollers, false)
+    }
+
+    /// Starts a node with one poller, which decides about announced messages.
+    pub fn start_screening(options: NodeOptions) -> Self {
+        Self::start_with(options, 1, true)
+    }
+
+    fn start_with(options: NodeOptions, pollers: u16, screens: bool) -> Self {
         let (sender, events) = mpsc::channel();
         let jobs = (0..pollers).map(|_| Jobs::default()).collect::<Vec<_>>();
         let options = options.pollers(pollers);
@@ -264,6 +294,7 @@ impl TestNode {
                     events: shared.lock().unwrap().clone(),
                     kept: Vec::new(),
                     backlog: VecDeque::new(),
+                    screens,
                 })
             })
         };
@@ -409,6 +440,12 @@ impl TestNode {
             assert!(answer.slice(1..) == body, "{size} bytes came back as others");
             assert_eq!(self.outcome(token), SendOutcome::Delivered);
         }
+    }
+
+    /// Large messages that peers have announced to the node, and that it has not finished.
+    pub fn announced(&self) -> u64 {
+        let budgets = self.report().budgets;
+        budgets.iter().find(|budget| budget.name == "large messages announced").unwrap().used
     }
 
     pub fn report(&self) -> NodeReport {

@@ -5,13 +5,14 @@
 //! and of frames.
 
 use crate::common;
-use crate::common::{ECHO, HEADER, Job, LIMIT, TestNode, fresh_address, over_udp};
+use crate::common::{ACCEPTED, ECHO, HEADER, Job, LIMIT, REFUSED, TestNode, fresh_address, over_udp};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_testkit::wait_until;
 use trunkline_transport::{Connections, PeerDown, PeerEvent};
 use trunkline_verbs::{
     Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
@@ -447,24 +448,52 @@ fn unknown_kinds_of_frames_are_counted_or_end_the_session() {
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
 }
 
+/// The announcement of one byte of a peer's memory.
+fn announcement(peer: &RawPeer, id: u64, part: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for field in [id, 1, peer.memory.address(0).0] {
+        out.extend(u64::to_le_bytes(field));
+    }
+    out.extend(peer.region.rkey().0.to_le_bytes());
+    out.extend(1000u32.to_le_bytes());
+    out.extend(part);
+    announcing(&out)
+}
+
+/// Each message is READ and handed on, or refused, but the peer grants no credit for the FINs.
 #[test]
 fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
-    let mut node = TestNode::start(over_udp(), 1);
-    let peer = RawPeer::connect(node.address);
-    let key = node.up();
-    // Each is READ and handed on, but the peer grants no credit for the FINs.
-    let large = |id: u64| {
-        let mut out = Vec::new();
-        for field in [id, 1, peer.memory.address(0).0] {
-            out.extend(u64::to_le_bytes(field));
+    for (mut node, part) in
+        [(TestNode::start(over_udp(), 1), &[][..]), (TestNode::start_screening(over_udp()), &[REFUSED])]
+    {
+        let peer = RawPeer::connect(node.address);
+        let key = node.up();
+        let sent = (0..500).take_while(|&id| peer.send_politely(&announcement(&peer, id, part), 1)).count();
+        assert!(sent < 500, "all were taken");
+        assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+        wait_until("nothing is announced", LIMIT, || (node.announced() == 0).then_some(()));
+    }
+}
+
+#[test]
+fn announcements_of_a_session_that_ends_are_forgotten() {
+    let mut node = TestNode::start_screening(over_udp());
+    for part in [&[REFUSED][..], &[ACCEPTED], &[]] {
+        let peer = RawPeer::connect(node.address);
+        let key = node.up();
+        // Their memory is not there, so READing them ends the session, too.
+        let absent = with(announcement(&peer, 7, part), 8 + 16, &0x1000u64.to_le_bytes());
+        let sent = (0..3).take_while(|_| peer.send_politely(&absent, 1)).count();
+        if sent == 3 {
+            peer.send_politely(&frame(FIN, 0, 1, &[0; 16]), 1);
         }
-        out.extend(peer.region.rkey().0.to_le_bytes());
-        out.extend(1000u32.to_le_bytes());
-        announcing(&out)
-    };
-    let sent = (0..500).take_while(|&id| peer.send_politely(&large(id), 1)).count();
-    assert!(sent < 500, "all were taken");
-    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+        node.down(key);
+        wait_until("nothing is announced", LIMIT, || (node.announced() == 0).then_some(()));
+    }
+    let mut client = TestNode::start(over_udp(), 1);
+    let key = client.connect(0, node.address);
+    client.send(0, key, &[ECHO], Bytes::from(vec![1; 100_000]), 1);
+    assert_eq!(client.message().1.len(), 100_001);
 }
 
 /// A poller that is busy does not read what others hand on to it, and the ring to it is bounded.

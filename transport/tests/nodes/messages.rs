@@ -1,6 +1,8 @@
 //! Messages of all sizes between two nodes, over UDP and in process.
 
-use crate::common::{ECHO, Job, SIZES, TIMED, TestNode, fresh_address, over_udp, pattern};
+use crate::common::{
+    ACCEPTED, ECHO, Job, LIMIT, REFUSED, SIZES, TIMED, TestNode, fresh_address, over_udp, pattern,
+};
 use bytes::Bytes;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -135,6 +137,37 @@ fn a_registered_buffer_is_sent_without_a_copy() {
         assert!(answer.slice(1..) == expected.slice(slice));
         assert_eq!(client.outcome(1), SendOutcome::Delivered);
     }
+}
+
+/// More of them than may be announced at once, in one turn, and between others.
+#[test]
+fn refused_messages_are_not_read_and_hold_nothing() {
+    const MESSAGES: u64 = 100;
+    let mut server = TestNode::start_screening(over_udp());
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    let reads = |node: &TestNode| {
+        let counters = node.report().counters;
+        counters.iter().find(|counter| counter.name == "read_responses_sent").map(|counter| counter.value)
+    };
+    for token in 0..MESSAGES {
+        client.send(0, peer, &[REFUSED], pattern(100_000, 3), token);
+    }
+    (0..MESSAGES).for_each(|token| assert_eq!(client.outcome(token), SendOutcome::Delivered));
+    assert_eq!(reads(&client), Some(0));
+    let (go, wait) = mpsc::channel();
+    client.job(0, Job::Wait(wait));
+    let kinds = [ACCEPTED, REFUSED, b'u', REFUSED, REFUSED, ACCEPTED];
+    for (token, kind) in (0..).zip(kinds) {
+        client.send(0, peer, &[kind], pattern(100_000, kind), token);
+    }
+    drop(go);
+    for kind in kinds.into_iter().filter(|kind| *kind != REFUSED) {
+        let bytes = server.message().1;
+        assert_eq!((bytes[0], bytes.slice(1..)), (kind, pattern(100_000, kind)));
+    }
+    (0..6).for_each(|token| assert_eq!(client.outcome(token), SendOutcome::Delivered));
+    trunkline_testkit::wait_until("nothing is announced", LIMIT, || (server.announced() == 0).then_some(()));
 }
 
 #[test]

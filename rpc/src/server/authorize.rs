@@ -1,0 +1,203 @@
+//! Authorization of requests, before their arguments are READ or decoded.
+//!
+//! A request is authorised by its header and its metadata. Those of a large one travel with its announcement, so the node
+//! asks when it is announced; otherwise, and if the metadata has no room there, when the message has come. Each request is
+//! authorised once, before anything of it is compared, charged or decoded.
+
+use crate::context::Peer;
+use crate::metadata::Metadata;
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_rings::panics::catch;
+use trunkline_transport::PeerKey;
+use trunkline_verbs::Time;
+
+/// Time between two log lines about one peer.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Code that decides which calls of peers may run. Install it by
+/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize). Closures of this signature implement it.
+///
+/// It runs once for each request to a method that the node serves, streams and one-way calls included, on the poller's
+/// thread. It must not block: all calls of that poller wait for it. Look up what it needs elsewhere, and keep it in
+/// memory.
+///
+/// A panic ends only the call, as `Internal` with the reason `Panicked`.
+pub trait Authorize: Send + Sync + 'static {
+    /// Decides about a call.
+    ///
+    /// # Errors
+    /// A status refuses the call, which ends with it and has not run. Nothing of its arguments is decoded.
+    fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status>;
+}
+
+impl<F> Authorize for F
+where
+    F: Fn(&IncomingCall<'_>) -> Result<(), Status> + Send + Sync + 'static,
+{
+    fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
+        self(call)
+    }
+}
+
+/// A request of a peer, as [`Authorize`] sees it.
+#[derive(Debug)]
+pub struct IncomingCall<'c> {
+    pub(super) peer: PeerKey,
+    pub(super) method: &'static MethodName,
+    pub(super) metadata: &'c Metadata,
+}
+
+impl IncomingCall<'_> {
+    /// Returns the node that makes the call. Its address is not authenticated.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        Peer::new(self.peer)
+    }
+
+    /// Returns the name of the service.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        self.method.service.name
+    }
+
+    /// Returns the name of the method.
+    #[must_use]
+    pub fn method(&self) -> &'static str {
+        self.method.name
+    }
+
+    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    #[must_use]
+    pub fn path(&self) -> Cow<'_, str> {
+        self.method.path(self.metadata)
+    }
+
+    /// Returns true if the call has no reply.
+    #[must_use]
+    pub fn is_one_way(&self) -> bool {
+        self.method.one_way
+    }
+
+    /// Returns the metadata of the request.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        self.metadata
+    }
+}
+
+/// The program's authorizers, in their order.
+#[derive(Clone, Default)]
+pub(crate) struct Authorizers(Vec<Arc<dyn Authorize>>);
+
+impl Authorizers {
+    pub(crate) fn add(&mut self, authorize: impl Authorize) {
+        self.0.push(Arc::new(authorize));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Asks all until one refuses the call.
+    pub(super) fn ask(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
+        match catch(|| self.0.iter().try_for_each(|each| each.authorize(call))) {
+            Ok(allowed) => allowed.map_err(Status::before_run),
+            Err(_) => {
+                let status = Status::not_run(Code::Internal, "the authorization of the call panicked");
+                Err(status.because(Reason::Panicked))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Authorizers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorizers").field("count", &self.0.len()).finish()
+    }
+}
+
+/// Limit of the log of refused calls: one line per peer and second.
+#[derive(Debug, Default)]
+pub(super) struct RefusalLog(BTreeMap<PeerKey, Logged>);
+
+#[derive(Debug)]
+struct Logged {
+    at: Time,
+    left_out: u64,
+}
+
+impl RefusalLog {
+    /// Returns the number of lines about the peer left out before this one, or `None` if no line may be written now.
+    pub(super) fn line(&mut self, peer: PeerKey, now: Time) -> Option<u64> {
+        let is_recent = |logged: &Logged| now.saturating_duration_since(logged.at) < LOG_EVERY;
+        if let Some(logged) = self.0.get_mut(&peer) {
+            if is_recent(logged) {
+                logged.left_out += 1;
+                return None;
+            }
+            logged.at = now;
+            return Some(std::mem::take(&mut logged.left_out));
+        }
+        // Peers that have come and gone leave nothing.
+        self.0.retain(|_, logged| is_recent(logged));
+        self.0.insert(peer, Logged { at: now, left_out: 0 });
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{ServiceName, Streams};
+
+    #[test]
+    fn the_path_of_a_call_of_grpc_is_that_of_its_request() {
+        static GRPC: ServiceName = ServiceName {
+            name: "trunkline.grpc",
+            version: 0,
+            oldest: 0,
+            codec: 0,
+            codec_name: "bincode",
+            hash: 1,
+        };
+        static METHOD: MethodName = MethodName {
+            service: &GRPC,
+            name: "call",
+            hash: 1,
+            one_way: false,
+            streams: Streams::Both,
+            shapes: None,
+        };
+        let mut metadata = Metadata::new();
+        metadata.append_reserved("grpc-path", b"/greeter.Greeter/Greet").unwrap();
+        let peer = PeerKey::new(([127, 0, 0, 1], 1).into());
+        let mut authorizers = Authorizers::default();
+        authorizers.add(|call: &IncomingCall<'_>| match &*call.path() {
+            "/greeter.Greeter/Greet" => Ok(()),
+            _ => Err(Status::permission_denied("another path")),
+        });
+        let ask = |metadata| authorizers.ask(&IncomingCall { peer, method: &METHOD, metadata });
+        assert_eq!(ask(&metadata), Ok(()));
+        assert_eq!(ask(&Metadata::new()).unwrap_err().reason(), Some(Reason::Unauthorised));
+    }
+
+    #[test]
+    fn each_peer_has_one_line_per_second_and_earlier_peers_are_forgotten() {
+        let peer = |port: u16| PeerKey::new(([127, 0, 0, 1], port).into());
+        let (mut log, start) = (RefusalLog::default(), Time(1_000_000));
+        let lines = (0..100).filter(|_| log.line(peer(1), start).is_some()).count();
+        assert_eq!((lines, log.line(peer(2), start)), (1, Some(0)), "a peer does not silence another");
+        assert_eq!(log.line(peer(1), start + LOG_EVERY / 2), None);
+        assert_eq!(log.line(peer(1), start + LOG_EVERY), Some(100));
+        assert_eq!(log.line(peer(3), start + 3 * LOG_EVERY), Some(0));
+        assert_eq!(log.0.len(), 1);
+    }
+}

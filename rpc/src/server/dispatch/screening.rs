@@ -1,0 +1,87 @@
+//! Authorization of requests by the program: of large ones when they are announced, of others when they have come.
+
+use super::{Caller, Dispatch, Key};
+use crate::frame::{Asked, RequestHeader};
+use crate::metadata::Metadata;
+use crate::name::MethodName;
+use crate::server::Failure;
+use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
+use crate::status::Status;
+use trunkline_transport::{Carrier, Origin, PeerKey, Screening};
+
+impl Dispatch {
+    /// Sets the program's authorizers.
+    pub(crate) fn authorize_by(&mut self, authorizers: &Authorizers) {
+        let some = Some(authorizers).filter(|authorizers| !authorizers.is_empty());
+        self.authorizers = some.map(|authorizers| Box::new((authorizers.clone(), RefusalLog::default())));
+    }
+
+    /// Returns true if the program decides which calls may run.
+    #[inline]
+    pub(crate) fn has_authorizers(&self) -> bool {
+        self.authorizers.is_some()
+    }
+
+    /// Has the program decide about a request, of which `head` is all before the encoded part. Replies to it if it is
+    /// refused. A method that this node does not have is refused as without authorizers.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn screen(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: &RequestHeader,
+        head: &[u8],
+    ) -> Screening {
+        let RequestHeader { asked, one_way, metadata, call, .. } = *header;
+        // Whatever the version and the codec that are asked for: a caller that is refused learns nothing of them.
+        let table = match asked {
+            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
+        };
+        let served = table.and_then(|table| self.served(table));
+        let streams = served.map(|served| served.streams).unwrap_or_default();
+        let key = Key::new(from, call);
+        let caller = Caller { key, deadline: None, one_way, metadata, streams, number: None };
+        let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
+            let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
+            self.refuse_unfound(carrier, caller, asked, status);
+            return Screening::Refused;
+        };
+        let metadata = match self.parse_metadata(metadata, head, head.len()) {
+            Ok(metadata) => metadata,
+            Err(status) => {
+                self.reply(carrier, caller, Err(Failure::Node(status)), None);
+                return Screening::Refused;
+            }
+        };
+        self.inbox.occupant().handler(table);
+        let Err(status) = self.authorize(from.peer, method, &metadata) else { return Screening::Accepted };
+        self.inbox.lifecycle().count_unauthorised();
+        let log = self.authorizers.as_mut().and_then(|all| all.1.line(from.peer, carrier.now()));
+        if let Some(left_out) = log {
+            tracing::warn!(
+                peer = %from.peer, %method, %status, left_out,
+                "a call was refused before its arguments were decoded; requests_unauthorised counts them"
+            );
+        }
+        if one_way {
+            self.inbox.lifecycle().count_one_way_failed();
+        } else {
+            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        }
+        Screening::Refused
+    }
+
+    /// Asks the program's authorizers about a request.
+    fn authorize(
+        &self,
+        peer: PeerKey,
+        method: &'static MethodName,
+        metadata: &Metadata,
+    ) -> Result<(), Status> {
+        let Some(authorizers) = &self.authorizers else { return Ok(()) };
+        let _inside = self.foreign.enter();
+        authorizers.0.ask(&IncomingCall { peer, method, metadata })
+    }
+}

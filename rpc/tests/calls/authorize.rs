@@ -1,0 +1,235 @@
+//! Authorization of calls before their arguments are READ or decoded.
+
+use crate::common::{Events, Reporter, events, until};
+use crate::logged::Logged;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trunkline::{
+    Authorize, Bytes, CallOptions, Channel, Code, InProcessNetwork, IncomingCall, Metadata, Node, Origin,
+    Reason, Status, Stream, Streaming, block_on, stream,
+};
+
+/// Bytes of an argument that its server READs.
+const LARGE: usize = 200 << 10;
+
+/// Decoded values of [`Seen`].
+static DECODED: AtomicUsize = AtomicUsize::new(0);
+
+/// A text that counts how often it is decoded.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Seen(String);
+
+impl<'de> Deserialize<'de> for Seen {
+    fn deserialize<D: Deserializer<'de>>(decoder: D) -> Result<Self, D::Error> {
+        DECODED.fetch_add(1, Ordering::Relaxed);
+        String::deserialize(decoder).map(Self)
+    }
+}
+
+#[trunkline::service(name = "tests.Guarded")]
+trait Guarded {
+    async fn see(&self, text: Seen) -> usize;
+    async fn store(&self, text: String) -> usize;
+    async fn raw(&self, tag: u8, bytes: Bytes) -> usize;
+    #[oneway]
+    async fn tell(&self, text: String);
+    async fn repeat(&self, text: String) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;
+    async fn upload(&self, items: Streaming<String>) -> Result<usize, Status>;
+}
+
+struct Handler(Reporter<&'static str>);
+
+impl Guarded for Handler {
+    async fn see(&self, text: Seen) -> usize {
+        self.0.tell("see");
+        text.0.len()
+    }
+
+    async fn store(&self, text: String) -> usize {
+        self.0.tell("store");
+        text.len()
+    }
+
+    async fn raw(&self, _: u8, bytes: Bytes) -> usize {
+        self.0.tell("raw");
+        bytes.len()
+    }
+
+    async fn tell(&self, _: String) {
+        self.0.tell("tell");
+    }
+
+    async fn repeat(&self, _: String) -> Result<impl Stream<Item = Result<u8, Status>>, Status> {
+        self.0.tell("repeat");
+        Ok(stream::channel(1).1)
+    }
+
+    async fn upload(&self, _: Streaming<String>) -> Result<usize, Status> {
+        self.0.tell("upload");
+        Ok(0)
+    }
+}
+
+/// The same service with another argument.
+mod other {
+    #[trunkline::service(name = "tests.Guarded")]
+    pub(super) trait Guarded {
+        async fn store(&self, number: u64) -> usize;
+        #[oneway]
+        async fn missing(&self);
+    }
+}
+
+struct Rig {
+    server: Node,
+    node: Node,
+    channel: Channel,
+    ran: Events<&'static str>,
+}
+
+fn rig(authorize: impl Authorize) -> Rig {
+    let (reporter, ran) = events();
+    let network = InProcessNetwork::new();
+    let builder = Node::builder().in_process(&network).serve(GuardedServer::new(Handler(reporter)));
+    let server = builder.authorize(authorize).start().unwrap();
+    let node = Node::builder().in_process(&network).start().unwrap();
+    let channel = node.channel(server.local_address());
+    Rig { server, node, channel, ran }
+}
+
+fn by_token(call: &IncomingCall<'_>) -> Result<(), Status> {
+    assert_eq!(
+        (call.service(), call.path()),
+        ("tests.Guarded", format!("/tests.Guarded/{}", call.method()).into())
+    );
+    match call.metadata().get("token") {
+        Some("good") => Ok(()),
+        Some(_) => Err(Status::permission_denied("another token")),
+        None => Err(Status::unauthenticated("no token")),
+    }
+}
+
+fn token(token: &str, padding: usize) -> CallOptions {
+    let mut metadata = Metadata::new();
+    metadata.insert("padding", &"p".repeat(padding)).unwrap();
+    metadata.insert("token", token).unwrap();
+    CallOptions::new().metadata(metadata)
+}
+
+fn counted(node: &Node, name: &str) -> u64 {
+    node.report().counters.iter().find(|counter| counter.name == name).unwrap().value
+}
+
+#[track_caller]
+fn refused(status: &Status, code: Code) {
+    let told = (status.code(), status.reason(), status.origin(), status.may_have_run());
+    assert_eq!(told, (code, Some(Reason::Unauthorised), Origin::Peer, false), "{status}");
+}
+
+#[test]
+fn a_refused_call_is_not_decoded() {
+    let rig = rig(by_token);
+    let client = GuardedClient::new(rig.channel.clone());
+    assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
+    assert_eq!(rig.ran.next(), "see");
+    let before = DECODED.load(Ordering::Relaxed);
+    // Its method has a number by now.
+    refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
+    let bad = token("bad", 0);
+    refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
+    assert_eq!((DECODED.load(Ordering::Relaxed), counted(&rig.server, "requests_unauthorised")), (before, 2));
+    assert!(rig.ran.is_empty());
+}
+
+#[test]
+fn large_arguments_of_a_refused_call_are_not_read() {
+    let rig = rig(by_token);
+    let client = GuardedClient::new(rig.channel.clone());
+    let (text, bytes) = ("t".repeat(LARGE), Bytes::from(vec![1; LARGE]));
+    for options in [CallOptions::new(), token("bad", 0), token("bad", 3000)] {
+        let client = client.with(&options);
+        assert_eq!(block_on(client.store(text.clone())).unwrap_err().reason(), Some(Reason::Unauthorised));
+        assert_eq!(block_on(client.raw(1, bytes.clone())).unwrap_err().reason(), Some(Reason::Unauthorised));
+        let opened = block_on(async { client.repeat(text.clone()).await.map(drop) });
+        assert_eq!(opened.unwrap_err().reason(), Some(Reason::Unauthorised));
+        block_on(client.tell(text.clone())).unwrap();
+    }
+    until("all are refused", || (counted(&rig.server, "requests_unauthorised") == 12).then_some(()));
+    assert_eq!(counted(&rig.node, "read_responses_sent"), 0);
+    // Metadata that has no room in the announcement comes with the arguments.
+    let padded = token("bad", 6000);
+    refused(&block_on(client.with(&padded).store(text.clone())).unwrap_err(), Code::PermissionDenied);
+    assert!(counted(&rig.node, "read_responses_sent") > 0);
+    assert!(rig.ran.is_empty());
+    for padding in [0, 3000, 6000] {
+        assert_eq!(block_on(client.with(&token("good", padding)).store(text.clone())), Ok(LARGE));
+        assert_eq!(block_on(client.with(&token("good", padding)).raw(1, bytes.clone())), Ok(LARGE));
+    }
+}
+
+#[test]
+fn each_call_is_authorised_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let rig = rig(move |call: &IncomingCall<'_>| {
+        assert!(!call.is_one_way() || call.method() == "tell");
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let client = GuardedClient::new(rig.channel.clone());
+    for (calls, bytes) in [(1, 1), (2, LARGE), (3, 1), (4, LARGE)] {
+        assert_eq!(block_on(client.store("t".repeat(bytes))), Ok(bytes));
+        assert_eq!(asked.load(Ordering::Relaxed), calls);
+    }
+    assert_eq!(counted(&rig.server, "requests_unauthorised"), 0);
+}
+
+#[test]
+fn a_refused_caller_learns_no_shape_and_no_version() {
+    let rig = rig(by_token);
+    let client = other::GuardedClient::new(rig.channel.clone());
+    let status = block_on(client.store(7)).unwrap_err();
+    refused(&status, Code::Unauthenticated);
+    let allowed = token("good", 0);
+    let status = block_on(client.with(&allowed).store(7)).unwrap_err();
+    assert_eq!(status.reason(), Some(Reason::OtherShape), "{status}");
+}
+
+#[test]
+fn one_way_calls_and_streams_are_refused_too() {
+    let warnings = Logged::warnings();
+    let rig = rig(|_: &IncomingCall<'_>| Err(Status::permission_denied("not one-way, not streamed")));
+    let client = GuardedClient::new(rig.channel.clone());
+    block_on(client.tell("small".into())).unwrap();
+    until("it is counted", || (counted(&rig.server, "requests_unauthorised") == 1).then_some(()));
+    assert_eq!(counted(&rig.server, "one_way_requests_failed"), 1);
+    assert!(warnings.count("not one-way, not streamed") > 0);
+    let opened = block_on(async { client.repeat("small".into()).await.map(drop) });
+    refused(&opened.unwrap_err(), Code::PermissionDenied);
+    let (items, sent) = stream::channel(4);
+    let upload = client.upload(sent);
+    let _closed = block_on(items.send("item".to_owned()));
+    refused(&block_on(upload).unwrap_err(), Code::PermissionDenied);
+    assert!(rig.ran.is_empty());
+    // A method that the server does not have is no matter of authorization.
+    block_on(other::GuardedClient::new(rig.channel.clone()).missing()).unwrap();
+    until("it is counted", || (counted(&rig.server, "one_way_requests_not_served") == 1).then_some(()));
+}
+
+#[test]
+fn a_panic_ends_only_its_call() {
+    let rig = rig(|call: &IncomingCall<'_>| match call.metadata().get("token") {
+        Some("panic") => panic!("as it should"),
+        _ => Ok(()),
+    });
+    let client = GuardedClient::new(rig.channel.clone());
+    for bytes in [1, LARGE] {
+        let status = block_on(client.with(&token("panic", 0)).store("t".repeat(bytes))).unwrap_err();
+        let told = (status.code(), status.reason(), status.may_have_run());
+        assert_eq!(told, (Code::Internal, Some(Reason::Panicked), false), "{status}");
+    }
+    assert_eq!(counted(&rig.node, "read_responses_sent"), 0);
+    assert_eq!(block_on(client.store("t".repeat(LARGE))), Ok(LARGE));
+}
