@@ -1,6 +1,7 @@
 //! The calling side: channels that stubs call through, and the table of calls in flight.
 
 mod channel;
+mod counters;
 mod flight;
 mod interceptor;
 mod local;

@@ -39,6 +39,7 @@ mod metadata;
 #[allow(non_snake_case, reason = "methods may have the names of constants and types")]
 mod names;
 mod nested;
+mod numbers;
 mod order;
 mod pages;
 mod panicking;
