@@ -16,9 +16,9 @@ const BUCKETS: usize = bucket(MOST_NS) + 1;
 
 /// Returns the bucket of a time.
 #[inline]
+#[allow(clippy::cast_possible_truncation, reason = "at most MOST_NS >> 38, and its low bits")]
 const fn bucket(ns: u64) -> usize {
     let ns = if ns > MOST_NS { MOST_NS } else { ns };
-    #[allow(clippy::cast_possible_truncation, reason = "at most MOST_NS >> 38 and its bits")]
     if ns < SUB as u64 {
         ns as usize
     } else {
