@@ -58,7 +58,7 @@ impl NodeReport {
             "Calls that run under a limit of a service or method.",
         );
         for limit in &self.limits {
-            text.sample("trunkline_limit_running", &[("of", &limit.name)], limit.running.into());
+            text.sample("trunkline_limit_running", &[("of", limit.name.as_str())], limit.running.into());
         }
         text.family(
             "trunkline_limit_refused_total",
@@ -66,7 +66,7 @@ impl NodeReport {
             "Calls refused by a limit of a service or method.",
         );
         for limit in &self.limits {
-            text.sample("trunkline_limit_refused_total", &[("of", &limit.name)], limit.refused);
+            text.sample("trunkline_limit_refused_total", &[("of", limit.name.as_str())], limit.refused);
         }
         text.0
     }
@@ -139,7 +139,7 @@ impl Text {
             while let Some((_, count)) = buckets.next_if(|(top, _)| *top <= bound) {
                 below += count;
             }
-            self.sample(&bucket, &[system, of_method, ("le", &seconds(bound))], below);
+            self.sample(&bucket, &[system, of_method, ("le", seconds(bound).as_str())], below);
         }
         self.sample(&bucket, &[system, of_method, ("le", "+Inf")], times.count());
         self.labelled(&format!("{name}_sum"), &labels);
