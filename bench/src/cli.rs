@@ -15,6 +15,7 @@ use crate::quantities::{rate, seconds};
 use crate::scale::Scale;
 use crate::servers::Wanted;
 use crate::sizes::{Outstanding, Sizes};
+use crate::streams::Streams;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -43,6 +44,7 @@ use std::path::PathBuf;
 ///   trunkline-bench scale                           calls to more peers, over more pollers, to more services; sessions per second
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
+///   trunkline-bench streams                         items of streams next to calls; open streams, a large upload
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
 ///   trunkline-bench report *.json --html out.html   a page of several such files
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     Fair(fair::Load),
     /// Many calls at once, each by a task of tokio: their time, and their memory next to the memory of timers.
     Burst(Burst),
+    /// Items of streams next to unary calls; the memory of open streams, and of a large upload.
+    Streams(Streams),
     Compare(Comparison),
     /// Calls to several peers, over several pollers and services, and how long sessions take to come up.
     Scale(Scale),

@@ -7,7 +7,7 @@
 //! | `run`, `drift`, `others` | the order of measurements, which are dropped, and what else the machine does |
 //! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
-//! | `echo` | the service that is called |
+//! | `echo`, `feed` | the services that are called |
 //! | `floors` | the same exchanges without any middleware |
 //! | `systems`, `figures` | the same exchanges over other systems, for `--peers` |
 //! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
@@ -18,6 +18,7 @@
 //! | `scale` | peers, pollers, services and sessions |
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
+//! | `streams` | items of streams, and the memory of streams |
 //! | `compare`, `saved` | what changed between the files of two runs |
 //! | `html`, `distribution` | a page with plots |
 //! | `pin`, `failure`, `whole_file`, `progress` | cores, exit codes, and files that are replaced as a whole |
@@ -36,6 +37,7 @@ mod drift;
 mod echo;
 mod failure;
 mod fair;
+mod feed;
 mod figures;
 mod floors;
 mod html;
@@ -62,6 +64,7 @@ mod side_by_side;
 mod sizes;
 mod spread;
 mod stopwatch;
+mod streams;
 mod systems;
 mod table;
 mod whole_file;
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Some(Command::ServeFleet(fleet)) => peer::serve_fleet(fleet.wanted(), fleet.link, fleet.core),
         Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
+        Some(Command::Streams(streams)) => streams::measure(streams),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Report(files)) => html::report(files),
         Some(Command::Serve(serve)) => peer::serve(serve),

@@ -5,6 +5,7 @@
 
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
+use crate::feed::{FeedServer, Source, stream_budget};
 use crate::nodes::LinkFlag;
 use crate::pin;
 use crate::servers::{self, Wanted};
@@ -131,12 +132,11 @@ impl Drop for Peer {
 /// Why the node does not start.
 pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
     serve.core.map_or(Ok(()), pin::to)?;
-    let node = serve
-        .link
-        .builder()
+    let node = stream_budget(serve.link.builder())
         .listen(SocketAddr::new(serve.address, 0))
         .pollers(serve.pollers)
         .serve(EchoServer::new(Mirror))
+        .serve(FeedServer::new(Source))
         .start()
         .map_err(|error| error.to_string())?;
     until_the_end(&[node])

@@ -3,6 +3,7 @@
 use crate::client::{Client, Job, Kind};
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
+use crate::feed::{FeedServer, Source, stream_budget};
 use crate::in_process::Host;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::paths;
@@ -110,6 +111,11 @@ impl Session {
         &self.client
     }
 
+    /// The client's node.
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// Returns how the server process ended, if it has.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.server {
@@ -135,7 +141,8 @@ fn within_process(
     cores: Option<Cores>,
 ) -> Result<(Node, Server, SocketAddr), String> {
     let host = Host::new()?;
-    let serving = host.node(server, pollers).serve(EchoServer::new(Mirror));
+    let serving = stream_budget(host.node(server, pollers));
+    let serving = serving.serve(EchoServer::new(Mirror)).serve(FeedServer::new(Source));
     // A node's threads run where the thread that starts it does.
     let started = thread::scope(|scope| {
         let start = || {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// are attributed to layers by the source file that they were written in. Allocations, system calls and datagrams
 /// are counted in the same turns. Each number is per call: for the in-process link, for UDP sockets on the
 /// loopback interface and for shared memory, with 1 and with 32 calls under way, made by tasks on the client's poller. In process,
-/// handlers that await once, callers outside of pollers that share a channel, and two pollers a side are counted too. It
-/// takes about a minute and a half.
+/// handlers that await once, callers outside of pollers that share a channel, and two pollers a side are counted too, and
+/// the items of one stream, from the server and from the client. It takes about two minutes.
 /// docs/performance.md explains what is counted, and what is not.
 ///
 /// Examples:

@@ -28,7 +28,7 @@ mod toolchain;
 use clap::Parser;
 use cli::{Cli, Command};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::{PerCall, RUNS, SHAPED_CALLS, SHAPES, measure};
+use measure::{PerCall, RUNS, SHAPES, measure};
 use record::{LinkCounts, Links, Record, SideCounts, Verdict};
 use side::{Linked, Shape, Side};
 use std::path::Path;
@@ -116,7 +116,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
     bar.enable_steady_tick(Duration::from_millis(500));
     let mut counted = Vec::new();
     let plain = RUNS.map(|(linked, outstanding)| (Shape::Plain, linked, outstanding));
-    let shaped = SHAPES.map(|shape| (shape, Linked::InProcess, SHAPED_CALLS));
+    let shaped = SHAPES.map(|shape| (shape, Linked::InProcess, shape.outstanding()));
     for (shape, linked, outstanding) in plain.into_iter().chain(shaped) {
         for side in [Side::Client, Side::Server] {
             let (linked_by, side_name) = (linked.name(), side.name());

@@ -132,7 +132,6 @@ pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::Shm, 32),
 ];
 
-/// Other programs that are measured, in process and with [`SHAPED_CALLS`] under way.
-pub(crate) const SHAPES: [Shape; 3] = [Shape::Yielding, Shape::Channel, Shape::TwoPollers];
-/// Calls under way of these.
-pub(crate) const SHAPED_CALLS: u32 = 32;
+/// Other programs that are measured, in process.
+pub(crate) const SHAPES: [Shape; 5] =
+    [Shape::Yielding, Shape::Channel, Shape::TwoPollers, Shape::ServerStream, Shape::ClientStream];

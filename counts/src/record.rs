@@ -1,8 +1,8 @@
 //! Counts, as JSON, and their growth.
 
 use crate::layers::Layer;
-use crate::measure::{PerCall, SHAPED_CALLS};
-use crate::side::Linked;
+use crate::measure::{PerCall, SHAPES};
+use crate::side::{Linked, Shape};
 use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// With one.
     pub(crate) one_outstanding: Links,
-    /// Counts of other programs by name, in process and with 32 calls under way.
+    /// Counts of other programs by name, in process and with 32 calls under way; per item of one stream if they stream.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
@@ -114,9 +114,21 @@ impl Record {
         }
         for (shape, LinkCounts { client, server }) in &self.shapes {
             let name = || format!("{}, {shape}", Linked::InProcess.name());
-            rows.extend([(name(), SHAPED_CALLS, "client", client), (name(), SHAPED_CALLS, "server", server)]);
+            let known = SHAPES.into_iter().find(|known| known.name() == shape);
+            let outstanding = known.unwrap_or(Shape::Plain).outstanding();
+            rows.extend([(name(), outstanding, "client", client), (name(), outstanding, "server", server)]);
         }
         rows
+    }
+
+    /// Returns the instructions of both sides for an item of a stream, by shape, as a part of those for a call with as
+    /// many bytes, of 32 that are under way.
+    pub(crate) fn items_of_a_call(&self) -> Vec<(&'static str, f64)> {
+        let both = |counts: &LinkCounts| counts.client.instructions() + counts.server.instructions();
+        let call = both(&self.outstanding_32.in_process);
+        let streams = SHAPES.into_iter().filter(|shape| shape.streams());
+        let part = |shape: Shape| Some((shape.name(), both(self.shapes.get(shape.name())?) / call));
+        streams.filter_map(part).collect()
     }
 
     /// Returns the growth since `before`, one line each; empty when nothing has grown.
@@ -253,6 +265,18 @@ mod tests {
         let mut now = record();
         slow(&mut now);
         assert_eq!(check(&now, &older), Verdict::Same);
+    }
+
+    #[test]
+    fn items_of_streams_are_compared_with_calls() {
+        let mut record = record();
+        assert_eq!(record.items_of_a_call(), []);
+        let mut counts = record.outstanding_32.in_process.clone();
+        (counts.client.device, counts.server.device) = (0.0, 900.0);
+        record.shapes.insert("client-stream".to_owned(), counts);
+        assert_eq!(record.items_of_a_call(), [("client-stream", 7100.0 / 20_000.0)]);
+        let streams = record.rows().into_iter().filter(|(ways, ..)| ways == "in-process, client-stream");
+        assert!(streams.map(|(_, outstanding, ..)| outstanding).eq([1, 1]));
     }
 
     #[test]

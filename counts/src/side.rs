@@ -25,6 +25,10 @@ pub(crate) enum Shape {
     Channel,
     /// Each node has two pollers, with callers on both of the client's.
     TwoPollers,
+    /// A task of a poller reads a stream; counts are per item.
+    ServerStream,
+    /// A handler reads a stream; counts are per item.
+    ClientStream,
 }
 
 /// One of the two nodes.
@@ -55,7 +59,24 @@ impl Shape {
             Self::Yielding => "yielding",
             Self::Channel => "channel",
             Self::TwoPollers => "two-pollers",
+            Self::ServerStream => "server-stream",
+            Self::ClientStream => "client-stream",
         }
+    }
+
+    /// Returns true if items of streams are counted instead of calls.
+    pub(crate) const fn streams(self) -> bool {
+        matches!(self, Self::ServerStream | Self::ClientStream)
+    }
+
+    /// Calls or streams that are under way, when this shape is measured beside others.
+    pub(crate) const fn outstanding(self) -> u32 {
+        if self.streams() { 1 } else { 32 }
+    }
+
+    /// Counted items for each counted call. A stream's window has thousands of items, and several of them are counted.
+    pub(crate) const fn items(self) -> u64 {
+        if self.streams() { 8 } else { 1 }
     }
 
     /// Pollers of each node.

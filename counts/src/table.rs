@@ -37,5 +37,12 @@ pub(crate) fn table(record: &Record) -> String {
         ];
         text.push_str(&format!("| {} |\n", row.join(" | ")));
     }
+    for (at, (shape, part)) in record.items_of_a_call().into_iter().enumerate() {
+        let line = format!(
+            "{shape}: per item, {part:.2} times the instructions of an in-process call, 32 outstanding\n"
+        );
+        text.push_str(if at == 0 { "\n" } else { "" });
+        text.push_str(&line);
+    }
     text
 }

@@ -2,6 +2,7 @@
 
 use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
+use trunkline_verbs::PathChoice;
 
 // clap takes the doc comment of a flattened struct as the program's description, so only rustdoc sees this one.
 #[cfg_attr(
@@ -25,6 +26,10 @@ pub struct DeviceFlags {
     /// [env: TRUNKLINE_CONNECTIONS] [default: auto].
     #[arg(long, value_name = "KIND", global = true)]
     pub connections: Option<Connections>,
+    /// Path to other processes of the host, on the software device: auto (shared memory if both processes can, otherwise
+    /// UDP), udp, shm (shared memory only) [env: TRUNKLINE_LINK] [default: auto].
+    #[arg(long, value_name = "PATH", global = true)]
+    pub link: Option<PathChoice>,
 }
 
 impl NodeBuilder {
@@ -37,6 +42,9 @@ impl NodeBuilder {
         if let Some(connections) = flags.connections {
             builder = builder.connections(connections);
         }
+        if let Some(link) = flags.link {
+            builder = builder.link(link);
+        }
         builder
     }
 }
@@ -44,6 +52,7 @@ impl NodeBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Node;
     use clap::{CommandFactory as _, Parser};
 
     /// Does what the program does.
@@ -52,7 +61,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Program {
         #[command(flatten)]
-        _device: DeviceFlags,
+        device: DeviceFlags,
     }
 
     #[test]
@@ -64,5 +73,17 @@ mod tests {
         assert!(text(command.get_long_about()).contains("In more words."));
         let help = Program::command().render_long_help().to_string();
         assert!(help.contains("--provider <PROVIDER>") && !help.contains("NodeBuilder"), "{help}");
+    }
+
+    #[test]
+    fn the_link_is_the_one_of_the_flag() {
+        let parse = |link| Program::try_parse_from(["program", "--provider", "soft", "--link", link]);
+        let flags = parse("shm").unwrap().device;
+        // It does not go with faults, so the node does not start.
+        let builder = Node::builder().device_flags(&flags).faults("drop=0.01,seed=7").unwrap();
+        let refused = builder.start().unwrap_err().to_string();
+        assert!(refused.contains("setting link") && refused.contains("faults"), "{refused}");
+        assert_eq!(parse("udp").unwrap().device.link, Some(PathChoice::Udp));
+        assert!(parse("tcp").unwrap_err().to_string().contains("`shm`"));
     }
 }

@@ -259,8 +259,8 @@ impl NodeBuilder {
     /// process that can share it, UDP to all others.
     ///
     /// `Shm` is for measurements and tests. Only the software device has it. A peer that shares no memory with this process
-    /// is refused with the reason, and with faults or a capture the node does not start. Errors call it `TRUNKLINE_LINK`
-    /// here too.
+    /// is refused with the reason, and with faults or a capture the node does not start. Errors name
+    /// the variable and this setting.
     ///
     /// ```
     /// use trunkline::Node;

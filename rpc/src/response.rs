@@ -84,6 +84,11 @@ impl Response {
         }
     }
 
+    /// Returns true if it has an encoded part or a body.
+    pub(crate) fn has_value(&self) -> bool {
+        self.encoded.start < self.message.as_slice().len()
+    }
+
     /// Returns true if it is an error of the handler.
     pub(crate) fn is_error(&self) -> bool {
         self.is_error

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
-    Carrier, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
+    Carrier, Leaves, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -323,6 +323,10 @@ impl Upper for RpcPoller {
             self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
             return self.inbox.occupant().nobody();
         }
+        if let Some((header, item)) = StreamHeader::parse_data(message.as_slice()) {
+            self.stream(carrier, from, header, item);
+            return self.inbox.occupant().nobody();
+        }
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -409,7 +413,9 @@ impl Upper for RpcPoller {
         if ran {
             self.take_local(carrier);
         }
-        let charge = |peer, from, to| self.dispatch.memory().recharge(peer, from, to);
+        // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
+        let charge =
+            |peer, from, to| self.dispatch.memory().recharge_leaving(peer, (from, to), Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), carrier, &charge);
         let sought = self.seeker.as_mut().is_some_and(|seeker| seeker.tick(carrier));
         self.look_up();

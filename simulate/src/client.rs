@@ -15,7 +15,7 @@ use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status};
 
 /// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
-pub(crate) const TEXTS: usize = 3000;
+pub(crate) const TEXTS: usize = 12_000;
 /// Arguments from this length on may be in registered buffers, with as many bytes beside them.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;

@@ -55,6 +55,7 @@ kinds! {
     StreamDropped "stream dropped by its client" false,
     StreamReset "stream of a client dropped by its handler" false,
     StreamLost "stream ended by a lost session" false,
+    StreamIdle "stream ended by its idle timeout" false,
     LocalCall "call from a task on a poller" false,
     LateCall "call late before it could leave" false,
     NestedCall "call made inside a handler" false,

@@ -318,6 +318,14 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "lost_streams_finish",
         what: "streams: a stream whose session was lost ends as if its writer had finished",
     },
+    Mutant {
+        name: "arrivals_leave_the_idle_timer",
+        what: "streams: the idle timer of a stream is not set again when a frame arrives",
+    },
+    Mutant {
+        name: "shapes_of_another_method_are_compared",
+        what: "shapes: a server compares a caller's types with those of another method",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 

@@ -28,8 +28,9 @@ pub(crate) const GRACE: Duration = Duration::from_millis(100);
 /// Handlers that a node runs at once: more than the calls of the phases without faults need, fewer than
 /// clients make while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 12 };
-/// Memory of decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and of three for a host.
-const DECODED_BYTES: Limit = Limit { per_peer: 200 << 10, in_all: 640 << 10 };
+/// Memory of decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and of three for a host. The
+/// part that growing windows leave has room for the large items of all streams of the phases without faults.
+const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
 /// Messages that may wait at a node: more than clients make, fewer than the replies that a hostile peer does not take.
 pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };

@@ -9,10 +9,12 @@
 //! | bytes are equal | arguments or a reply differ from what was sent |
 //! | items are equal | an item of a stream is missing, comes twice or out of order, or differs from what was sent |
 //! | ends of streams are true | a stream ends as finished although its writer has not finished, or before all of its items; or its error does not say how many items came |
+//! | idle streams are idle | a stream ends by its idle timeout although an item that its reader got was sent within it |
 //! | streams end together | a writer is kept long after the reader of its stream was dropped (`streams.rs`) |
 //! | no reply crosses | a reply is another call's |
 //! | time only passes | the handler of a call that another handler made has more time left than that handler had when it made the call |
 //! | success is true | a call succeeds whose handler did not run, or had not returned |
+//! | equal shapes fit | a call is refused because its types have another shape, though all nodes run one program |
 //! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
 //! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
@@ -26,6 +28,7 @@
 //! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
 //! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
+//! | memory makes sense | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
 //! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
 //! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
 //! | draining starts nothing | a handler is entered in a process that drains or shuts down; a call that is refused so counts as one that may have run |
@@ -49,7 +52,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::trace::{Pen, Since};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -119,10 +122,14 @@ pub(crate) struct Flow {
 }
 
 /// State of one direction of a stream.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Progress {
     sent: u64,
     received: u64,
+    /// When the items that were not received yet were sent.
+    under_way: VecDeque<Time>,
+    /// When the last received item was sent.
+    last_sent: Option<Time>,
     /// True once its writer has no more items.
     is_finished: bool,
     /// True once its reader was told so.
@@ -316,7 +323,11 @@ impl Oracle {
 
     /// A writer passes an item on.
     pub(crate) fn item_sent(&self, flow: Flow) {
-        self.lock().flows.entry(flow).or_default().sent += 1;
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let progress = state.flows.entry(flow).or_default();
+        progress.sent += 1;
+        progress.under_way.push_back(now);
     }
 
     /// A writer has no more items.
@@ -341,6 +352,7 @@ impl Oracle {
         let progress = state.flows.entry(flow).or_default();
         let number = progress.received;
         progress.received += 1;
+        progress.last_sent = progress.under_way.pop_front();
         let Progress { sent, has_ended, .. } = *progress;
         drop(state);
         if has_ended || number >= sent {
@@ -354,11 +366,24 @@ impl Oracle {
     pub(crate) fn stream_ended(&self, flow: Flow) {
         let mut state = self.lock();
         let progress = state.flows.entry(flow).or_default();
-        let before = *progress;
+        let before = progress.clone();
         progress.has_ended = true;
         drop(state);
         if !before.is_finished || before.sent != before.received || before.has_ended {
             self.fail(format!("{flow:?} ended as finished, which is not true: {before:?}"));
+        }
+    }
+
+    /// A stream ended by its idle timeout. An item did not arrive before it was sent.
+    pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
+        self.coverage.count(Kind::StreamIdle);
+        let last_sent = self.lock().flows.get(&flow).and_then(|progress| progress.last_sent);
+        let now = self.clock.now();
+        if let Some(sent) = last_sent.filter(|sent| now < *sent + limit) {
+            let ago = now - sent;
+            self.fail(format!(
+                "{flow:?} ended as idle for {limit:?}, but its last item was sent {ago:?} ago"
+            ));
         }
     }
 
@@ -466,6 +491,11 @@ impl Oracle {
             if status.may_have_run() {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
             }
+        }
+        if status.reason() == Some(Reason::OtherShape) {
+            self.fail(format!(
+                "call {id} ({what}) was refused for its types, which are its server's: {status}"
+            ));
         }
         self.judge_error(id, status);
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });

@@ -8,16 +8,19 @@ use crate::timers::{Sleep, Timers};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use trunkline::{Bytes, Code, Status, Stream, Streaming};
+use trunkline::{Bytes, CallOptions, Code, Status, Stream, Streaming};
 
 /// Items between two pauses of a reader or a writer.
 const BETWEEN_PAUSES: u64 = 8;
 /// The items of a stream in the phases without faults: more than its first window has.
 const CALM_ITEMS: u64 = 150;
+/// Idle timeouts of streams, in microseconds: mostly longer than the pauses of a writer.
+const IDLE_US: Range<u64> = 1_000..20_000;
 /// Time for which machines may be asleep before they look at what has changed.
 const STOPS_LATER: Duration = Duration::from_millis(30);
 
@@ -347,10 +350,12 @@ impl Client {
         if self.random.u8(..3) == 0 {
             read.items = self.random.u64(..30);
         }
-        let _outcome = self.stream_of(server, timeout, shape, read).await;
+        let has_idle_timeout = self.random.u8(..3) == 0;
+        let idle = has_idle_timeout.then(|| Duration::from_micros(self.random.u64(IDLE_US)));
+        let _outcome = self.stream_of(server, timeout, idle, shape, read).await;
         if read.items < u64::MAX {
             let again = Shape::Watch(Script::random(&mut self.random));
-            let _outcome = self.stream_of(server, timeout, again, Script::all(u64::MAX)).await;
+            let _outcome = self.stream_of(server, timeout, None, again, Script::all(u64::MAX)).await;
         }
     }
 
@@ -379,7 +384,7 @@ impl Client {
                 // looked.
                 let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
-                    self.stream_of(server, timeout, Shape::Watch(sends), Script::all(30)).await;
+                    self.stream_of(server, timeout, None, Shape::Watch(sends), Script::all(30)).await;
                 if failure.is_some() {
                     return failure;
                 }
@@ -388,20 +393,20 @@ impl Client {
                 // Calls go to the pollers in turn. More at once would exceed the limit of handlers.
                 all_end((0..self.pollers.min(3)).map(|_| async {
                     let again = Shape::Watch(Script::all(CALM_ITEMS));
-                    let (_, failure) = self.stream_of(server, timeout, again, all).await;
+                    let (_, failure) = self.stream_of(server, timeout, None, again, all).await;
                     failures.borrow_mut().extend(failure);
                 }))
                 .await;
                 return failures.into_inner().pop();
             }
         };
-        self.stream_of(server, timeout, shape, all).await.1
+        self.stream_of(server, timeout, None, shape, all).await.1
     }
 
     /// Drops a stream whose handler sends nothing more, and judges that its handler's stream is dropped soon.
     pub(crate) async fn drop_stream(&self, server: SocketAddr, timeout: Duration, limit: Duration) {
         let hangs = Shape::Watch(Script { items: 20, pause_us: 0, then: Then::Hang });
-        let (call, failure) = self.stream_of(server, timeout, hangs, Script::all(10)).await;
+        let (call, failure) = self.stream_of(server, timeout, None, hangs, Script::all(10)).await;
         self.timers.sleep(limit + STOPS_LATER).await;
         let flow = Flow { call, from_caller: false };
         if failure.is_none() && !self.oracle.is_writer_gone(flow) {
@@ -414,6 +419,7 @@ impl Client {
         &self,
         server: SocketAddr,
         timeout: Duration,
+        idle: Option<Duration>,
         shape: Shape,
         read: Script,
     ) -> (u64, Option<Status>) {
@@ -423,6 +429,8 @@ impl Client {
             return (id, None);
         };
         let client = client.with_timeout(timeout);
+        let options = idle.map_or_else(CallOptions::new, |limit| CallOptions::new().idle_timeout(limit));
+        let client = client.with(&options);
         self.coverage.count(Kind::StreamOpened);
         let open = Open::new(&self.oracle, id);
         let upload = |script| {
@@ -456,6 +464,9 @@ impl Client {
             }
             Err(status) => {
                 open.ended();
+                if let Some(limit) = idle.filter(|_| status.message().contains("idle_timeout")) {
+                    self.oracle.stream_idle(Flow { call: id, from_caller: false }, limit);
+                }
                 self.oracle.failed(id, &status);
                 (id, Some(status))
             }

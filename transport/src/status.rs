@@ -178,7 +178,7 @@ mod tests {
             is_up: true,
             sent: 12,
             received: u64::MAX,
-            paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp")],
+            paths: vec![path("shm", ""), path("udp", "the peer has TRUNKLINE_LINK=udp (or setting link)")],
         }
     }
 

@@ -245,9 +245,9 @@ pub enum PeerDown {
     /// This host, or its device, cannot send to the peer's address.
     #[error("this host cannot send to the peer's address: {0}")]
     NoRoute(VerbsError),
-    /// This node's device reaches peers through shared memory only (`TRUNKLINE_LINK=shm`), and this one it cannot.
+    /// This node's device reaches peers through shared memory only (`TRUNKLINE_LINK=shm`, or its setting link), and this one it cannot.
     #[error(
-        "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm), which it cannot share with the peer: {0}"
+        "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm, or setting link), which it cannot share with the peer: {0}"
     )]
     NotShared(&'static str),
     /// It answers, but no node listens on that port.

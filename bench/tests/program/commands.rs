@@ -237,6 +237,33 @@ fn a_burst_reports_calls_and_memory() {
 }
 
 #[test]
+fn streams_have_rates_and_memory() {
+    let _alone = crate::alone();
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let line = format!(
+        "streams --items 2000 --repetitions 2 --open 20 --upload 1 --pin off --link udp --json {}",
+        path.display()
+    );
+    let output = bench(&line);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("20 open streams"));
+    let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    let rates = results["rates"].as_array().expect("rates");
+    let shapes = rates.iter().map(|rate| &rate["shape"]).collect::<Vec<_>>();
+    assert_eq!(shapes, ["calls", "from the server", "from the client", "both ways"]);
+    for figure in rates.iter().flat_map(|rate| [&rate["per_s"], &rate["of_calls"]]) {
+        assert_positive(figure, &["median", "min", "max"]);
+    }
+    assert_positive(&results["upload"], &["bytes_per_s"]);
+    for (part, side) in [("upload", "client_grown_bytes"), ("open", "server_bytes_each")] {
+        assert!(results[part][side].is_u64(), "{results}");
+    }
+    assert_eq!((&results["upload"]["bytes"], &results["open"]["streams"]), (&(1 << 20).into(), &20.into()));
+    assert_stamped(&results);
+}
+
+#[test]
 fn a_mix_has_each_member_mixed_and_alone() {
     let _alone = crate::alone();
     let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");

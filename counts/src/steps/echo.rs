@@ -1,10 +1,20 @@
-//! The service that is called. Its generated stubs count as those of any program.
+//! The services that are called. Their generated stubs count as those of any program.
 
-use trunkline::{Bytes, Status};
+use trunkline::{Bytes, Status, Stream, Streaming};
 
 /// Returns its argument.
 #[trunkline::service(name = "trunkline.counts.Echo", version = 1)]
 pub(crate) trait Echo {
     /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
+}
+
+/// Streams without an end.
+#[trunkline::service(name = "trunkline.counts.Feed", version = 1)]
+pub(crate) trait Feed {
+    /// Sends payloads.
+    async fn watch(&self) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
+
+    /// Reads payloads.
+    async fn upload(&self, items: Streaming<Bytes>) -> Result<(), Status>;
 }

@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world` | the nodes, and whose turn it is |
-//! | `echo`, `program` | the service, its handler, and the tasks that call it |
+//! | `echo`, `program` | the services, their handlers, and the tasks that call them |
 //! | `meter` | what passes the links |
 //!
 //! `cargo counts` runs it under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
@@ -27,8 +27,8 @@ use world::World;
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Calls before anything is counted: then buffers have their size, method numbers are known, and the pollers have taken
-/// their cards' work over.
+/// Calls before anything is counted, and an eighth of the items of streams: then buffers have their size, method numbers
+/// are known, and the pollers have taken their cards' work over.
 const WARM_UP: u64 = 2560;
 
 /// Settings of one run of the program.
@@ -37,9 +37,9 @@ pub(crate) struct Steps {
     /// The link between the nodes.
     #[arg(value_enum)]
     pub(crate) linked: Linked,
-    /// Calls that are under way at a time.
+    /// Calls or streams that are under way at a time.
     pub(crate) outstanding: u32,
-    /// Calls that are counted.
+    /// Calls that are counted. Of streams, eight times as many items are.
     pub(crate) calls: u64,
     /// The programs that call and serve.
     #[arg(value_enum, default_value_t)]
@@ -73,16 +73,17 @@ pub(crate) struct Totals {
 pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let mut world = World::start(steps, folder.path(), &HEAP)?;
-    world.exchange(WARM_UP)?;
+    world.exchange(WARM_UP * steps.shape.items())?;
     let before = world.tallies();
     let stalls = world.stalls;
     let _warm_up = world.longest();
     begin();
-    let calls = world.exchange(steps.calls)?;
+    let calls = world.exchange(steps.calls * steps.shape.items())?;
     end();
     let (after, longest) = (world.tallies(), world.longest());
-    // In memory nothing leaves by the link, and headers are those of any other.
+    // In memory nothing leaves by the link, and headers are those of any other. A reader of a stream sends no payload.
     let header = |at: usize| match steps.linked {
+        _ if steps.shape.streams() => Ok(0),
         Linked::Shm => Ok(0),
         Linked::InProcess | Linked::Udp => {
             header_bytes(&longest[at]).ok_or("the longest datagram carries no payload")

@@ -1,13 +1,14 @@
 //! The measured program: the handler, and tasks that call it. Their cost is not counted for any layer.
 
-use super::echo::{Echo, EchoClient, EchoLocal};
+use super::echo::{Echo, EchoClient, EchoLocal, Feed, FeedLocal};
+use crate::side::Shape;
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Wake, Waker};
-use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status};
+use std::task::{Context, Poll, Wake, Waker};
+use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streaming};
 
 /// Bytes of an argument and of a reply.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
@@ -30,6 +31,46 @@ impl Echo for Mirror {
     }
 }
 
+/// The handler of streams.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Counts the items that are read.
+    pub(crate) items: Arc<Calls>,
+}
+
+impl Feed for Source {
+    async fn watch(&self) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        Ok(Payloads(Ok))
+    }
+
+    async fn upload(&self, items: Streaming<Bytes>) -> Result<(), Status> {
+        read(items, &self.items).await;
+        Ok(())
+    }
+}
+
+/// A stream of payloads without an end, which a function wraps.
+struct Payloads<T>(fn(Bytes) -> T);
+
+impl<T> Stream for Payloads<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+        Poll::Ready(Some((self.0)(Bytes::from_static(&[FILL; PAYLOAD_BYTES]))))
+    }
+}
+
+/// Counts the items of a stream, which does not end unless something fails.
+async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
+    while let Ok(Some(item)) = items.message().await {
+        if item[..] != [FILL; PAYLOAD_BYTES] {
+            break;
+        }
+        calls.done.fetch_add(1, Ordering::Relaxed);
+    }
+    calls.failed.store(true, Ordering::Relaxed);
+}
+
 /// Progress of the tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -38,7 +79,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Calls that have returned their payload.
+    /// Calls that have returned their payload, or items of streams that were read.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -49,12 +90,18 @@ impl Calls {
     }
 }
 
-/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, without end.
-pub(crate) fn call_on((node, pollers): (&Node, u16), server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
-    for (_, poller) in (0..tasks).zip((0..pollers).cycle()) {
-        let calls = Arc::clone(calls);
+/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, without end, or opens a
+/// stream without end.
+pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
+    for (_, poller) in (0..tasks).zip((0..shape.pollers()).cycle()) {
+        let (calls, poller) = (Arc::clone(calls), PollerIndex(poller));
         // The task goes on although nobody waits for it.
-        drop(node.run_on(PollerIndex(poller), move |context| repeat(context, server, calls)));
+        match shape {
+            Shape::ServerStream | Shape::ClientStream => {
+                drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
+            }
+            _ => drop(node.run_on(poller, move |context| repeat(context, server, calls))),
+        }
     }
 }
 
@@ -138,6 +185,18 @@ async fn repeat(context: PollerContext, server: SocketAddr, calls: Arc<Calls>) {
             _ => return calls.failed.store(true, Ordering::Relaxed),
         }
     }
+}
+
+async fn stream(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
+    if let Ok(client) = FeedLocal::connect(&context, server) {
+        if shape == Shape::ClientStream {
+            // It returns only if something fails.
+            let _ended = client.upload(Payloads(|payload| payload)).await;
+        } else if let Ok(items) = client.watch().await {
+            read(items, &calls).await;
+        }
+    }
+    calls.failed.store(true, Ordering::Relaxed);
 }
 
 #[cfg(test)]

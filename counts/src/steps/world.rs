@@ -10,9 +10,9 @@
 //! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
 
 use super::Steps;
-use super::echo::EchoServer;
+use super::echo::{EchoServer, FeedServer};
 use super::meter::{Meter, Passed};
-use super::program::{Calls, Mirror, Outside, call_on};
+use super::program::{Calls, Mirror, Outside, Source, call_on};
 use crate::side::{Linked, Shape, Side};
 use crate::system_calls::{mark, marks};
 use std::hint::black_box;
@@ -157,26 +157,21 @@ impl World {
             Linked::InProcess => LinkChoice::InProcess(Arc::clone(&hub)),
             Linked::Udp | Linked::Shm => LinkChoice::Udp,
         };
+        let calls = Arc::<Calls>::default();
         let mut places = [Side::Client, Side::Server].map(|side| Place::new(linked, side));
         for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
             let options = place.options(&clock, link(), runtime_directory);
             let node = Node::builder().transport(options).listen(place.address).pollers(shape.pollers());
             let node = match side {
                 Side::Client => node,
+                Side::Server if shape.streams() => {
+                    node.serve(FeedServer::new(Source { items: Arc::clone(&calls) }))
+                }
                 Side::Server => node.serve(EchoServer::new(Mirror { yields: shape == Shape::Yielding })),
             };
             place.node = Some(node.start().map_err(|error| error.to_string())?);
         }
-        let mut world = Self {
-            clock,
-            now,
-            places,
-            others: Vec::new(),
-            calls: Arc::default(),
-            heap,
-            stalls: 0,
-            last: None,
-        };
+        let mut world = Self { clock, now, places, others: Vec::new(), calls, heap, stalls: 0, last: None };
         // The server listens before anybody calls it.
         for _ in 0..100 {
             world.turn_all()?;
@@ -186,7 +181,7 @@ impl World {
             if shape == Shape::Channel {
                 world.places[0].outside = Outside::new(client, server, outstanding, &world.calls);
             } else {
-                call_on((client, shape.pollers()), server, outstanding, &world.calls);
+                call_on(client, shape, server, outstanding, &world.calls);
             }
         }
         for _ in 0..MOST_TURNS {

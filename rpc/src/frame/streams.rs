@@ -94,6 +94,19 @@ impl StreamHeader {
         Ok((Self { call, from_caller, part }, length))
     }
 
+    /// Returns the header and the item of a message of DATA: most frames of a stream are. `None` of any other message;
+    /// [`Header::parse`](super::header::Header::parse) knows more.
+    #[inline]
+    pub(crate) fn parse_data(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, item) = message.split_first_chunk::<DATA_BYTES>()?;
+        if header[0] != DATA || header[1] & RESERVED != 0 {
+            return None;
+        }
+        let part = StreamPart::Data { number: u16::from_le_bytes(array(header, 2)) };
+        let call = u64::from_le_bytes(array(header, 8));
+        Some((Self { call, from_caller: header[1] & FROM_CALLER != 0, part }, item))
+    }
+
     /// Appends the header.
     pub(super) fn emit(&self, into: &mut Vec<u8>) {
         let (kind, word, rest) = match self.part {
@@ -155,11 +168,15 @@ mod tests {
                 assert_eq!(bytes.len(), length);
                 bytes.extend(b"item");
                 assert_eq!(StreamHeader::parse(&bytes), Ok((header, length)));
+                let data = matches!(part, StreamPart::Data { .. }).then_some((header, &b"item"[..]));
+                assert_eq!(StreamHeader::parse_data(&bytes), data);
                 for end in 0..length {
                     assert_eq!(StreamHeader::parse(&bytes[..end]), Err(FrameError::Short(end)));
+                    assert_eq!(StreamHeader::parse_data(&bytes[..end]), None);
                 }
                 bytes[1] |= 0x40;
                 assert_eq!(StreamHeader::parse(&bytes), Err(FrameError::Flags(0x40)));
+                assert_eq!(StreamHeader::parse_data(&bytes), None);
             }
         }
         assert_eq!(StreamHeader::parse(&[0xf0]), Err(FrameError::Kind(0xf0)));

@@ -14,9 +14,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use trunkline_mutants::mutant;
-use trunkline_transport::PeerKey;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
+use trunkline_transport::{Leaves, PeerKey};
 
 /// A poller's share of the budget, and the charge of the handler that is being polled.
 #[derive(Debug)]
@@ -40,8 +40,13 @@ impl ArgumentMemory {
 
     /// Changes a charge of a peer from one number of bytes to another. Returns false if it may not use them.
     pub(crate) fn recharge(&self, peer: PeerKey, from: usize, to: usize) -> bool {
+        self.recharge_leaving(peer, (from, to), Leaves::Nothing)
+    }
+
+    /// The same for a use that leaves a part of the budget to others.
+    pub(crate) fn recharge_leaving(&self, peer: PeerKey, (from, to): (usize, usize), leaves: Leaves) -> bool {
         if to > from {
-            return self.share.borrow_mut().take(peer, to - from).is_ok();
+            return self.share.borrow_mut().take_leaving(peer, to - from, leaves).is_ok();
         }
         self.put_back(peer, from - to);
         true

@@ -346,7 +346,9 @@ impl Stream {
         if state.is_over {
             return Ok(());
         }
-        state.arrived = now;
+        if !mutant!(arrivals_leave_the_idle_timer) {
+            state.arrived = now;
+        }
         self.check(state.is_accepted, part, item)?;
         let woken = match part {
             StreamPart::Data { number } => {
@@ -407,9 +409,15 @@ impl Stream {
                     metadata.initial = received.initial;
                 }
             }
-            // The reply to a call with a handler's stream is empty, and must not hold receive memory.
+            // The reply to a call with a handler's stream must not hold receive memory.
             let outcome = match outcome {
-                Ok(response) if self.reads() && !response.is_error() => Ok(Response::empty()),
+                Ok(response) if self.reads() && !response.is_error() => {
+                    if response.has_value() {
+                        Err(Misuse("the reply to a call with the server's stream has a value").status())
+                    } else {
+                        Ok(Response::empty())
+                    }
+                }
                 outcome => outcome,
             };
             let aborted = state.aborted.take();
@@ -658,7 +666,7 @@ impl Stream {
 }
 
 impl State {
-    /// Returns consumed window, and doubles the window as far as the peer may use memory.
+    /// Doubles the window as far as the peer may use memory.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;

@@ -61,17 +61,18 @@ fn frame(header: Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 fn reply(token: Token) -> Vec<u8> {
-    frame(
-        Header::Reply {
-            call: token.0,
-            code: 0,
-            by: By::Handler,
-            number: None,
-            metadata: MetadataBytes::default(),
-        },
-        &[],
-        b"answer",
-    )
+    frame(success(token), &[], b"answer")
+}
+
+/// The header of a handler's successful reply.
+fn success(token: Token) -> Header {
+    Header::Reply {
+        call: token.0,
+        code: 0,
+        by: By::Handler,
+        number: None,
+        metadata: MetadataBytes::default(),
+    }
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {

@@ -50,6 +50,7 @@ mod runtimes;
 mod shapes;
 mod signals;
 mod stream_ends;
+mod stream_loads;
 mod streams;
 mod stuck;
 mod threads;

@@ -90,7 +90,7 @@ fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
         <[_; 1]>::try_from(of_peer).ok()
     };
     until("one peer is reached by memory", || (path_to(&near)? == [("shm", "")]).then_some(()));
-    let refused = [("udp", "the peer has TRUNKLINE_LINK=udp")];
+    let refused = [("udp", "the peer has TRUNKLINE_LINK=udp (or setting link)")];
     until("the other one says why not", || (path_to(&far)? == refused).then_some(()));
 }
 

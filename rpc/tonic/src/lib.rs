@@ -31,7 +31,31 @@ mod timeout;
 pub use client::{Channel, ResponseBody};
 pub use server::Server;
 
-/// Returns a status of Trunkline as one of gRPC. The codes have the same numbers.
+/// Returns a status of Trunkline as one of gRPC, with its details and metadata. The codes have the same numbers.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
-    tonic::Status::new(tonic::Code::from(i32::from(status.code().number())), status.message())
+    let code = tonic::Code::from(i32::from(status.code().number()));
+    // Metadata that cannot be in headers must not hide the status.
+    let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
+    let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
+    tonic::Status::with_details_and_metadata(code, status.message(), status.details().clone(), metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_keeps_its_details_and_metadata() {
+        let mut metadata = trunkline::Metadata::new();
+        metadata.insert("tag", "blue").unwrap();
+        metadata.insert_bin("sum-bin", &[0, 255]).unwrap();
+        let status = trunkline::Status::new(trunkline::Code::NotFound, "no such row")
+            .with_details(&b"row 7"[..])
+            .with_metadata(metadata);
+        let status = grpc_status(&status);
+        assert_eq!((status.code(), status.message()), (tonic::Code::NotFound, "no such row"));
+        assert_eq!(status.details(), b"row 7");
+        assert_eq!(status.metadata().get("tag").unwrap(), "blue");
+        assert_eq!(status.metadata().get_bin("sum-bin").unwrap().to_bytes().unwrap(), &[0, 255][..]);
+    }
 }

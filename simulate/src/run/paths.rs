@@ -61,6 +61,8 @@ impl Run {
 
     /// A node's process writes nonsense into the memory that it shares with others.
     pub(super) fn scribble(&mut self, node: usize) {
+        // What is found from now on tells nothing.
+        self.memory_makes_sense();
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
         if areas > 0 {
@@ -70,7 +72,7 @@ impl Run {
 
     /// Nobody has found nonsense in shared memory before somebody wrote some, although processes died while they wrote.
     fn memory_makes_sense(&mut self) -> bool {
-        if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
+        if self.scheduler.coverage.of(Kind::MemoryScribbled) > 0 {
             return true;
         }
         for (index, node) in self.nodes.iter().enumerate() {

@@ -73,6 +73,8 @@ mod tests {
     #[test]
     fn the_missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
+        // A process that was killed may have had the same number.
+        let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let without_verbs = of_files(&folder).unwrap();
         fs::write(folder.join("uverbs0"), "").unwrap();

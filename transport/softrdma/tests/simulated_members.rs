@@ -2,6 +2,7 @@
 //! a shared TGT whose executor dies between two stores; and memory that processes share. All of it runs on one thread and depends on
 //! the seed only.
 
+mod forged;
 mod hostile;
 mod memory;
 mod world;

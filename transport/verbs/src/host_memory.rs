@@ -105,6 +105,8 @@ mod tests {
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("host-memory-{name}-{}", std::process::id()));
+            // A process that was killed may have had the same number.
+            let _left = fs::remove_dir_all(&root);
             for (path, text) in files {
                 let path = root.join(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();

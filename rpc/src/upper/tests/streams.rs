@@ -1,6 +1,6 @@
 //! Streams, frame by frame.
 
-use super::{Given, PORT, call, frame, number, request, sent, server};
+use super::{Given, PORT, call, frame, number, request, sent, server, success};
 use crate::budgets::Limits;
 use crate::call::{Opened, Response, StreamWait, Wait as _, no_items, outgoing};
 use crate::codec::{Bincode, Coding, EncodeValue as _};
@@ -321,7 +321,7 @@ fn an_item_beyond_the_window_is_charged_until_it_is_consumed() {
     assert_eq!(reply(&mut rig), Some((Code::ResourceExhausted.number(), by)));
     assert_eq!(charged(&rig), 1 + 40 * KIB, "the other stream is over");
     rig.run();
-    assert_eq!(charged(&rig), 1 + 32 * KIB, "the window, which has doubled");
+    assert_eq!(charged(&rig), 1 + 16 * KIB, "the window, which has not doubled beside the item");
     from_caller(&mut rig, data(1), &[1; 40 * KIB]);
     assert_eq!(charged(&rig), 1 + 40 * KIB);
     rig.message(server(), frame(Header::Cancel { call: CALL }, &[], &[]));
@@ -410,6 +410,11 @@ fn requests_of_another_kind_than_the_method_are_refused() {
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
 
+/// The successful reply to a call whose server has sent its stream.
+fn end_of_call(call: u64) -> Vec<u8> {
+    frame(success(Token(call)), &[], &[])
+}
+
 /// A client's stream of bytes that its server has accepted: the call's number, and the reader.
 fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
     let (call, opened) = opened(rig);
@@ -447,16 +452,46 @@ fn a_stream_has_finished_only_with_its_end_and_a_good_reply() {
     assert_eq!(next(&mut items), Poll::Ready(Ok(Some(Bytes::from_static(b"item")))));
     rig.message(server(), stream(call, false, StreamPart::End { items: 1 }, &[]));
     assert!(next(&mut items).is_pending(), "the reply may be a failure");
-    rig.message(server(), super::reply(Token(call)));
+    rig.message(server(), end_of_call(call));
     assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
     assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
 
     let (call, mut items) = accepted(&mut rig);
-    rig.message(server(), super::reply(Token(call)));
+    rig.message(server(), end_of_call(call));
     let Poll::Ready(Err(status)) = next(&mut items) else { panic!("no end came") };
     assert_eq!(status.reason(), Some(Reason::OtherProtocol), "{status}");
     assert_eq!(next(&mut items), Poll::Ready(Ok(None)), "an error comes once");
     assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn the_reply_after_a_servers_stream_has_no_value() {
+    for (encoded, body) in [(&b"1"[..], &b""[..]), (b"", b"1")] {
+        let mut rig = Rig::new();
+        let (call, mut items) = accepted(&mut rig);
+        rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
+        rig.message(server(), frame(success(Token(call)), encoded, body));
+        let Poll::Ready(Err(status)) = next(&mut items) else {
+            panic!("{encoded:?} and {body:?} are ignored")
+        };
+        assert_eq!(
+            (status.code(), status.reason()),
+            (Code::Internal, Some(Reason::OtherProtocol)),
+            "{status}"
+        );
+        assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
+    }
+    // Metadata is no value.
+    let mut rig = Rig::new();
+    let (call, mut items) = accepted(&mut rig);
+    rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
+    let metadata = MetadataBytes { initial: 0, trailing: 5 };
+    let header = Header::Reply { call, code: 0, by: By::Handler, number: None, metadata };
+    let mut bytes = Vec::new();
+    header.emit(0, &mut bytes);
+    bytes.extend(b"\x01\x01\0kv");
+    rig.message(server(), bytes);
+    assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
 }
 
 #[test]
@@ -486,7 +521,7 @@ fn dropping_a_clients_stream_cancels_its_call_and_a_finished_one_does_not() {
     assert_eq!(headers, [Header::Cancel { call }]);
     let (call, mut items) = accepted(&mut rig);
     rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
-    rig.message(server(), super::reply(Token(call)));
+    rig.message(server(), end_of_call(call));
     assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
     drop(items);
     rig.run();
@@ -612,12 +647,12 @@ fn the_items_of_a_server_are_charged_to_it_beyond_the_first_window() {
     assert!(next(&mut items).is_pending());
     rig.run();
     assert_eq!(charged(&rig), 1 + 16 * KIB, "the window, which has doubled");
-    for expected in [48, 48, 48] {
+    for _ in 0..3 {
         item(&mut rig, 16 * KIB);
         item(&mut rig, 16 * KIB);
         while matches!(next(&mut items), Poll::Ready(Ok(Some(_)))) {}
         rig.run();
-        assert_eq!(charged(&rig), 1 + expected * KIB, "a window without room does not double");
+        assert_eq!(charged(&rig), 1 + 16 * KIB, "three eighths of the budget stay free");
     }
     item(&mut rig, 32 * KIB);
     item(&mut rig, 64 * KIB);
@@ -724,7 +759,7 @@ fn a_deadline_ends_a_stream_that_is_not_idle_and_an_end_leaves_no_timer() {
     let (call, mut items) = accepted(&mut rig);
     assert!(rig.poller.next_timer().is_some());
     rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));
-    rig.message(server(), super::reply(Token(call)));
+    rig.message(server(), end_of_call(call));
     assert_eq!(next(&mut items), Poll::Ready(Ok(None)));
     assert_eq!((rig.poller.sizes(), rig.poller.next_timer()), ((0, 0), None));
 }

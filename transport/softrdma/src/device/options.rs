@@ -153,7 +153,7 @@ pub enum OpenError {
     #[error("invalid TRUNKLINE_LINK {0:?}: expected `auto`, `udp` or `shm`")]
     BadLink(String),
     /// `TRUNKLINE_LINK=shm`, with something that is done to packets of the link.
-    #[error("TRUNKLINE_LINK=shm: {0}, which keeps packets out of shared memory")]
+    #[error("TRUNKLINE_LINK=shm (or setting link): {0}, which keeps packets out of shared memory")]
     OnlyOnLink(&'static str),
     /// `TRUNKLINE_XRC` is wrong.
     #[error("invalid TRUNKLINE_XRC {0:?}: expected `on` or `off`")]
@@ -209,7 +209,7 @@ impl From<OpenError> for VerbsError {
             }
             OpenError::BadLink(_) => Self::Invalid("invalid TRUNKLINE_LINK: expected `auto`, `udp` or `shm`"),
             OpenError::OnlyOnLink(_) => Self::Invalid(
-                "TRUNKLINE_LINK=shm does not go with faults, captures or another link around the device's",
+                "TRUNKLINE_LINK=shm (or setting link) does not go with faults, captures or another link around the device's",
             ),
             OpenError::BadXrc(_) => Self::Invalid("invalid TRUNKLINE_XRC: expected `on` or `off`"),
             OpenError::BadRemovable(_) => {

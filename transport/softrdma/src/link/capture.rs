@@ -1,14 +1,15 @@
 //! Writes the datagrams of a link into a capture file.
 //!
-//! Wraps any link and records the datagrams that it sends and receives. Below a
-//! [`super::FaultyLink`] that is the traffic on the wire, faults included. The file can be shared by
+//! Wraps any link and records the datagrams that it sends and receives, those with a wrong ICRC or a forged source too.
+//! Below a [`super::FaultyLink`] that is the traffic on the wire, faults included. The file can be shared by
 //! several devices and processes: each record is appended whole by one system call, and a capture
-//! that exists is continued. A failing disk loses records, never packets.
+//! that exists is continued. A failing disk loses records, never packets: the first record that cannot be written ends
+//! the capture.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch, Verdict};
 use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -26,14 +27,10 @@ const MAX_RECORD_HEADERS: usize = 128;
 #[derive(Debug)]
 pub(crate) struct CapturedLink {
     inner: Box<dyn Link>,
-    writer: PcapWriter<File>,
-    /// Clock of the records.
-    clock: Clock,
+    recorder: Recorder,
     /// Datagrams at the front of the device's batch that were recorded already, because the inner
     /// link had no room for them.
     recorded: usize,
-    written: u64,
-    lost: u64,
 }
 
 impl CapturedLink {
@@ -42,10 +39,22 @@ impl CapturedLink {
     /// # Errors
     /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
     pub(crate) fn open(inner: Box<dyn Link>, path: &Path, clock: Clock) -> io::Result<Self> {
-        let writer = PcapWriter::appending(open_file(path)?);
-        Ok(Self { inner, writer, clock, recorded: 0, written: 0, lost: 0 })
+        let writer = PcapWriter::appending(OneCall(open_file(path)?));
+        Ok(Self { inner, recorder: Recorder { writer, clock, written: 0, lost: 0 }, recorded: 0 })
     }
+}
 
+/// Writes the records of one link.
+#[derive(Debug)]
+struct Recorder {
+    writer: PcapWriter<OneCall<File>>,
+    /// Clock of the records.
+    clock: Clock,
+    written: u64,
+    lost: u64,
+}
+
+impl Recorder {
     /// Records a sent datagram. It has DF set and identification 0, as `IpUdp::new` assumes.
     fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
@@ -62,6 +71,12 @@ impl CapturedLink {
         }
     }
 
+    /// Records a received datagram that is in no batch.
+    fn record_dropped(&mut self, datagram: Datagram<'_>) {
+        let time_ns = now_ns(&self.clock);
+        self.record_received(time_ns, datagram);
+    }
+
     /// Records a received datagram. The socket does not report its identification, so the one of a foreign
     /// peer is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
@@ -71,17 +86,76 @@ impl CapturedLink {
     }
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
-        let written = may_append(self.writer.get_ref(), bytes.len())
+        if self.lost > 0 {
+            // A later one that is shorter might fit, and readers would take the capture for complete.
+            self.lost += 1;
+            return;
+        }
+        let written = may_append(&self.writer.get_ref().0, bytes.len())
             .and_then(|()| self.writer.write(time_ns, headers, bytes));
         match written {
             Ok(()) => self.written += 1,
             Err(error) => {
-                if self.lost == 0 {
-                    tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
-                }
-                self.lost += 1;
+                tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
+                self.lost = 1;
             }
         }
+    }
+}
+
+/// Records the datagrams that a link drops before they are in its batch.
+struct RecordingJudge<'a> {
+    judge: &'a mut dyn Judge,
+    recorder: &'a mut Recorder,
+}
+
+impl Judge for RecordingJudge<'_> {
+    fn now(&self) -> Time {
+        self.judge.now()
+    }
+
+    fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict> {
+        let verdict = self.judge.judge(datagram);
+        if verdict.is_none() {
+            self.recorder.record_dropped(datagram);
+        }
+        verdict
+    }
+
+    fn dropped(&mut self, datagram: Datagram<'_>) {
+        self.judge.dropped(datagram);
+        self.recorder.record_dropped(datagram);
+    }
+}
+
+/// An output that writes all or fails, by one call. After a part has fitted, as when another process has appended
+/// meanwhile, one more call would be beyond the process's limit on files and end the process, by SIGXFSZ.
+#[derive(Debug)]
+struct OneCall<W>(W);
+
+impl<W: Write> Write for OneCall<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        loop {
+            match self.0.write(bytes) {
+                Ok(written) if written == bytes.len() => return Ok(()),
+                Ok(_) => {
+                    return Err(io::Error::new(
+                        ErrorKind::WriteZero,
+                        "there was room for a part of a record",
+                    ));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -163,9 +237,9 @@ impl Link for CapturedLink {
     }
 
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        let time_ns = now_ns(&self.clock);
+        let time_ns = now_ns(&self.recorder.clock);
         for datagram in batch.iter().skip(self.recorded) {
-            self.record_sent(time_ns, datagram);
+            self.recorder.record_sent(time_ns, datagram);
         }
         self.inner.send(batch, now);
         self.recorded = batch.len();
@@ -173,13 +247,14 @@ impl Link for CapturedLink {
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         let count = self.inner.receive(batch);
-        self.record_batch(batch);
+        self.recorder.record_batch(batch);
         count
     }
 
     fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
-        let count = self.inner.receive_judged(batch, judge);
-        self.record_batch(batch);
+        let mut judge = RecordingJudge { judge, recorder: &mut self.recorder };
+        let count = self.inner.receive_judged(batch, &mut judge);
+        self.recorder.record_batch(batch);
         count
     }
 
@@ -209,8 +284,8 @@ impl Link for CapturedLink {
 
     fn counters(&self, into: &mut Vec<Counter>) {
         into.extend([
-            Counter { name: "captured", value: self.written },
-            Counter { name: "capture_lost", value: self.lost },
+            Counter { name: "captured", value: self.recorder.written },
+            Counter { name: "capture_lost", value: self.recorder.lost },
         ]);
         self.inner.counters(into);
     }
@@ -293,6 +368,47 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_that_are_dropped_are_recorded() {
+        let scratch = Scratch::new("capture-dropped");
+        let mut link = CapturedLink::open(Box::new(Full { room: 0 }), &scratch.0, Clock::default()).unwrap();
+        link.receive_judged(&mut ReceiveBatch::new(8), &mut Refusing);
+        let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
+        for payload in [b"wrong ICRC", b"forged one"] {
+            let frame = reader.next_frame().unwrap().expect("a record");
+            assert_eq!(Captured::from_frame(&frame).unwrap().payload, payload);
+        }
+        assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    #[test]
+    fn after_a_record_that_does_not_fit_none_is_written() {
+        let mut room = [0; 60];
+        let mut output = OneCall(&mut room[..]);
+        output.write_all(&[1; 40]).unwrap();
+        assert_eq!(output.write_all(&[2; 40]).unwrap_err().kind(), ErrorKind::WriteZero);
+        let scratch = Scratch::new("capture-ended");
+        let mut link = CapturedLink::open(Box::new(Full { room: 9 }), &scratch.0, Clock::default()).unwrap();
+        let mut batch = SendBatch::new();
+        for bytes in [&[0; 70_000][..], &[1], &[2]] {
+            batch.push(Datagram { source: address(1), destination: address(2), bytes });
+        }
+        link.send(&mut batch, Time(0));
+        assert_eq!((link.recorder.written, link.recorder.lost), (0, 3));
+    }
+
+    /// Drops everything.
+    struct Refusing;
+
+    impl Judge for Refusing {
+        fn now(&self) -> Time {
+            Time(0)
+        }
+        fn judge(&mut self, _datagram: Datagram<'_>) -> Option<Verdict> {
+            None
+        }
+    }
+
+    #[test]
     fn a_file_that_is_not_a_capture_is_refused_unchanged() {
         let scratch = Scratch::new("capture-other");
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
@@ -318,7 +434,7 @@ mod tests {
         assert_eq!(counters[0], Counter { name: "captured", value: 3 });
     }
 
-    /// A link that takes a few datagrams at a time.
+    /// A link that takes a few datagrams at a time, and receives one with a wrong ICRC and a forged one.
     #[derive(Debug)]
     struct Full {
         room: usize,
@@ -341,6 +457,12 @@ mod tests {
         fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
             batch.clear();
             0
+        }
+        fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+            let datagram = |bytes| Datagram { source: address(1), destination: address(2), bytes };
+            assert_eq!(judge.judge(datagram(b"wrong ICRC")), None);
+            judge.dropped(datagram(b"forged one"));
+            self.receive(batch)
         }
         fn arm(&mut self) -> bool {
             false

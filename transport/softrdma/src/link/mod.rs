@@ -68,6 +68,11 @@ pub trait Judge {
 
     /// Judges a datagram; `None` when it has to be dropped, which the judge counts.
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
+
+    /// Takes note of a datagram that the link drops without having it judged.
+    fn dropped(&mut self, datagram: Datagram<'_>) {
+        let _ = datagram;
+    }
 }
 
 /// A network interface for datagrams.

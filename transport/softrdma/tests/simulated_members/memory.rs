@@ -9,8 +9,8 @@ use trunkline_verbs::{CompletionStatus, QpType, QueuePair, SendData, SendOperati
 
 pub(super) const HOST: [u8; 4] = [10, 0, 0, 1];
 /// Offsets of outgoing and incoming data in a node's memory.
-const OUT: usize = 0;
-const IN: usize = 20_000;
+pub(super) const OUT: usize = 0;
+pub(super) const IN: usize = 20_000;
 const LONGEST: usize = 12_000;
 /// The word of fetch-and-add, and what READs return.
 const COUNTER: usize = 40_000;
@@ -18,14 +18,14 @@ const COUNTER: usize = 40_000;
 /// An INI of one process, connected with a TGT of another.
 pub(super) struct Way {
     pub(super) ini: Arc<dyn QueuePair>,
-    _tgt: Arc<dyn QueuePair>,
+    pub(super) tgt: Arc<dyn QueuePair>,
 }
 
 pub(super) fn way(from: &Node, to: &Node) -> Way {
     let (ini, tgt) = (from.qp(QpType::XrcIni), to.qp(QpType::XrcTgt));
     bring_up_with(&*tgt, from.address, ini.number());
     bring_up_with(&*ini, to.address, tgt.number());
-    Way { ini, _tgt: tgt }
+    Way { ini, tgt }
 }
 
 impl Way {
@@ -43,7 +43,7 @@ fn fill(world: &World, node: &Node, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
+pub(super) fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     node.memory.read(offset, &mut bytes).unwrap();
     bytes

@@ -129,7 +129,11 @@ impl Shard {
         let Some(qp) = qps.get_mut(number) else { return };
         match qp.why_never_memory() {
             Some(why) if qp.can_break() => {
-                tracing::error!(qp = number, why, "TRUNKLINE_LINK=shm: a peer cannot be reached");
+                tracing::error!(
+                    qp = number,
+                    why,
+                    "TRUNKLINE_LINK=shm (or setting link): a peer cannot be reached"
+                );
                 qp.break_down(AsyncEventKind::QpFatal, resources);
             }
             _ => qp.send_nowhere(local, now, resources),

@@ -9,14 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use trunkline_roce::wire::{Opcode, mad_packet};
+use trunkline_testkit::wait_until;
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
+/// Bound of a wait, for a loaded machine.
+const BOUND: Duration = Duration::from_secs(60);
 /// Origin of a datagram whose sender is unknown.
 const ORIGIN: Origin = Origin { is_member: false, verdict: None };
 
 fn now() -> Time {
     Clock::monotonic().now()
 }
+
+/// A datagram that has arrived: source, destination, bytes.
+type Arrival = (SocketAddr, SocketAddr, Vec<u8>);
 
 /// A member with its link.
 struct Member {
@@ -50,7 +56,8 @@ impl Member {
         }
     }
 
-    fn receive(&mut self) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
+    /// Receives, and forwards, what is there. A datagram that was sent may arrive later.
+    fn receive(&mut self) -> Vec<Arrival> {
         let mut batch = ReceiveBatch::new(64);
         let mut all = Vec::new();
         // Other members are polled rarely while no messages arrive, unless the link was armed.
@@ -66,6 +73,18 @@ impl Member {
         self.link.counters(&mut all);
         all.iter().find(|counter| counter.name == name).unwrap().value
     }
+}
+
+/// Receives at all members until each has its count, or more.
+fn gather<const N: usize>(mut members: [&mut Member; N], counts: [usize; N]) -> [Vec<Arrival>; N] {
+    let mut all = [const { Vec::new() }; N];
+    wait_until("the datagrams to arrive", BOUND, || {
+        for (member, arrived) in members.iter_mut().zip(&mut all) {
+            arrived.extend(member.receive());
+        }
+        all.iter().zip(counts).all(|(arrived, count)| arrived.len() >= count).then_some(())
+    });
+    all
 }
 
 /// An address of 127/8 that no other test uses, in this process or another.
@@ -122,11 +141,12 @@ fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
     }
     let of =
         |number| (0..40).map(move |round| (to_port(sender_address), to_port(address), packet(number, round)));
-    let kept = holder.receive();
+    let [first, second] = &mut others;
+    let [kept, of_first, of_second] = gather([&mut holder, first, second], [80, 40, 40]);
     assert_eq!(kept.len(), 80, "its own packets, and those that no member owns");
     assert!(of(numbers[0]).chain(of(nobody)).all(|expected| kept.contains(&expected)));
-    for (member, number) in others.iter_mut().zip(&numbers[1..]) {
-        assert_eq!(member.receive(), of(*number).collect::<Vec<_>>());
+    for (arrived, number) in [of_first, of_second].iter().zip(&numbers[1..]) {
+        assert_eq!(*arrived, of(*number).collect::<Vec<_>>());
     }
     assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
     assert_eq!(others[0].counter("relayed_from_members"), 40);
@@ -134,16 +154,12 @@ fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
     // A datagram can also be sent to a member directly, from its true port.
     let to = others[0].link.source(address);
     others[1].send(address, to, &[packet(1, 1)]);
-    assert_eq!(others[0].receive(), [(others[1].link.source(address), to, packet(1, 1))]);
+    let [arrived] = gather([&mut others[0]], [1]);
+    assert_eq!(arrived, [(others[1].link.source(address), to, packet(1, 1))]);
 }
 
 /// Offset of the comm id, after BTH, DETH and the header of the MAD.
 const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
-
-fn other_after(holder: &mut Member, other: &mut Member) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
-    assert_eq!(holder.receive(), []);
-    other.receive()
-}
 
 #[test]
 fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
@@ -195,12 +211,13 @@ fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
         })));
     }
     other.send(address, to_port(address), &messages);
-    let payloads = |got: Vec<(SocketAddr, SocketAddr, Vec<u8>)>| -> Vec<Vec<u8>> {
-        got.into_iter().map(|(_, _, bytes)| bytes).collect()
+    let payloads = |holder: &mut Member, other: &mut Member, counts: [usize; 2]| {
+        let arrived = gather([holder, other], counts);
+        arrived.map(|arrived| arrived.into_iter().map(|(_, _, bytes)| bytes).collect::<Vec<_>>())
     };
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
-    assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]));
-    assert_eq!(payloads(other.receive()), pick(&[0, 4, 5, 10, 13]));
+    let expected = [pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]), pick(&[0, 4, 5, 10, 13])];
+    assert_eq!(payloads(&mut holder, &mut other, [10, 5]), expected);
     // A withdrawal by a peer that does not know our id yet goes to the member that got the request.
     let withdrawal = |local_id| {
         let (reason, answered) = (RejectReason::TIMEOUT, Answered::OTHER);
@@ -219,31 +236,28 @@ fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
     // The request above has the id 0.
     let rejs = [withdrawal(0), withdrawal(1234)];
     other.send(address, to_port(address), &rejs);
-    assert_eq!(payloads(holder.receive()), rejs[1..]);
-    assert_eq!(payloads(other.receive()), rejs[..1]);
+    let expected = [rejs[1..].to_vec(), rejs[..1].to_vec()];
+    assert_eq!(payloads(&mut holder, &mut other, [1, 1]), expected);
     drop(claim);
     // A repeated request still goes to the same member; a new one stays with the holder.
     other.send(address, to_port(address), &messages[..1]);
-    assert_eq!(payloads(other_after(&mut holder, &mut other)), pick(&[0]));
+    assert_eq!(payloads(&mut holder, &mut other, [0, 1]), [vec![], pick(&[0])]);
     let mut new = messages[0].clone();
     new[FIRST_BYTE_OF_COMM_ID] ^= 1;
     other.send(address, to_port(address), &[new.clone()]);
-    assert_eq!(payloads(holder.receive()), [new]);
+    assert_eq!(payloads(&mut holder, &mut other, [1, 0]), [vec![new], vec![]]);
     // Forged requests do not grow the table of requests.
     let _claim = other.host.claim_service(service.0, address, false).unwrap();
     for number in 0..3 * u32::try_from(MAX_REQUESTS).unwrap() {
         let mut forged = messages[0].clone();
         forged[FIRST_BYTE_OF_COMM_ID..][..4].copy_from_slice(&number.to_be_bytes());
         other.send(address, to_port(address), &[forged]);
-        holder.receive();
-        other.receive();
+        gather([&mut holder, &mut other], [0, 1]);
     }
     let remembered = holder.link.relay_for_tests().requests.len();
     assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
-/// The bound of a wait for the end of the holder, for a loaded machine.
-const BOUND: Duration = Duration::from_secs(60);
 /// Time after which, once a member has taken the port, the others have nothing left to do.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -289,10 +303,12 @@ fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
     }
     let sender_address = peer.link.source(address);
     peer.send(address, ports[new], &[packet(3, 3)]);
-    assert_eq!(others[new].receive(), [(sender_address, ports[new], packet(3, 3))]);
+    let [arrived] = gather([&mut others[new]], [1]);
+    assert_eq!(arrived, [(sender_address, ports[new], packet(3, 3))]);
     peer.send(address, to_port(address), &[packet(number, 4)]);
-    assert_eq!(others[new].receive(), []);
-    assert_eq!(others[1 - new].receive(), [(sender_address, to_port(address), packet(number, 4))]);
+    let arrived = gather(others.each_mut(), [0, 1].map(|index: usize| usize::from(index != new)));
+    assert_eq!(arrived[new], []);
+    assert_eq!(arrived[1 - new], [(sender_address, to_port(address), packet(number, 4))]);
 
     // Once more: the remaining members watch the new holder.
     let [a, b] = others;
@@ -331,17 +347,20 @@ fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
     let mut one = packet(silent.numbers[0], 9);
     one.resize(4000, 0xee);
     let flood = vec![one; 50];
-    let mut all = 0;
-    for _ in 0..200 {
+    let (mut all, mut rounds) = (0, 0);
+    wait_until("datagrams to be dropped", BOUND, || {
         peer.send(sender_address, to_port(address), &flood);
         assert_eq!(holder.receive(), []);
         all += flood.len() as u64;
+        rounds += 1;
         let relay = holder.link.relay_for_tests();
         assert!(relay.bundles.is_empty() && relay.spare.len() <= MAX_BUNDLES);
-    }
+        (rounds >= 200 && holder.counter("drop_not_relayed") > 0).then_some(())
+    });
     let (left, dropped) = (holder.counter("relayed_to_members"), holder.counter("drop_not_relayed"));
     assert!(left > 0 && dropped > 0 && left + dropped <= all, "{left} and {dropped} of {all}");
-    assert_eq!(silent.receive().len() as u64, left);
+    let [arrived] = gather([&mut silent], [usize::try_from(left).unwrap()]);
+    assert_eq!(arrived.len() as u64, left);
 }
 
 #[test]
@@ -377,17 +396,23 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     ];
     for (index, bytes) in nonsense.iter().enumerate() {
         hostile.send(to, DATAGRAMS, &[bytes]).unwrap();
-        assert_eq!(victim.receive(), [], "{index}");
-        assert_eq!(victim.counter("drop_relayed_nonsense"), index as u64 + 1);
+        wait_until("it to be counted", BOUND, || {
+            assert_eq!(victim.receive(), [], "{index}");
+            (victim.counter("drop_relayed_nonsense") == index as u64 + 1).then_some(())
+        });
     }
     // Datagrams before the malformed part count, those after it do not.
     hostile.send(to, DATAGRAMS, &[&fine, &fine, b"x", &fine]).unwrap();
-    assert_eq!(victim.receive().len(), 2);
+    let [arrived] = gather([&mut victim], [2]);
+    assert_eq!(arrived.len(), 2);
     hostile.send(to, 77, &[b"for the card"]).unwrap();
-    assert_eq!(victim.receive(), []);
     let from = hostile.host().me();
     let message = MemberMessage::Message { from, kind: 77, bytes: b"for the card".to_vec() };
-    assert_eq!(victim.link.relay_for_tests().members().next_message(), Some(message));
+    let arrived = wait_until("the message for the card", BOUND, || {
+        assert_eq!(victim.receive(), []);
+        victim.link.relay_for_tests().members().next_message()
+    });
+    assert_eq!(arrived, message);
     // Further messages stay in their socket while the card does not take the queued ones.
     for _ in 0..3 * MAX_QUEUED {
         let _full = hostile.send(to, 77, &[b"more"]);
@@ -413,9 +438,6 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
     let mut victim = Member::at(&folder, address);
     let mut other = Member::at(&folder, address);
     let (own, to) = (victim.numbers[0], victim.host.me());
-    for _ in 0..3 {
-        other.send(address, to_port(address), &vec![packet(own, 1); 32]);
-    }
     let mut bundle = Vec::new();
     for _ in 0..96 {
         let bytes = packet(own, 2);
@@ -425,12 +447,19 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
             &mut bundle,
         );
     }
-    other.link.relay_for_tests().members().send(to, DATAGRAMS, &[&bundle]).unwrap();
-    let mut batch = ReceiveBatch::new(64);
-    victim.link.arm();
-    assert!(victim.link.receive(&mut batch) >= 64);
-    let by_udp = batch.iter().filter(|got| got.bytes == packet(own, 1)).count();
-    assert_eq!((by_udp, batch.len()), (32, 64));
+    // In a round whose datagrams arrive late, they are fewer by UDP.
+    wait_until("a batch with both", BOUND, || {
+        victim.receive();
+        for _ in 0..3 {
+            other.send(address, to_port(address), &vec![packet(own, 1); 32]);
+        }
+        other.link.relay_for_tests().members().send(to, DATAGRAMS, &[&bundle]).unwrap();
+        let mut batch = ReceiveBatch::new(64);
+        victim.link.arm();
+        let taken = victim.link.receive(&mut batch);
+        let by_udp = batch.iter().filter(|got| got.bytes == packet(own, 1)).count();
+        (taken >= 64 && (by_udp, batch.len()) == (32, 64)).then_some(())
+    });
 }
 
 #[test]

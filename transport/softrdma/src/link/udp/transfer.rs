@@ -121,6 +121,9 @@ impl Gate<'_, '_> {
                 Source::Stranger => false,
                 Source::Forged => {
                     self.losses.forged += 1;
+                    if let Some(judge) = &mut self.judge {
+                        judge.dropped(datagram);
+                    }
                     return None;
                 }
             },

@@ -3,7 +3,6 @@
 use crate::findings::Findings;
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,12 +85,9 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
         return Ok(());
     }
-    let runtime = std::env::temp_dir().join(format!("trunkline-attacks-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&runtime)?;
-    std::os::unix::fs::chown(&runtime, Some(64_123), None)?;
-    let outcome = threads_of_another(plan, &runtime, findings);
-    std::fs::remove_dir_all(&runtime)?;
-    outcome
+    let runtime = Folder::new()?;
+    std::os::unix::fs::chown(runtime.path(), Some(64_123), None)?;
+    threads_of_another(plan, runtime.path(), findings)
 }
 
 /// The limit on threads does not hold for root. Another user without any process may have one thread, the main one.

@@ -72,7 +72,7 @@ impl Refusal {
     /// In words, of this process.
     pub(in crate::device) fn ours(self) -> &'static str {
         match self {
-            Self::AsksForUdp => "TRUNKLINE_LINK=udp",
+            Self::AsksForUdp => "TRUNKLINE_LINK=udp (or setting link)",
             Self::Captures => "packets are captured",
             Self::Faults => "packets have faults (setting faults, or TRUNKLINE_FAULTS)",
             Self::Wrapped => "the program has put a link of its own around the device's",
@@ -85,7 +85,7 @@ impl Refusal {
     /// In words, of the peer.
     pub(super) fn theirs(self) -> &'static str {
         match self {
-            Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp",
+            Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp (or setting link)",
             Self::Captures => "the peer captures packets",
             Self::Faults => "the peer's packets have faults (setting faults, or TRUNKLINE_FAULTS)",
             Self::Wrapped => "the peer's program has put a link of its own around the device's",

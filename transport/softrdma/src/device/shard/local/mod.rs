@@ -227,12 +227,17 @@ impl LocalPaths {
         if self.policy != PathPolicy::Memory {
             return Ok(());
         }
-        let host = self.host.as_ref().ok_or("TRUNKLINE_LINK=shm: the device's network is not the host's")?;
+        let host = self
+            .host
+            .as_ref()
+            .ok_or("TRUNKLINE_LINK=shm (or setting link): the device's network is not the host's")?;
         // A peer of this host may open its address later than this side connects.
         if at.to_canonical().is_loopback() || host.is_address_of_members(at) {
             return Ok(());
         }
-        Err("TRUNKLINE_LINK=shm: no process of this user on this host has the peer's address")
+        Err(
+            "TRUNKLINE_LINK=shm (or setting link): no process of this user on this host has the peer's address",
+        )
     }
 
     fn insert(&mut self, pair: Pair) -> usize {
