@@ -166,7 +166,10 @@ pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> V
         row.failed = codes.map(|(code, calls)| FailedCalls { code, calls }).collect();
         row
     };
-    rows.into_values().map(complete).filter(|row| row.method != OTHER || row.calls > 0).collect()
+    rows.into_values()
+        .map(complete)
+        .filter(|row| (row.service, row.method) != ("", OTHER) || row.calls > 0)
+        .collect()
 }
 
 #[cfg(test)]

@@ -52,21 +52,22 @@ impl NodeReport {
                 );
             }
         }
-        text.family(
-            "trunkline_limit_running",
-            "gauge",
-            "Calls that run under a limit of a service or method.",
-        );
+        // A service may have the name of another one's method.
+        let mut limits = BTreeMap::<_, (u64, u64)>::new();
         for limit in &self.limits {
-            text.sample("trunkline_limit_running", &[("of", limit.name.as_str())], limit.running.into());
+            let (running, refused) = limits.entry(limit.name.as_str()).or_default();
+            *running += u64::from(limit.running);
+            *refused += limit.refused;
         }
-        text.family(
-            "trunkline_limit_refused_total",
-            "counter",
-            "Calls refused by a limit of a service or method.",
-        );
-        for limit in &self.limits {
-            text.sample("trunkline_limit_refused_total", &[("of", limit.name.as_str())], limit.refused);
+        let help = "Calls that run under a limit of a service or method.";
+        text.family("trunkline_limit_running", "gauge", help);
+        for (name, (running, _)) in &limits {
+            text.sample("trunkline_limit_running", &[("of", name)], *running);
+        }
+        let help = "Calls refused by a limit of a service or method.";
+        text.family("trunkline_limit_refused_total", "counter", help);
+        for (name, (_, refused)) in &limits {
+            text.sample("trunkline_limit_refused_total", &[("of", name)], *refused);
         }
         text.0
     }
@@ -148,9 +149,11 @@ impl Text {
     }
 }
 
-/// Returns the name of a method as OpenTelemetry writes it.
+/// Returns the name of a method as OpenTelemetry writes it. A slash in the method's own name is encoded, so that no other
+/// method has the same name.
 fn full_name(row: &MethodReport) -> String {
-    if row.service.is_empty() { row.method.to_owned() } else { format!("{}/{}", row.service, row.method) }
+    let method = row.method.replace('%', "%25").replace('/', "%2F");
+    if row.service.is_empty() { method } else { format!("{}/{method}", row.service) }
 }
 
 fn seconds(time: Duration) -> String {
@@ -162,6 +165,7 @@ mod tests {
     use super::*;
     use crate::histogram::HistogramWriter;
     use crate::{DeviceCounter, FailedCalls, LimitReport};
+    use trunkline_testkit::parse_scrape;
 
     fn report() -> NodeReport {
         let writer = HistogramWriter::default();
@@ -206,35 +210,38 @@ mod tests {
     }
 
     #[test]
-    fn each_line_has_the_format_of_prometheus() {
-        let text = report().prometheus();
-        let mut kinds = BTreeMap::new();
-        let mut last = String::new();
-        for line in text.lines() {
-            let words = line.split(' ').collect::<Vec<_>>();
-            match words[..] {
-                ["#", "HELP", name, ..] => last = name.to_owned(),
-                ["#", "TYPE", name, kind] => {
-                    assert_eq!(name, last);
-                    assert!(kinds.insert(name, kind).is_none(), "{name} twice");
-                }
-                _ => {
-                    let (sample, value) = line.rsplit_once(' ').unwrap();
-                    assert!(value.parse::<f64>().is_ok(), "{line}");
-                    let name = sample.split('{').next().unwrap();
-                    let suffixes = ["_bucket", "_sum", "_count"];
-                    let of_histogram = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
-                    let family =
-                        of_histogram.filter(|name| kinds.get(name) == Some(&"histogram")).unwrap_or(name);
-                    assert_eq!(family, last, "{line} is outside of its family");
-                    let labels = &sample[name.len()..];
-                    assert!(
-                        labels.is_empty() || labels.starts_with('{') && labels.ends_with("\"}"),
-                        "{line}"
-                    );
-                }
-            }
+    fn hostile_names_stay_in_their_labels() {
+        let mut report = report();
+        let row = report.served.remove(0);
+        let names = [
+            ("a", "b/c"),
+            ("a/b", "c"),
+            ("a", "b%2Fc"),
+            ("\"} 1\nfake_total{x=\"", "\\"),
+            ("# TYPE x counter", "\\n\r ,le=\"1\""),
+            ("", "_OTHER"),
+        ];
+        for (service, method) in names {
+            report.served.push(MethodReport { service, method, ..row.clone() });
         }
-        assert!(text.ends_with('\n') && !kinds.is_empty());
+        report.called = report.served.clone();
+        report.limits = vec![report.limits[0].clone(); 2];
+        let samples = parse_scrape(&report.prometheus());
+        for side in ["server", "client"] {
+            let name = format!("trunkline_{side}_calls_total");
+            let calls = samples.iter().filter(|sample| sample.name == name);
+            let methods = calls.map(|sample| sample.labels["rpc_method"].as_str()).collect::<Vec<_>>();
+            let expected = [
+                "a/b%2Fc",
+                "a/b/c",
+                "a/b%252Fc",
+                "\"} 1\nfake_total{x=\"/\\",
+                "# TYPE x counter/\\n\r ,le=\"1\"",
+                "_OTHER",
+            ];
+            assert_eq!(methods, expected);
+        }
+        let limits = samples.iter().filter(|sample| sample.labels.get("of").is_some_and(|of| of == "a\nb"));
+        assert_eq!(limits.map(|sample| sample.value).collect::<Vec<_>>(), [2.0, 6.0]);
     }
 }

@@ -144,7 +144,7 @@ pub struct MethodReport {
     /// client it is the time from the turn that hands over the request to the turn that takes the reply.
     pub latency: Histogram,
     /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a
-    /// client for room.
+    /// client for room. The clock is read for it when a job of the pool is queued.
     pub queued: Histogram,
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 use trunkline::report::{FailedCalls, MethodReport};
 use trunkline::{Code, Node, Status, Stream, block_on};
+use trunkline_testkit::parse_scrape;
 
 /// An error of the service's own.
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -114,6 +115,13 @@ fn both_sides_count_calls_and_their_failures() {
     let names = server.report().served.into_iter().map(|row| row.method).collect::<Vec<_>>();
     assert_eq!(names, ["buy", "items", "note", "order", "pack", "price"]);
     assert!(node.report().served.is_empty() && server.report().called.is_empty());
+    for (node, side) in [(&server, "server"), (&node, "client")] {
+        let samples = parse_scrape(&node.report().prometheus());
+        let name = format!("rpc_{side}_call_duration_seconds_count");
+        let calls = samples.into_iter().filter(|sample| sample.name == name);
+        let price = calls.filter(|sample| sample.labels["rpc_method"].ends_with("/price"));
+        assert_eq!(price.map(|sample| sample.value).collect::<Vec<_>>(), [5.0], "{side}");
+    }
 }
 
 #[test]
