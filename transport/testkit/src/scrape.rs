@@ -111,3 +111,34 @@ fn check_histograms(samples: &[Sample]) {
         assert!(part("_sum") >= 0.0, "the sum of {family} {labels:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wrong_line_is_refused() {
+        let right = "# HELP n_total N.\n# TYPE n_total counter\nn_total{x=\"\\\\1\"} 1\n\
+            # HELP t T.\n# TYPE t histogram\nt_bucket{le=\"1\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum 1.5\nt_count 3\n";
+        assert_eq!(parse_scrape(right)[0].labels["x"], "\\1");
+        for (from, to) in [
+            ("\\\\", "\\"),
+            ("\\\\", "\""),
+            ("\\\\", "\n"),
+            ("1\"}", "1}"),
+            ("} 1\n", "} one\n"),
+            ("} 1\n", "} 1\nn_total{x=\"\\\\1\"} 1\n"),
+            ("n_total", "n"),
+            ("# HELP t T.", "# HELP n_total T."),
+            ("counter", "number"),
+            ("} 2", "} 4"),
+            ("\"+Inf\"", "\"2\""),
+            ("\"+Inf\"", "\"0.5\""),
+            ("t_count 3", "t_count 4"),
+            ("t_sum 1.5\n", ""),
+        ] {
+            let wrong = right.replace(from, to);
+            assert!(std::panic::catch_unwind(|| parse_scrape(&wrong)).is_err(), "{wrong}");
+        }
+    }
+}
