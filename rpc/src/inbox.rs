@@ -6,6 +6,7 @@
 
 use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::context::Spawn;
+use crate::counted::CountedMethods;
 use crate::frame::Encoded;
 use crate::lifecycle::Lifecycle;
 use crate::occupant::Occupant;
@@ -76,6 +77,9 @@ pub(crate) struct Inbox {
     most_decoded: OnceLock<usize>,
     lifecycle: Arc<Lifecycle>,
     occupant: Occupant,
+    /// Counters of the methods that the poller serves, and of those that it calls.
+    served: CountedMethods,
+    called: CountedMethods,
 }
 
 impl Inbox {
@@ -100,6 +104,8 @@ impl Inbox {
             most_decoded: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
+            served: CountedMethods::default(),
+            called: CountedMethods::default(),
         }
     }
 
@@ -111,6 +117,16 @@ impl Inbox {
     /// Returns the code that the poller runs.
     pub(crate) fn occupant(&self) -> &Occupant {
         &self.occupant
+    }
+
+    /// Returns the counters of the methods that the poller serves.
+    pub(crate) fn served(&self) -> &CountedMethods {
+        &self.served
+    }
+
+    /// Returns the counters of the methods that the poller calls.
+    pub(crate) fn called(&self) -> &CountedMethods {
+        &self.called
     }
 
     /// Sets the poller to wake, once it runs, and wakes it so that it looks at the queue.

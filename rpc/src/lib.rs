@@ -49,6 +49,7 @@ mod client;
 pub mod codec;
 mod context;
 mod conversions;
+mod counted;
 mod details;
 pub mod device;
 mod executor;

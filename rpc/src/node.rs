@@ -5,6 +5,7 @@
 use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
 use crate::context::{Peer, PollerContext};
+use crate::counted;
 use crate::foreign::Foreign;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
@@ -797,6 +798,9 @@ impl Shared {
         report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
         report.limits.extend(self.limits.report());
         report.servers = self.routes.report();
+        report.served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
+        self.pool.iter().for_each(|pool| pool.pool().add_waits(&mut report.served));
+        report.called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
         let unknown = self.lifecycle.unknown_extensions();
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },

@@ -1,5 +1,6 @@
 //! The report of a node, from [`Node::report`](crate::Node::report).
 
 pub use trunkline_transport::{
-    BudgetReport, DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, PeerKey, ServerReport,
+    BudgetReport, DeviceCounter, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport, NodeReport,
+    PathReport, PeerKey, ServerReport,
 };

@@ -2,7 +2,7 @@
 //!
 //! It lives on the poller's thread, and only that thread calls it. The state of a call is in
 //! `client::Table` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
-//! It never blocks and never reads a clock: the carrier passes the time in.
+//! It never blocks and reads no clock on a call's path: the carrier passes the time in.
 
 use crate::budgets::Budgets;
 use crate::call::{Opening, Submission};
@@ -83,7 +83,7 @@ impl RpcPoller {
         drop(entered);
         inbox.set_most_decoded(budgets.most_decoded);
         let memory = Rc::clone(dispatch.memory());
-        let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory);
+        let table = Table::new(budgets.calls(index), budgets.most_decoded, most, memory, &inbox);
         Ok(Self {
             inbox,
             context,
@@ -296,7 +296,7 @@ impl RpcPoller {
             Some(Unread::Request { call, one_way }) => {
                 self.dispatch.refuse(carrier, from, (call, one_way), error);
             }
-            Some(Unread::Reply { call }) => self.table.unread(from.peer, call, error),
+            Some(Unread::Reply { call }) => self.table.unread(carrier.now(), from.peer, call, error),
             // Not a warning, because a peer could fill the log with them.
             None => {
                 tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
@@ -334,7 +334,7 @@ impl Upper for RpcPoller {
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
         if let Some((call, encoded)) = Header::parse_success(message.as_slice()) {
-            return self.table.succeeded(from.peer, call, message, encoded);
+            return self.table.succeeded(carrier.now(), from.peer, call, message, encoded);
         }
         if let Some((request, encoded)) = Header::parse_numbered(message.as_slice()) {
             self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
@@ -363,10 +363,10 @@ impl Upper for RpcPoller {
             }
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.table.learn(from, number));
-                self.table.reply(from.peer, (call, code, by, metadata), message, encoded);
+                self.table.reply(carrier.now(), from.peer, (call, code, by, metadata), message, encoded);
             }
             Header::Number { number, .. } => self.table.learn(from, number),
-            Header::Cancel { call } => self.dispatch.cancel(from, call),
+            Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),
             Header::Drained => self.table.drained(from),
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
@@ -408,7 +408,9 @@ impl Upper for RpcPoller {
         }
         // The sender of a request knows.
         if let Some(Unread::Reply { call }) = Header::unread(frame) {
-            self.table.given_up(from.peer, call, bytes);
+            // Rare, and the only place without the time of the turn.
+            let now = self.context.clock().now();
+            self.table.given_up(now, from.peer, call, bytes);
         }
         self.inbox.occupant().nobody();
     }
@@ -431,7 +433,7 @@ impl Upper for RpcPoller {
             }
             PeerEvent::Down { cause } => {
                 self.table.down(carrier, peer, cause);
-                self.dispatch.down(peer);
+                self.dispatch.down(carrier.now(), peer);
             }
         }
         if let Some(seeker) = &mut self.seeker {
@@ -488,7 +490,7 @@ impl Upper for RpcPoller {
     fn shutdown(&mut self, carrier: &mut dyn Carrier) {
         // Already done, unless the node ends because another poller has panicked.
         self.inbox.lifecycle().begin_end();
-        self.table.close_to_outside();
+        self.table.close_to_outside(carrier.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {
             self.settled(carrier);

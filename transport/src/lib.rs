@@ -47,6 +47,8 @@ mod frame;
 pub mod fuzz;
 #[cfg(test)]
 mod fuzz_replay;
+#[doc(hidden)]
+pub mod histogram;
 mod in_process;
 mod incarnation;
 #[doc(hidden)]
@@ -59,6 +61,7 @@ mod peer_hash;
 mod peer_key;
 mod peer_map;
 mod poller;
+mod prometheus;
 mod provider;
 mod rendezvous;
 mod report;
@@ -80,6 +83,7 @@ pub use connections::Connections;
 #[doc(hidden)]
 pub use deadlines::{DeadlineKey, Deadlines};
 pub use error::{DeviceError, StartError, TakenPort, UpperFailure};
+pub use histogram::Histogram;
 pub use in_process::InProcessNetwork;
 pub use log_limit::LogLimit;
 pub use no_nic::NoNic;
@@ -87,7 +91,9 @@ pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
-pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport, PathReport, ServerReport};
+pub use report::{
+    DeviceCounter, FailedCalls, LaneReport, LimitReport, MethodReport, NodeReport, PathReport, ServerReport,
+};
 #[doc(hidden)]
 pub use sizes::EAGER_BYTES;
 pub use status::{NodeStatus, PathStatus, PeerStatus};

@@ -239,6 +239,8 @@ impl Node {
             other_kind: sum(&["cm_refused_other_kind"]),
             budgets: self.shared.budgets(),
             limits: Vec::new(),
+            served: Vec::new(),
+            called: Vec::new(),
             paths: self.shared.session_qps.report(),
             servers: Vec::new(),
             traffic: self.shared.traffic.report(),

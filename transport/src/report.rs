@@ -1,7 +1,7 @@
 //! The report of a node: provider, objects, counters, and traffic by lane.
 #![forbid(unsafe_code)]
 
-use crate::{BudgetReport, PeerKey, PollerIndex};
+use crate::{BudgetReport, Histogram, PeerKey, PollerIndex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +61,11 @@ pub struct NodeReport {
     pub budgets: Vec<BudgetReport>,
     /// Limits of the offered services and of their methods.
     pub limits: Vec<LimitReport>,
+    /// Calls of this node's methods, in the order of services and methods. Requests of methods that it does not serve are
+    /// a row of the empty service with the method `_OTHER`.
+    pub served: Vec<MethodReport>,
+    /// Calls that this node has made, in the same order.
+    pub called: Vec<MethodReport>,
     /// Paths that packets take to each peer, in the order of addresses, if the device has more than one.
     pub paths: Vec<PathReport>,
     /// Servers of the balanced channels.
@@ -97,6 +102,8 @@ impl NodeReport {
             counters: Vec::new(),
             budgets: Vec::new(),
             limits: Vec::new(),
+            served: Vec::new(),
+            called: Vec::new(),
             paths: Vec::new(),
             servers: Vec::new(),
             traffic: Vec::new(),
@@ -115,6 +122,42 @@ pub struct LimitReport {
     pub limit: u32,
     /// Calls refused by the limit since the start.
     pub refused: u64,
+}
+
+/// The calls of one method on one side, on all pollers, since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodReport {
+    /// Name of the service.
+    pub service: &'static str,
+    /// Name of the method.
+    pub method: &'static str,
+    /// Calls that have ended, well or not. Streams count when they end.
+    pub calls: u64,
+    /// Calls that have failed, by code. Codes without a call are left out.
+    pub failed: Vec<FailedCalls>,
+    /// Calls among `failed` that ended before they began: at a server before the handler, at a client before the request was
+    /// handed to the transport.
+    pub refused: u64,
+    /// Calls that run now.
+    pub running: u64,
+    /// Time of each call that was not refused.
+    ///
+    /// The clock is read once per turn of a poller, and not for this. At a server it is the time from the turn that
+    /// starts the handler to the turn in which it ends, which is 0 for a handler that ends in its first poll. At a
+    /// client it is the time from the turn that hands over the request to the turn that takes the reply.
+    pub latency: Histogram,
+    /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a
+    /// client for room. The clock is read for it when a job of the pool is queued.
+    pub queued: Histogram,
+}
+
+/// The calls of one method that have failed with one code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailedCalls {
+    /// Name of the code, such as `UNAVAILABLE`, or `ERROR` for an error of the method's own type.
+    pub code: &'static str,
+    /// Number of the calls.
+    pub calls: u64,
 }
 
 /// The QPs that take the same path to the same address.

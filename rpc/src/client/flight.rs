@@ -3,6 +3,7 @@
 use crate::call::Answer;
 use crate::name::MethodName;
 use trunkline_transport::{DeadlineKey, Leaves, PeerKey, SessionNumber, Turn};
+use trunkline_verbs::Time;
 
 /// A call in flight.
 #[derive(Debug)]
@@ -10,6 +11,10 @@ pub(super) struct Flight {
     pub(super) generation: u32,
     pub(super) peer: PeerKey,
     pub(super) method: &'static MethodName,
+    /// Index of the method's counters.
+    pub(super) counters: u32,
+    /// Time at which its request was handed over.
+    pub(super) started: Time,
     pub(super) one_way: bool,
     /// True if it was made on an ordered channel.
     pub(super) ordered: bool,

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod channel;
+mod counters;
 mod flight;
 mod interceptor;
 mod local;

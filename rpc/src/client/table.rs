@@ -1,6 +1,7 @@
 //! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
+use super::counters::Counters;
 use super::flight::{Flight, Progress, number, parts};
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
@@ -9,10 +10,12 @@ use super::statuses::{expired, no_memory, not_sent, out_of_order, refused, statu
 use super::waiting::Waiting;
 use crate::budgets::check_metadata;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
+use crate::counted::MethodCounters;
 use crate::frame::{
     Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, StreamPart, Unread,
     send,
 };
+use crate::inbox::Inbox;
 use crate::metadata::{MetadataBytes, ReplyMetadata};
 use crate::name::MethodName;
 use crate::reason::Reason;
@@ -25,6 +28,7 @@ use std::fmt;
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
@@ -74,6 +78,7 @@ pub(crate) struct Table {
     drained: BTreeSet<(PeerKey, PollerIndex)>,
     /// Numbers of methods at peers that are up.
     numbers: Numbers,
+    counters: Counters,
     scratch: Vec<u8>,
     /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
@@ -99,6 +104,7 @@ impl Table {
         most_decoded: usize,
         most_metadata: usize,
         memory: Rc<ArgumentMemory>,
+        inbox: &Arc<Inbox>,
     ) -> Self {
         Self {
             budget,
@@ -112,6 +118,7 @@ impl Table {
             pollers: PeerMap::default(),
             drained: BTreeSet::new(),
             numbers: Numbers::default(),
+            counters: Counters::new(inbox),
             scratch: Vec::new(),
             unmatched_replies: 0,
             takes: Takes::All,
@@ -140,11 +147,12 @@ impl Table {
         rest: impl FnOnce(Encoded),
     ) {
         if is_abandoned(call) {
+            self.count_refusal(call.method, Code::Cancelled);
             return rest(mem::take(&mut call.encoded));
         }
         let now = carrier.now();
         if let Some(status) = self.refusal(call, now) {
-            return end_with(call, status);
+            return self.end_with(call, status);
         }
         let peer = carrier.peer(call.server);
         call.server = peer;
@@ -166,18 +174,19 @@ impl Table {
     fn no_room(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         match call.entry {
             Entry::Waits => self.waiting.push(peer, call, why, now),
-            entry => end(call, why.refusal(entry)),
+            entry => self.end(call, why.refusal(entry)),
         }
     }
 
     /// Fails a call that may not begin. Returns true if it may not.
-    pub(crate) fn refuses(&self, call: &mut Submission, now: Time) -> bool {
+    pub(crate) fn refuses(&mut self, call: &mut Submission, now: Time) -> bool {
         if is_abandoned(call) {
+            self.count_refusal(call.method, Code::Cancelled);
             return true;
         }
         let refusal = self.refusal(call, now);
         let is_refused = refusal.is_some();
-        refusal.into_iter().for_each(|status| end_with(call, status));
+        refusal.into_iter().for_each(|status| self.end_with(call, status));
         is_refused
     }
 
@@ -244,7 +253,7 @@ impl Table {
             self.waiting.there_is_room();
             let status =
                 if error == SendError::SessionOver { out_of_order(PeerDown::Closed) } else { refused(error) };
-            end_with(pending, status);
+            self.end_with(pending, status);
             Ok(false)
         })
     }
@@ -260,6 +269,7 @@ impl Table {
         (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
     ) -> Result<bool, SendError> {
         let Submission { method, one_way, deadline, connect, order, nested, entry, metadata, .. } = *pending;
+        let counters = self.counters.index(method);
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation, one_way);
         let now = carrier.now();
@@ -294,6 +304,8 @@ impl Table {
             generation: self.generation,
             peer,
             method,
+            counters,
+            started: now,
             one_way,
             ordered: order.is_some(),
             nested,
@@ -303,11 +315,12 @@ impl Table {
             progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
         });
+        self.counters.at(counters).into_iter().for_each(MethodCounters::began);
         if opens && taken.left.is_some() {
             self.opened(call, taken.left);
         }
         if one_way && mutant!(one_way_calls_succeed_unsent) {
-            self.finish(call, Ok(Response::empty()));
+            self.finish(now, call, Ok(Response::empty()));
         }
         Ok(taken.left.is_none())
     }
@@ -383,7 +396,7 @@ impl Table {
             return false;
         }
         for call in self.waiting.abandoned() {
-            end(call, gave_up());
+            self.end(call, gave_up());
         }
         for _ in 0..ROUND {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
@@ -391,11 +404,13 @@ impl Table {
             carrier.peer(call.server);
             if is_abandoned(&call) {
                 self.waiting.leave(seat, None);
-                end(call, gave_up());
+                self.end(call, gave_up());
                 continue;
             }
             match self.attempt(carrier, seat.peer, &mut call, leaves) {
                 Ok(is_queued) => {
+                    let waited = self.waiting.since(&seat).map_or(0, |since| carrier.now().since(since));
+                    self.counters.of(call.method).into_iter().for_each(|counters| counters.waited(waited));
                     self.waiting.leave(seat, Some(is_queued));
                     rest(call.encoded);
                 }
@@ -408,9 +423,10 @@ impl Table {
 
     /// Takes the outcome of sending a request.
     pub(crate) fn sent(&mut self, carrier: &dyn Carrier, token: Token, outcome: SendOutcome) {
+        let now = carrier.now();
         let Some(flight) = self.flight(token.0) else { return };
         match outcome {
-            SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
+            SendOutcome::Delivered if flight.one_way => self.finish(now, token.0, Ok(Response::empty())),
             SendOutcome::Delivered => {
                 flight.progress = Progress::Delivered;
                 if flight.answer.stream().is_some() {
@@ -437,7 +453,7 @@ impl Table {
                     _ if is_missed => missed(flight, cause),
                     _ => Status::unreachable(flight.name(), cause, may_have_run),
                 };
-                self.finish(token.0, Err(status));
+                self.finish(now, token.0, Err(status));
                 // Its session may be over before this poller has been told.
                 self.forget_numbers(peer);
             }
@@ -446,15 +462,23 @@ impl Table {
 
     /// Takes a handler's successful reply.
     #[inline]
-    pub(crate) fn succeeded(&mut self, from: PeerKey, call: u64, message: Message, encoded: Range<usize>) {
+    pub(crate) fn succeeded(
+        &mut self,
+        now: Time,
+        from: PeerKey,
+        call: u64,
+        message: Message,
+        encoded: Range<usize>,
+    ) {
         if self.waiting(from, call).is_some() {
-            self.finish(call, Ok(Response::new(message, encoded, self.most_decoded)));
+            self.finish(now, call, Ok(Response::new(message, encoded, self.most_decoded)));
         }
     }
 
     /// Takes a reply.
     pub(crate) fn reply(
         &mut self,
+        now: Time,
         from: PeerKey,
         (call, code, by, metadata): (u64, u8, By, MetadataBytes),
         message: Message,
@@ -462,14 +486,15 @@ impl Table {
     ) {
         let most_metadata = self.most_metadata;
         let Some(flight) = self.waiting(from, call) else { return };
-        let method = flight.method;
+        let (method, counters) = (flight.method, flight.counters);
         let received = match received(metadata, most_metadata, &message, encoded.start) {
             Ok(received) => received,
-            Err(status) => return self.finish(call, Err(status.of_call(format_args!("{method}")))),
+            Err(status) => return self.finish(now, call, Err(status.of_call(format_args!("{method}")))),
         };
         let outcome = if code == 0 {
             Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
         } else if code == HANDLER_ERROR && by == By::Handler {
+            self.counters.at(counters).into_iter().for_each(MethodCounters::failed_by_error);
             Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
         } else {
             let status = status_of(method, Code::from_number(code), by, message, encoded);
@@ -479,7 +504,7 @@ impl Table {
             }
             Err(status)
         };
-        self.finish(call, outcome);
+        self.finish(now, call, outcome);
     }
 
     /// Returns the call that waits for a reply of this peer.
@@ -497,21 +522,21 @@ impl Table {
     }
 
     /// Handles a reply that cannot be read.
-    pub(crate) fn unread(&mut self, from: PeerKey, call: u64, error: FrameError) {
+    pub(crate) fn unread(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(flight) = self.waiting(from, call) else { return };
         let reason = match error {
             FrameError::UnknownExtension(_) => Reason::UnknownExtension,
             _ => Reason::BadReply,
         };
         let text = format!("{}: the reply cannot be read: {error}", flight.method);
-        self.finish(call, Err(Status::ran(Code::Internal, text).because(reason)));
+        self.finish(now, call, Err(Status::ran(Code::Internal, text).because(reason)));
     }
 
     /// Ends a call whose reply found no memory on this node in time.
-    pub(crate) fn given_up(&mut self, from: PeerKey, call: u64, bytes: usize) {
+    pub(crate) fn given_up(&mut self, now: Time, from: PeerKey, call: u64, bytes: usize) {
         let Some(flight) = self.waiting(from, call) else { return };
         let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
-        self.finish(call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
+        self.finish(now, call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
     }
 
     /// Stores a method's number that a peer reports.
@@ -591,13 +616,13 @@ impl Table {
             } else {
                 missed(flight, cause)
             };
-            self.finish(call, Err(status));
+            self.finish(carrier.now(), call, Err(status));
         }
         self.pollers.remove(peer);
         self.forget_drained(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
-                end(call, out_of_order(cause));
+                self.end(call, out_of_order(cause));
             }
         }
         self.budget.leave(peer);
@@ -633,7 +658,7 @@ impl Table {
         }
         while let Some((call, why)) = self.waiting.late(now) {
             any = true;
-            end(call, why.expired());
+            self.end(call, why.expired());
         }
         let mut due = Vec::new();
         let mut idle = BTreeMap::new();
@@ -698,28 +723,29 @@ impl Table {
 
     /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
     /// Handlers finish with the calls that they make.
-    pub(crate) fn close_to_outside(&mut self) {
+    pub(crate) fn close_to_outside(&mut self, now: Time) {
         self.takes = Takes::Nested;
         for call in self.waiting.take(|_, call| !call.nested) {
-            end(call, shutting_down());
+            self.end(call, shutting_down());
         }
-        self.end_all(|flight| !flight.nested || mutant!(draining_ends_nested_calls));
+        self.end_all(now, |flight| !flight.nested || mutant!(draining_ends_nested_calls));
     }
 
     /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
         self.takes = Takes::None;
         for call in self.waiting.take(|_, _| true) {
-            end(call, shutting_down());
+            self.end(call, shutting_down());
         }
-        self.end_all(|_| true);
+        // The time is not known here: they take no time in the report.
+        self.end_all(Time::default(), |_| true);
     }
 
-    fn end_all(&mut self, which: impl Fn(&Flight) -> bool) {
+    fn end_all(&mut self, now: Time, which: impl Fn(&Flight) -> bool) {
         for call in self.numbers(which) {
             let Some(flight) = self.flight(call) else { continue };
             let text = format!("{}: this node is shutting down", flight.name());
-            self.finish(call, Err(Status::ran(Code::Unavailable, text).because(Reason::Draining)));
+            self.finish(now, call, Err(Status::ran(Code::Unavailable, text).because(Reason::Draining)));
         }
     }
 
@@ -734,9 +760,15 @@ impl Table {
     }
 
     #[inline]
-    fn finish(&mut self, call: u64, outcome: Outcome) {
+    fn finish(&mut self, now: Time, call: u64, outcome: Outcome) {
         let Some((slot, _)) = parts(call) else { return };
-        if let Some(Flight { timer, peer, leaves, answer, .. }) = self.flights.try_remove(slot) {
+        if let Some(Flight { timer, peer, leaves, answer, counters, started, .. }) =
+            self.flights.try_remove(slot)
+        {
+            if let Some(counters) = self.counters.at(counters) {
+                counters.ended(now.since(started));
+                outcome.as_ref().err().into_iter().for_each(|status| counters.failed(status.code()));
+            }
             if let Some(timer) = timer {
                 self.deadlines.remove(timer);
             }
@@ -746,6 +778,28 @@ impl Table {
             }
             self.waiting.there_is_room();
             answer.complete(outcome);
+        }
+    }
+
+    /// Fails a queued call. The caller adds the method name to the status.
+    fn end(&mut self, mut call: Submission, status: Status) {
+        self.end_with(&mut call, status);
+    }
+
+    #[cold]
+    fn end_with(&mut self, call: &mut Submission, status: Status) {
+        if let Some(answer) = call.answer.take() {
+            self.count_refusal(call.method, status.code());
+            answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
+        }
+    }
+
+    /// Counts a call that ends before its request is handed over.
+    #[cold]
+    fn count_refusal(&mut self, method: &'static MethodName, code: Code) {
+        if let Some(counters) = self.counters.of(method) {
+            counters.refused();
+            counters.failed(code);
         }
     }
 
@@ -778,7 +832,7 @@ impl Table {
         let has_left = !unsent.contains(&Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
-        self.finish(call, Err(status.because(reason)));
+        self.finish(carrier.now(), call, Err(status.because(reason)));
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
@@ -859,17 +913,6 @@ fn received(
 #[inline]
 fn is_abandoned(call: &Submission) -> bool {
     call.answer.as_ref().is_none_or(Answer::is_abandoned)
-}
-
-/// Fails a queued call. The caller adds the method name to the status.
-fn end(mut call: Submission, status: Status) {
-    end_with(&mut call, status);
-}
-
-fn end_with(call: &mut Submission, status: Status) {
-    if let Some(answer) = call.answer.take() {
-        answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
-    }
 }
 
 /// Returns the status of a call that its server had not taken when it closed the session.

@@ -7,7 +7,7 @@
 use super::no_room::NoRoom;
 use super::peer_queue::{Part, PeerQueue, Place};
 use crate::call::{Answer, Submission};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use trunkline_transport::{Leaves, PeerKey};
 use trunkline_verbs::Time;
@@ -33,7 +33,8 @@ pub(super) struct Waiting {
     turns: VecDeque<PeerKey>,
     /// Peers without room that have had their turn in this round.
     blocked: VecDeque<PeerKey>,
-    deadlines: BTreeSet<(Time, Place, PeerKey)>,
+    /// Times at which the calls were queued, by deadline.
+    deadlines: BTreeMap<(Time, Place, PeerKey), Time>,
     last: Place,
     /// Number of the last round that began.
     round: u64,
@@ -71,7 +72,7 @@ impl Waiting {
 
     /// Returns the time of the next round or deadline.
     pub(super) fn next_timer(&self) -> Option<Time> {
-        let deadline = self.deadlines.first().map(|(deadline, ..)| *deadline);
+        let deadline = self.deadlines.first_key_value().map(|((deadline, ..), _)| *deadline);
         deadline.into_iter().chain(self.next_round).min()
     }
 
@@ -94,7 +95,7 @@ impl Waiting {
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         let place = self.last;
         self.last += 1;
-        self.deadlines.insert((call.deadline, place, peer));
+        self.deadlines.insert((call.deadline, place, peer), now);
         let queue = self.queues.entry(peer).or_insert_with(|| {
             self.turns.push_back(peer);
             PeerQueue::new(why)
@@ -123,6 +124,11 @@ impl Waiting {
         self.turns.rotate_left(1);
         let order = call.order.map(|order| order.0);
         Some((Seat { peer, place, part, deadline: call.deadline, order }, call, leaves))
+    }
+
+    /// Returns the time at which a taken call was queued.
+    pub(super) fn since(&self, seat: &Seat) -> Option<Time> {
+        self.deadlines.get(&(seat.deadline, seat.place, seat.peer)).copied()
     }
 
     /// Puts back a call that has no room. Its part of the queue has no further turn in this round.
@@ -164,7 +170,8 @@ impl Waiting {
 
     /// Takes the next call whose deadline has passed, and the limit that it waited for.
     pub(super) fn late(&mut self, now: Time) -> Option<(Submission, NoRoom)> {
-        let &(_, place, peer) = self.deadlines.first().filter(|(deadline, ..)| *deadline <= now)?;
+        let (&(_, place, peer), _) =
+            self.deadlines.first_key_value().filter(|((deadline, ..), _)| *deadline <= now)?;
         self.remove(peer, place)
     }
 

@@ -18,8 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_machine::Waker;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::{Budget, Share};
-use trunkline_transport::{BudgetReport, Limit, PeerKey};
-use trunkline_verbs::Clock;
+use trunkline_transport::histogram::HistogramWriter;
+use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerKey};
+use trunkline_verbs::{Clock, Time};
 
 /// Name of the queue's setting, for refusals.
 const QUEUED_JOBS: &str = "queued_jobs";
@@ -67,6 +68,7 @@ pub(super) struct Place(u64);
 
 struct Waiting {
     peer: PeerKey,
+    since: Time,
     job: Job,
 }
 
@@ -91,6 +93,8 @@ struct State {
     /// In order of arrival.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
+    /// Times that jobs have waited, by service and method.
+    waits: BTreeMap<(&'static str, &'static str), Box<HistogramWriter>>,
     /// Share of the budget for `queue`.
     share: Share,
     /// Jobs that have begun, and were woken.
@@ -139,6 +143,7 @@ impl SharedPool {
         let state = State {
             queue: BTreeMap::new(),
             next: 0,
+            waits: BTreeMap::new(),
             share: Share::new(&budget, 0),
             woken: VecDeque::new(),
             workers: Vec::new(),
@@ -195,11 +200,21 @@ impl SharedPool {
         self.budget.report()
     }
 
+    /// Adds the times that jobs have waited to the rows of their methods.
+    pub(crate) fn add_waits(&self, rows: &mut [MethodReport]) {
+        let state = self.state();
+        for row in rows {
+            let waits = state.waits.get(&(row.service, row.method));
+            waits.into_iter().for_each(|waits| waits.add_to(&mut row.queued));
+        }
+    }
+
     /// Queues a job of a peer.
     ///
     /// # Errors
     /// Why it will not run, and the job.
     pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<Place, (Status, Job)> {
+        let since = self.clock.now();
         let mut state = self.state();
         if state.is_draining || state.is_closed {
             return Err((draining(), job));
@@ -211,7 +226,7 @@ impl SharedPool {
         }
         let place = state.next;
         state.next += 1;
-        state.queue.insert(place, Waiting { peer, job });
+        state.queue.insert(place, Waiting { peer, since, job });
         self.lifecycle.job_begins();
         let waker = if mutant!(jobs_wake_no_worker) { None } else { state.wake_one() };
         drop(state);
@@ -225,7 +240,7 @@ impl SharedPool {
             return None;
         }
         let mut state = self.state();
-        let Waiting { peer, job } = state.queue.remove(&place)?;
+        let Waiting { peer, job, .. } = state.queue.remove(&place)?;
         state.leaves_queue(peer);
         drop(state);
         self.lifecycle.job_ends();
@@ -253,8 +268,8 @@ impl SharedPool {
 
     /// Returns a worker's next task. Since it will not look at the timers meanwhile, an idle one does, if there are any: those that
     /// went to sleep before a timer was set do not know of it.
-    pub(super) fn next(&self, worker: usize) -> Next {
-        let next = self.take(worker);
+    pub(super) fn next(&self, worker: usize, now: Time) -> Next {
+        let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
             let waker = self.state().wake_one();
             wake(waker);
@@ -262,7 +277,7 @@ impl SharedPool {
         next
     }
 
-    fn take(&self, worker: usize) -> Next {
+    fn take(&self, worker: usize, now: Time) -> Next {
         let mut state = self.state();
         state.set(worker, Stage::Busy, None);
         let woken_first = std::mem::replace(&mut state.turn_of_woken, false);
@@ -272,7 +287,7 @@ impl SharedPool {
             state.set(worker, Stage::Busy, Some(job.method));
             return Next::Resume(job);
         }
-        let Some((_, Waiting { peer, job })) = state.queue.pop_first() else {
+        let Some((_, Waiting { peer, since, job })) = state.queue.pop_first() else {
             return if state.is_closed { Next::Closed } else { Next::Nothing };
         };
         state.leaves_queue(peer);
@@ -281,6 +296,7 @@ impl SharedPool {
             Job::Offloaded(offloaded) => offloaded.method,
             Job::Blocking(method, _) => method,
         };
+        state.waits.entry((method.service.name, method.name)).or_default().record(now.since(since));
         state.set(worker, Stage::Busy, Some(method));
         Next::Begin(job)
     }

@@ -89,7 +89,8 @@ impl Worker {
         let pool = Arc::clone(&self.pool);
         let _here = InPool::enter(pool.lifecycle(), pool.timers());
         let _inside = pool.foreign().enter();
-        pool.timers().fire(pool.clock().now());
+        let now = pool.clock().now();
+        pool.timers().fire(now);
         if let Some(ended) = self.ended.take() {
             ended.finish();
             pool.ended();
@@ -102,7 +103,7 @@ impl Worker {
             self.poll_blocking();
             return Some(Turn::Again);
         }
-        match pool.next(self.index) {
+        match pool.next(self.index, now) {
             Next::Begin(job) => self.begin(job),
             Next::Resume(offloaded) => self.resume(&offloaded),
             Next::Nothing => return None,

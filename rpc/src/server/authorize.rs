@@ -173,6 +173,7 @@ mod tests {
             name: "call",
             hash: 1,
             one_way: false,
+            idempotent: false,
             streams: Streams::Both,
             shapes: None,
         };

@@ -8,6 +8,7 @@ use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::budgets::check_metadata;
 use crate::call::LocalQueue;
 use crate::context::{Context, CurrentCall, PollerContext};
+use crate::counted::MethodCounters;
 use crate::executor::{Ready, TaskId};
 use crate::foreign::Foreign;
 use crate::frame::{
@@ -39,8 +40,11 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
+mod counting;
 mod screening;
 mod streams;
+
+use counting::NOT_SERVED;
 
 const NS_PER_US: u64 = 1000;
 
@@ -68,6 +72,8 @@ pub(super) struct Caller {
     one_way: bool,
     /// Size of the request's metadata, in bytes.
     metadata: u32,
+    /// Index of the method, or [`NOT_SERVED`].
+    table: u32,
     /// The directions in which the call streams items.
     streams: Streams,
     /// Number of the method, if the caller does not know it.
@@ -77,12 +83,21 @@ pub(super) struct Caller {
 impl Caller {
     /// Returns the caller of a one-way call, as far as a frame to it needs.
     fn of_one_way(key: Key) -> Self {
-        Self { key, deadline: None, one_way: true, metadata: 0, streams: Streams::Neither, number: None }
+        Self {
+            key,
+            deadline: None,
+            one_way: true,
+            metadata: 0,
+            table: NOT_SERVED,
+            streams: Streams::Neither,
+            number: None,
+        }
     }
 }
 
 struct Running {
     caller: Caller,
+    started: Time,
     /// Key of its deadline.
     timer: Option<DeadlineKey>,
     /// Charge of its arguments, in bytes.
@@ -107,6 +122,7 @@ struct Served {
     number: Option<u16>,
     /// Shapes of its types.
     shapes: Option<&'static MethodShapes>,
+    counters: Arc<MethodCounters>,
 }
 
 impl Served {
@@ -137,6 +153,8 @@ pub(crate) struct Dispatch {
     unanswered: BTreeSet<PeerKey>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Served>,
+    /// Counters of the methods that are not served.
+    others: Arc<MethodCounters>,
     /// Index in `methods`, and the service, by the method's hash.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
     /// Index in `methods` by the number.
@@ -174,6 +192,7 @@ impl Dispatch {
             unanswered: BTreeSet::new(),
             services: BTreeMap::new(),
             methods: Vec::new(),
+            others: inbox.served().add_others(),
             index: BTreeMap::new(),
             by_number: Vec::new(),
             running: BTreeMap::new(),
@@ -204,7 +223,17 @@ impl Dispatch {
                 let limits = service.limits_of(name);
                 let (one_way, streams, shapes) = (name.one_way, name.streams, name.shapes);
                 shapes.into_iter().for_each(|shapes| _ = shapes.trace());
-                dispatch.methods.push(Served { name, calls, one_way, streams, limits, number, shapes });
+                let counters = inbox.served().add(name);
+                dispatch.methods.push(Served {
+                    name,
+                    calls,
+                    one_way,
+                    streams,
+                    limits,
+                    number,
+                    shapes,
+                    counters,
+                });
             }
         }
         inbox.occupant().set_methods(names);
@@ -274,7 +303,7 @@ impl Dispatch {
         let is_of_kind = served.one_way == header.one_way && streams.any() == header.opens;
         let key = Key::new(from, header.call);
         let RequestHeader { one_way, metadata, .. } = *header;
-        is_of_kind.then_some(Caller { key, deadline, one_way, metadata, streams, number: None })
+        is_of_kind.then_some(Caller { key, deadline, one_way, metadata, table, streams, number: None })
     }
 
     /// Starts the handler of a request with the method's hash, or refuses the request.
@@ -300,7 +329,8 @@ impl Dispatch {
         };
         let streams = found.as_ref().ok().and_then(|table| self.served(*table)).map(|served| served.streams);
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
-        let caller = Caller { key, deadline, one_way, metadata, streams, number };
+        let table = found.as_ref().map_or_else(|_| self.refused_method(asked), |table| *table);
+        let caller = Caller { key, deadline, one_way, metadata, table, streams, number };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(carrier, caller.key, number);
@@ -314,9 +344,11 @@ impl Dispatch {
     /// Refuses a request of a method that this node does not serve, or not now.
     fn refuse_unfound(&mut self, carrier: &mut dyn Carrier, caller: Caller, asked: Asked, status: Status) {
         if caller.one_way && status.reason() != Some(Reason::Draining) {
+            self.counters(caller.table).refused();
+            self.counters(caller.table).failed(status.code());
             self.not_served(carrier, caller.key, asked, &status);
         } else {
-            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            self.refuse_call(carrier, caller, status);
         }
     }
 
@@ -332,16 +364,17 @@ impl Dispatch {
         ready: &Arc<Ready>,
     ) {
         let Caller { key, deadline, .. } = caller;
-        let admitted = self.admit(carrier, &caller, table).and_then(|()| self.admit_stream(&caller, table));
+        let admitted =
+            self.admit(carrier, &caller, table).and_then(|()| self.admit_stream(carrier.now(), &caller));
         if let Err(status) = admitted {
-            return self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            return self.refuse_call(carrier, caller, status);
         }
         if caller.metadata > 0
             && let Err(status) = self.take_metadata(&caller, message.as_slice(), encoded.start)
         {
             self.ended(key.peer, table);
             self.arguments.put_back(key.peer, first_charge(caller.streams));
-            return self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            return self.refuse_call(carrier, caller, status);
         }
         let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
@@ -357,8 +390,10 @@ impl Dispatch {
             Ok(slot) => {
                 let task = TaskId { table, slot };
                 let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
-                let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
-                self.running.insert(task, Running { caller, timer, decoded, context, stream });
+                let started = carrier.now();
+                let timer = deadline.map(|deadline| self.deadlines.add(started, deadline, task));
+                self.counters(table).began();
+                self.running.insert(task, Running { caller, started, timer, decoded, context, stream });
                 // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
                 if let Some(earlier) = self.by_key.insert(key, task) {
                     self.end_replaced(carrier, earlier);
@@ -366,6 +401,7 @@ impl Dispatch {
             }
             Err(outcome) => {
                 let metadata = context.and_then(|context| context.end());
+                self.counters(table).ended_at_once();
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 if let Some(stream) = stream {
@@ -414,6 +450,7 @@ impl Dispatch {
             self.send(carrier, caller, &header, &mut parts)
         };
         if let Err(error) = sent {
+            self.count_unsent(caller.table, &error);
             self.reply_with_refusal(carrier, *caller, true, error);
         }
     }
@@ -442,18 +479,19 @@ impl Dispatch {
             deadline: None,
             one_way,
             metadata: 0,
+            table: NOT_SERVED,
             streams: Streams::Neither,
             number: None,
         };
         let status = Status::not_run(code, error.to_string()).because(reason);
-        self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        self.refuse_call(carrier, caller, status);
     }
 
     /// Drops the handler of a call that its caller has cancelled.
-    pub(crate) fn cancel(&mut self, from: Origin, call: u64) {
+    pub(crate) fn cancel(&mut self, now: Time, from: Origin, call: u64) {
         let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
         if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
-            return self.drop_task(task);
+            return self.drop_counted(now, task, Code::Cancelled);
         }
         if !self.replies.is_empty() {
             self.replies.cancel(Key::new(from, call));
@@ -479,7 +517,7 @@ impl Dispatch {
             running.context = context;
         }
         let Some(outcome) = polled else { return };
-        if let Some((caller, metadata)) = self.forget(task) {
+        if let Some((caller, metadata)) = self.forget(carrier.now(), task) {
             self.reply(carrier, caller, outcome, metadata);
         }
     }
@@ -494,23 +532,26 @@ impl Dispatch {
                 running.caller
             });
             self.current.take_withdrawn();
-            self.drop_task(task);
+            self.drop_task(carrier.now(), task);
             let is_withdrawn = self.current.take_withdrawn();
             if let Some(caller) = caller.filter(|_| is_withdrawn) {
                 let text = "the deadline passed while the call waited for a worker";
                 let status = Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired);
                 self.reply(carrier, caller, Err(Failure::Node(status)), None);
-            } else if caller.is_some_and(|caller| caller.one_way) {
-                self.inbox.lifecycle().count_one_way_failed();
-            } else {
-                self.unanswered.extend(caller.map(|caller| caller.key.peer));
+            } else if let Some(caller) = caller {
+                self.counters(task.table).failed(Code::DeadlineExceeded);
+                if caller.one_way {
+                    self.inbox.lifecycle().count_one_way_failed();
+                } else {
+                    self.unanswered.insert(caller.key.peer);
+                }
             }
         }
         any
     }
 
     /// Drops the handlers whose replies a lost peer waited for.
-    pub(crate) fn down(&mut self, peer: PeerKey) {
+    pub(crate) fn down(&mut self, now: Time, peer: PeerKey) {
         if mutant!(handlers_outlive_their_peer) {
             return;
         }
@@ -519,7 +560,7 @@ impl Dispatch {
             .iter()
             .filter(|(_, running)| running.caller.key.peer == peer && !running.caller.one_way);
         for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
-            self.drop_task(task);
+            self.drop_counted(now, task, Code::Cancelled);
         }
         self.budget.leave(peer);
         self.arguments.leave(peer);
@@ -535,7 +576,8 @@ impl Dispatch {
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
-            self.drop_task(task);
+            // The time is not known here: it takes no time in the report.
+            self.drop_counted(Time::default(), task, Code::Cancelled);
         }
         self.replies.close();
     }
@@ -710,9 +752,11 @@ impl Dispatch {
     ) {
         let Caller { key, one_way, number, .. } = caller;
         if one_way {
+            outcome.as_ref().err().into_iter().for_each(|failure| self.count_failure(caller.table, failure));
             return self.one_way_ended(carrier.now(), key.peer, outcome);
         }
         let metadata = self.metadata_of(metadata, &mut outcome);
+        outcome.as_ref().err().into_iter().for_each(|failure| self.count_failure(caller.table, failure));
         let (code, by, mut encoded, body) = match outcome {
             Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
             Err(failure) => self.of_failure(failure),
@@ -730,6 +774,9 @@ impl Dispatch {
             self.send(carrier, &caller, &header, &mut parts)
         };
         if let Err(error) = sent {
+            if code == 0 {
+                self.count_unsent(caller.table, &error);
+            }
             let ran = !matches!(by, By::Node { ran: false, .. });
             self.reply_with_refusal(carrier, caller, ran, error);
         }
@@ -934,19 +981,23 @@ impl Dispatch {
         (status.code().number(), by, texts, status.details().clone().into())
     }
 
-    fn drop_task(&mut self, task: TaskId) {
-        if self.forget(task).is_some()
-            && let Some(served) = self.methods.get_mut(task.table as usize)
-        {
+    /// Drops a handler. Returns false if it does not run.
+    fn drop_task(&mut self, now: Time, task: TaskId) -> bool {
+        if self.forget(now, task).is_none() {
+            return false;
+        }
+        if let Some(served) = self.methods.get_mut(task.table as usize) {
             self.inbox.occupant().handler(task.table);
             let _inside = self.foreign.enter();
             served.calls.cancel(task.slot);
         }
+        true
     }
 
     /// Removes a handler that has ended. Returns its caller and the metadata of its response.
-    fn forget(&mut self, task: TaskId) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
+    fn forget(&mut self, now: Time, task: TaskId) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
         let running = self.running.remove(&task)?;
+        self.counters(task.table).ended(now.since(running.started));
         if !mutant!(ended_handlers_stay_charged) {
             self.ended(running.caller.key.peer, task.table);
         }

@@ -8,8 +8,8 @@
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 mod admission;
-mod balance;
 mod authorize;
+mod balance;
 mod blocking;
 mod callers;
 mod channels;
@@ -41,6 +41,7 @@ mod metadata;
 #[allow(non_snake_case, reason = "methods may have the names of constants and types")]
 mod names;
 mod nested;
+mod numbers;
 mod order;
 mod pages;
 mod panicking;

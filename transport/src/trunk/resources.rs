@@ -316,7 +316,7 @@ impl Events {
     }
 
     pub(crate) fn announced(&mut self, from: Origin) {
-        self.0.push_back(Event::Announced(from));
+        self.queue.push_back(Event::Announced(from));
     }
 
     pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {

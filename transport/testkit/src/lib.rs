@@ -17,6 +17,7 @@ pub mod output;
 mod process;
 mod process_ffi;
 mod random;
+mod scrape;
 mod stepped;
 mod wait;
 mod wire_examples;
@@ -33,6 +34,7 @@ pub use process::{
 };
 pub use process_ffi::{at_exit, in_forked_child};
 pub use random::{Random, bytes_of, key, pattern};
+pub use scrape::{Labels, Sample, parse_scrape};
 pub use stepped::Stepped;
 pub use wait::wait_until;
 pub use wire_examples::wire_examples;

@@ -1,10 +1,10 @@
 //! Authorization of requests by the program: of large ones when they are announced, of others when they have come.
 
+use super::counting::NOT_SERVED;
 use super::{Caller, Dispatch, Key};
 use crate::frame::{Asked, RequestHeader};
 use crate::metadata::Metadata;
 use crate::name::MethodName;
-use crate::server::Failure;
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
 use crate::status::Status;
 use trunkline_transport::{Carrier, Origin, PeerKey, Screening};
@@ -42,7 +42,8 @@ impl Dispatch {
         let served = table.and_then(|table| self.served(table));
         let streams = served.map(|served| served.streams).unwrap_or_default();
         let key = Key::new(from, call);
-        let caller = Caller { key, deadline: None, one_way, metadata, streams, number: None };
+        let row = table.unwrap_or(NOT_SERVED);
+        let caller = Caller { key, deadline: None, one_way, metadata, table: row, streams, number: None };
         let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
             let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
             self.refuse_unfound(carrier, caller, asked, status);
@@ -51,7 +52,7 @@ impl Dispatch {
         let metadata = match self.parse_metadata(metadata, head, head.len()) {
             Ok(metadata) => metadata,
             Err(status) => {
-                self.reply(carrier, caller, Err(Failure::Node(status)), None);
+                self.refuse_call(carrier, caller, status);
                 return Screening::Refused;
             }
         };
@@ -66,9 +67,11 @@ impl Dispatch {
             );
         }
         if one_way {
+            self.counters(table).refused();
+            self.counters(table).failed(status.code());
             self.inbox.lifecycle().count_one_way_failed();
         } else {
-            self.reply(carrier, caller, Err(Failure::Node(status)), None);
+            self.refuse_call(carrier, caller, status);
         }
         Screening::Refused
     }

@@ -11,26 +11,27 @@ use crate::stream::{Address, Misuse, Stream, first_charge};
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Carrier, Origin, Toward};
+use trunkline_verbs::Time;
 
 impl Dispatch {
     /// Charges a peer with the stream of its call, if that has one.
     #[inline]
-    pub(super) fn admit_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
-        if caller.streams.any() { self.charge_stream(caller, table) } else { Ok(()) }
+    pub(super) fn admit_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
+        if caller.streams.any() { self.charge_stream(now, caller) } else { Ok(()) }
     }
 
     #[cold]
-    fn charge_stream(&mut self, caller: &Caller, table: u32) -> Result<(), Status> {
+    fn charge_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
         if let Some(earlier) = self.by_key.get(&caller.key).copied() {
             // Both calls have one number, and end by one reply.
-            self.ended(caller.key.peer, table);
-            self.drop_task(earlier);
+            self.ended(caller.key.peer, caller.table);
+            self.drop_counted(now, earlier, Code::Aborted);
             return Err(Misuse::SAME_NUMBER.status());
         }
         if self.arguments.recharge(caller.key.peer, 0, first_charge(caller.streams)) {
             return Ok(());
         }
-        self.ended(caller.key.peer, table);
+        self.ended(caller.key.peer, caller.table);
         let text =
             format!("the peer's streams and arguments take all of its {ARGUMENTS} (setting {DECODED_BYTES})");
         Err(Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded))
@@ -97,7 +98,7 @@ impl Dispatch {
     /// Ends a running call with a status.
     fn fail(&mut self, carrier: &mut dyn Carrier, task: TaskId, status: Status) {
         let caller = self.running.get(&task).map(|running| running.caller);
-        self.drop_task(task);
+        self.drop_task(carrier.now(), task);
         if let Some(caller) = caller {
             self.reply(carrier, caller, Err(Failure::Node(status)), None);
         }

@@ -16,6 +16,7 @@ use trunkline::{
     Stream, Streaming, Target, block_on, stream,
 };
 
+use trunkline::report::MethodReport;
 use trunkline::{Bytes, Status};
 
 #[trunkline::service]
@@ -837,5 +838,34 @@ fn interceptors_set_and_check_a_token() -> Outcome {
     let cx = Context::detached_with(metadata);
     assert_eq!(name_of_trace(&cx), "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(name_of_trace(&Context::detached()), "none");
+    Ok(())
+}
+
+fn print_numbers(node: &Node) {
+    for row in node.report().served {
+        let MethodReport { service, method, calls, failed, running, latency, .. } = row;
+        let p99 = latency.quantile(0.99);
+        println!("{service}.{method}: {calls} calls, {failed:?}, {running} running, {p99:?}");
+    }
+}
+
+/// Answers one request of a Prometheus server.
+fn answer_scrape(node: &Node, mut to: impl std::io::Write) -> std::io::Result<()> {
+    let body = node.report().prometheus();
+    let length = body.len();
+    write!(to, "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n")?;
+    write!(to, "Content-Length: {length}\r\n\r\n{body}")
+}
+
+#[test]
+fn numbers_are_printed_and_scraped() -> Outcome {
+    let pair = Pair::start(KvServer::new(Store::default()));
+    block_on(pair.client().get("color".into()))?;
+    print_numbers(&pair.server);
+    let mut answer = Vec::new();
+    answer_scrape(&pair.server, &mut answer)?;
+    let answer = String::from_utf8(answer)?;
+    let line = |line: &str| line.starts_with("trunkline_server_calls_total{") && line.ends_with("/get\"} 1");
+    assert!(answer.lines().any(line), "{answer}");
     Ok(())
 }

@@ -1,0 +1,166 @@
+//! Latencies are counted on the path of every call, by one thread, and read by another.
+//!
+//! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket is at most a
+//! quarter as wide as its lower bound. Memory is fixed, a record is a few instructions, and nothing is locked: the
+//! writer loads and stores relaxed, and a report may miss what is recorded meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Buckets per power of two, as a power of two.
+const SUB_BITS: u32 = 2;
+const SUB: usize = 1 << SUB_BITS;
+/// Longer times are counted in the last bucket, which ends after 18 minutes.
+const MOST_NS: u64 = (1 << 40) - 1;
+const BUCKETS: usize = bucket(MOST_NS) + 1;
+
+/// Returns the bucket of a time.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "at most MOST_NS >> 38, and its low bits")]
+const fn bucket(ns: u64) -> usize {
+    let ns = if ns > MOST_NS { MOST_NS } else { ns };
+    if ns < SUB as u64 {
+        ns as usize
+    } else {
+        let exponent = ns.ilog2();
+        ((exponent - 1) as usize) * SUB + ((ns >> (exponent - SUB_BITS)) as usize & (SUB - 1))
+    }
+}
+
+/// Returns the longest time in a bucket, in nanoseconds.
+const fn top_ns(bucket: usize) -> u64 {
+    if bucket < SUB {
+        return bucket as u64;
+    }
+    ((SUB + bucket % SUB + 1) as u64) * (1 << (bucket / SUB - 1)) - 1
+}
+
+/// Adds to a counter with a single writer.
+#[inline]
+pub fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+/// The histogram that a thread writes. No other thread may write it.
+#[derive(Debug)]
+pub struct HistogramWriter {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Default for HistogramWriter {
+    fn default() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl HistogramWriter {
+    /// Records a time.
+    #[inline]
+    pub fn record(&self, ns: u64) {
+        add(&self.counts[bucket(ns)], 1);
+        add(&self.sum_ns, ns);
+    }
+
+    /// Records a time of 0.
+    #[inline]
+    pub fn record_zero(&self) {
+        add(&self.counts[0], 1);
+    }
+
+    /// Adds what was recorded to a report.
+    pub fn add_to(&self, report: &mut Histogram) {
+        report.counts.resize(BUCKETS, 0);
+        for (sum, count) in report.counts.iter_mut().zip(&self.counts) {
+            *sum += count.load(Ordering::Relaxed);
+        }
+        report.sum_ns = report.sum_ns.wrapping_add(self.sum_ns.load(Ordering::Relaxed));
+    }
+}
+
+/// Times by their length.
+///
+/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at most 25 %
+/// too long. Times of 18 minutes and more count as 18 minutes there; [`Self::sum`] is exact.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Empty until something is added.
+    counts: Vec<u64>,
+    sum_ns: u64,
+}
+
+impl Histogram {
+    /// Returns the number of times.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Returns the sum of all times.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
+    }
+
+    /// Returns a time that the share `q` of all times does not exceed, such as 0.99; `None` if there are no times.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let count = self.count();
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a rank, bounded by the count"
+        )]
+        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
+        let mut below = 0;
+        self.buckets().find_map(|(top, count)| {
+            below += count;
+            (below >= rank).then_some(top)
+        })
+    }
+
+    /// Returns the longest time of each bucket that is not empty, and the number of times in it, in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        let all = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        all.map(|(bucket, count)| (Duration::from_nanos(top_ns(bucket)), *count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_is_at_most_its_top_and_above_the_one_before() {
+        let near = (0..41)
+            .flat_map(|power| [1_u64 << power, (1 << power) + 1, (1 << power) * 5 / 4, (1 << power) - 1]);
+        for ns in near.chain(0..5000).filter(|ns| *ns <= MOST_NS) {
+            let at = bucket(ns);
+            let top = top_ns(at);
+            assert!(ns <= top && (at == 0 || ns > top_ns(at - 1)), "{ns} in bucket {at} up to {top}");
+            assert!(top - ns <= ns / 4, "{top} for {ns}");
+        }
+        assert_eq!((bucket(u64::MAX), top_ns(BUCKETS - 1)), (BUCKETS - 1, MOST_NS));
+    }
+
+    #[test]
+    fn quantiles_count_from_the_shortest() {
+        let writer = HistogramWriter::default();
+        for us in 1..=100 {
+            writer.record(us * 1000);
+        }
+        let mut report = Histogram::default();
+        assert_eq!((report.quantile(0.5), report.count()), (None, 0));
+        writer.add_to(&mut report);
+        for (q, exact_us) in [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)] {
+            let (exact, found) = (Duration::from_micros(exact_us), report.quantile(q).unwrap());
+            assert!(found >= exact && found <= exact * 5 / 4, "{q}: {found:?} for {exact:?}");
+        }
+        assert_eq!((report.count(), report.sum()), (100, Duration::from_micros(5050)));
+        // Another poller's.
+        writer.record_zero();
+        writer.add_to(&mut report);
+        assert_eq!((report.count(), report.quantile(0.001)), (201, Some(Duration::ZERO)));
+    }
+}
