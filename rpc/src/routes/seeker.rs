@@ -324,7 +324,7 @@ mod tests {
         let mut rig = Rig::new();
         let link = Link::new(&rig.routes, Target::resolver(Slow));
         let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
-        let mut ask = |seeker: &mut Seeker, rig: &mut Rig| {
+        let ask = |seeker: &mut Seeker, rig: &mut Rig| {
             assert!(route.look_again());
             seeker.look(&mut rig.carrier, route.id);
             seeker.take_lookups().len()
