@@ -20,6 +20,7 @@ use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
+use std::collections::BTreeSet;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -493,7 +494,7 @@ impl Upper for RpcPoller {
         self.table.close_to_outside(carrier.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {
-            self.settled(carrier);
+            self.settled(carrier, &BTreeSet::new());
         }
     }
 
@@ -507,9 +508,9 @@ impl Upper for RpcPoller {
         self.dispatch.len() == 0
     }
 
-    fn settled(&mut self, carrier: &mut dyn Carrier) {
+    fn settled(&mut self, carrier: &mut dyn Carrier, lost: &BTreeSet<PeerKey>) {
         self.is_settled = true;
-        for peer in self.table.peers() {
+        for peer in self.table.peers().into_iter().filter(|peer| !lost.contains(peer)) {
             self.tell_drained(carrier, peer);
         }
     }

@@ -606,10 +606,10 @@ pub trait Upper: 'static {
         true
     }
 
-    /// The node shuts down, and all that was sent was delivered after [`Upper::is_drained`] was true. Called at most once:
-    /// not if a message was lost whose outcome is not reported. Sessions are closed when the messages that it sends are
-    /// delivered too, or a second later.
-    fn settled(&mut self, _: &mut dyn Carrier) {}
+    /// The node shuts down, and all that was sent was delivered after [`Upper::is_drained`] was true. Called at most once.
+    /// To the peers `lost`, a message was lost whose outcome is not reported. Sessions are closed when the messages that it
+    /// sends are delivered too, or a second later.
+    fn settled(&mut self, _: &mut dyn Carrier, _lost: &BTreeSet<PeerKey>) {}
 
     /// Returns the open work, for a simulation to count.
     fn ledger(&self) -> UpperLedger {

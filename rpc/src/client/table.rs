@@ -317,7 +317,7 @@ impl Table {
         });
         self.counters.at(counters).into_iter().for_each(MethodCounters::began);
         if opens && taken.left.is_some() {
-            self.opened(call, taken.left);
+            self.opened(now, call, taken.left);
         }
         if one_way && mutant!(one_way_calls_succeed_unsent) {
             self.finish(now, call, Ok(Response::empty()));
@@ -327,11 +327,11 @@ impl Table {
 
     /// Frames of a call's stream may follow its request, which has left.
     #[cold]
-    fn opened(&mut self, call: u64, session: Option<SessionNumber>) {
+    fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(flight) = self.flight(call) else { return };
         let (peer, toward) = (flight.peer, Toward::Turn(flight.turn));
         if let Some(stream) = flight.answer.stream().filter(|stream| !stream.is_open()) {
-            stream.opened(Address { peer, toward, session, call });
+            stream.opened(now, Address { peer, toward, session, call });
         }
     }
 
@@ -430,7 +430,7 @@ impl Table {
             SendOutcome::Delivered => {
                 flight.progress = Progress::Delivered;
                 if flight.answer.stream().is_some() {
-                    self.opened(token.0, None);
+                    self.opened(now, token.0, None);
                 }
                 // It may have waited in the queue.
                 self.waiting.there_is_room();

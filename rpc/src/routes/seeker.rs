@@ -118,9 +118,13 @@ impl Seeker {
         }
     }
 
-    /// Looks up the addresses of a name again, if that is wanted and no round does so.
+    /// Looks up the addresses of a name again, if that is wanted and no round does so. A lookup in progress is followed by
+    /// another one, because replacing it would lose its addresses, again and again if the resolver is slow.
     fn refresh(&mut self, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
+        if sought.refresh.is_some() {
+            return;
+        }
         let is_name = matches!(sought.route.target.0, Source::Resolver(..));
         if sought.route.take_stale() && is_name && sought.round.is_none() {
             self.last_lookup += 1;
@@ -138,6 +142,7 @@ impl Seeker {
                 self.last_lookup += 1;
                 // It replaces one that was asked for before.
                 sought.refresh = None;
+                sought.route.take_stale();
                 self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
                 let (round, step) = Round::looking_up(self.last_lookup, now);
                 sought.round = Some(round);
@@ -165,7 +170,7 @@ impl Seeker {
                 sought.route.set_found(&addresses);
                 sought.last = addresses;
             }
-            return;
+            return self.refresh(id);
         }
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
@@ -294,5 +299,50 @@ impl Seeker {
             }
             self.routes.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Rig;
+    use crate::routes::{Link, Resolve, Resolving, Target};
+    use std::future::pending;
+
+    /// A resolver whose results the test makes up.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl Resolve for Slow {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(pending())
+        }
+    }
+
+    #[test]
+    fn lookups_that_are_asked_for_do_not_replace_a_slow_one() {
+        let mut rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::resolver(Slow));
+        let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
+        let ask = |seeker: &mut Seeker, rig: &mut Rig| {
+            assert!(route.look_again());
+            seeker.look(&mut rig.carrier, route.id);
+            seeker.take_lookups().len()
+        };
+        assert_eq!(ask(&mut seeker, &mut rig), 1);
+        for number in 1..4_u16 {
+            assert_eq!(ask(&mut seeker, &mut rig), 0, "one is in progress");
+            let address = SocketAddr::from(([127, 0, 0, 1], number));
+            let outcome = Ok(vec![address]);
+            seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number: number.into(), outcome });
+            assert_eq!(route.found().as_deref(), Some(&[address][..]));
+            assert_eq!(seeker.take_lookups().len(), 1, "what was asked for meanwhile follows");
+        }
+        // A round looks the name up itself, and does as well.
+        assert_eq!(ask(&mut seeker, &mut rig), 0);
+        route.keep();
+        seeker.look(&mut rig.carrier, route.id);
+        assert_eq!(seeker.take_lookups().len(), 1);
+        assert!(route.look_again());
     }
 }

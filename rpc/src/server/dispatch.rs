@@ -41,6 +41,7 @@ use trunkline_transport::{
 use trunkline_verbs::Time;
 
 mod counting;
+mod finding;
 mod screening;
 mod streams;
 
@@ -635,73 +636,6 @@ impl Dispatch {
         self.methods.get(table as usize)
     }
 
-    /// Returns the requested method, if it is of the request's kind: unary, one-way, or one that streams items.
-    ///
-    /// A call without a reply to a method with one would have a handler that outlives its session. In the opposite
-    /// case the caller would take the end of a handler for its success.
-    fn find(&self, header: &RequestHeader) -> Result<u32, Status> {
-        let RequestHeader { asked, one_way, opens, .. } = *header;
-        let is_asked = |streams: Streams| match asked {
-            Asked::Number(_) => streams.any() == opens,
-            Asked::Method(method) => streams == method.streams,
-        };
-        let fits = |served: &Served| served.one_way == one_way && is_asked(served.streams);
-        let table = match asked {
-            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
-            Asked::Method(method) => self
-                .index
-                .get(&method.method)
-                .filter(|(_, owner)| {
-                    owner.hash == method.service
-                        && owner.codec == method.schema.codec
-                        && owner.has_version_of(method.schema)
-                })
-                .map(|(table, _)| *table),
-        };
-        table
-            .filter(|table| self.served(*table).is_some_and(fits))
-            .ok_or_else(|| self.not_found(asked, table))
-    }
-
-    /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema: the
-    /// author answers for other ones. A caller that is refused learns no number of the method.
-    fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
-        let Asked::Method(method) = header.asked else { return Ok(table) };
-        let compared = if mutant!(shapes_of_another_method_are_compared) { 0 } else { table };
-        let shapes = self.served(compared).and_then(|served| served.shapes?.traced());
-        let is_same = |service: &&ServiceName| service.version == method.schema.version;
-        let same_version = self.services.get(&method.service).copied().filter(is_same);
-        let Some((shapes, _)) = shapes.zip(same_version) else { return Ok(table) };
-        match shapes.differs_at(&Header::shapes(message)) {
-            Some(position) if header.one_way => Err(other_shape(shapes.part(position))),
-            Some(position) => Err(other_shape(shapes.refusal(position))),
-            None => Ok(table),
-        }
-    }
-
-    /// Returns the status of a request whose method does not exist, or is of the other kind.
-    #[cold]
-    fn not_found(&self, asked: Asked, other: Option<u32>) -> Status {
-        let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
-        if let Some(served) = other.and_then(|table| self.served(table)) {
-            return no_method(served.kind().to_owned());
-        }
-        let method = match asked {
-            Asked::Number(number) => return no_method(format!("number {number}")),
-            Asked::Method(method) => method,
-        };
-        match self.services.get(&method.service) {
-            None => Status::not_run(Code::Unimplemented, "").because(Reason::NoService),
-            Some(service) if !service.has_version_of(method.schema) => {
-                Status::not_run(Code::FailedPrecondition, service.versions()).because(Reason::OtherSchema)
-            }
-            Some(service) if service.codec != method.schema.codec => {
-                Status::not_run(Code::FailedPrecondition, service.codec()).because(Reason::OtherCodec)
-            }
-            Some(_) => no_method(String::new()),
-        }
-    }
-
     /// Charges a peer with a handler, or refuses the request. It also refuses when the peer takes so few replies
     /// that there is no room for this one, and when a limit of the method is reached.
     #[inline]
@@ -1015,12 +949,6 @@ impl Dispatch {
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
-}
-
-/// Returns the status of a request that sends types of another shape.
-#[cold]
-fn other_shape(text: String) -> Status {
-    Status::not_run(Code::FailedPrecondition, text).because(Reason::OtherShape)
 }
 
 /// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.

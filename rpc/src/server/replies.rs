@@ -111,11 +111,14 @@ impl WaitingReplies {
         Ok(())
     }
 
-    /// Returns the peers of replies whose deadline has passed.
+    /// Returns the peers of replies that the next round drops, if it is time for one: a turn in between must not look at
+    /// all replies.
     pub(super) fn late(&self, now: Time) -> impl Iterator<Item = PeerKey> {
         let is_late =
             move |reply: &&WaitingReply| reply.caller.deadline.is_some_and(|deadline| deadline <= now);
-        self.lines.values().flat_map(BTreeMap::values).filter(is_late).map(WaitingReply::peer)
+        let is_round = self.next_round.is_some_and(|due| due <= now);
+        let lines = is_round.then(|| self.lines.values());
+        lines.into_iter().flatten().flat_map(BTreeMap::values).filter(is_late).map(WaitingReply::peer)
     }
 
     /// Begins a round if it is time for one: drops replies whose caller no longer waits, and gives the others a

@@ -296,9 +296,10 @@ impl Stream {
     // For the poller.
 
     /// Allows its frames to be sent.
-    pub(crate) fn opened(self: &Arc<Self>, address: Address) {
+    pub(crate) fn opened(self: &Arc<Self>, now: Time, address: Address) {
         let mut state = self.lock();
         state.address = Some(address);
+        state.arrived = now;
         self.report(state);
     }
 
@@ -324,8 +325,9 @@ impl Stream {
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
         let mut state = self.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
-        if state.address.is_none() || !state.incoming.left.is_open() {
-            // The peer has no request yet, or waits for the reader.
+        let waits_for_reader = !state.incoming.left.is_open() && !state.incoming.has_ended;
+        if state.address.is_none() || waits_for_reader {
+            // The peer has no request yet, or may send no item.
             state.arrived = now;
         }
         let due = state.arrived + limit;
@@ -471,7 +473,11 @@ impl Stream {
         let Some(address) = state.address.filter(|_| !state.is_over) else { return Flushed::All };
         state.grow(charge, address.peer);
         let mut line = Line { carrier, address, from_caller: self.side == Side::Client, scratch };
+        let was_open = state.incoming.left.is_open();
         let sent = state.send(&mut line);
+        if !was_open && state.incoming.left.is_open() {
+            state.arrived = line.carrier.now();
+        }
         state.put_back_beyond(charge, address.peer);
         let is_empty = state.sending.buffer.is_empty();
         let mut woken = None;

@@ -237,8 +237,9 @@ impl<U: Upper> Poller<U> {
         if self.core.shutdown.has_begun() {
             self.core.shutdown.upper_is(self.upper.is_drained());
             let (quiet, now) = (self.core.is_quiet(), self.core.res.time.now());
-            if self.core.shutdown.must_settle(quiet, now) && !self.core.res.events.has_lost() {
-                self.upper.settled(&mut self.core);
+            if self.core.shutdown.must_settle(quiet, now) {
+                let lost = self.core.res.events.take_lost();
+                self.upper.settled(&mut self.core, &lost);
             }
         }
     }

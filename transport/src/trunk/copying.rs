@@ -236,7 +236,7 @@ impl Trunk {
     ) {
         tracing::warn!(peer = %self.peer, bytes = message.bytes(), %cause, "a message cannot be registered");
         res.shares.unqueue(self.peer, message.bytes());
-        res.events.never_sent(message.receipt, PeerDown::NotRegistered(cause));
+        res.events.never_sent(self.peer, message.receipt, PeerDown::NotRegistered(cause));
     }
 }
 

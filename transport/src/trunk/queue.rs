@@ -167,7 +167,7 @@ impl MessageQueue {
     pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
         self.remove_late(res.time.now(), |message| {
             res.shares.unqueue(peer, message.bytes());
-            res.events.never_sent(message.receipt, PeerDown::Deadline);
+            res.events.never_sent(peer, message.receipt, PeerDown::Deadline);
         });
     }
 

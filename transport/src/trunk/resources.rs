@@ -15,7 +15,8 @@ use crate::{
     Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome, Token,
 };
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Waker;
@@ -284,8 +285,8 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
-    /// True if a message was lost whose outcome nobody is told.
-    has_lost: bool,
+    /// Peers to which a message of their session was lost whose outcome nobody is told.
+    lost: BTreeSet<PeerKey>,
 }
 
 impl Events {
@@ -306,12 +307,15 @@ impl Events {
     }
 
     /// The outcome of a message that did not leave.
-    pub(crate) fn never_sent(&mut self, of: Receipt, cause: PeerDown) {
-        self.has_lost |= of.report == Report::Never && !cause.ends_a_session();
+    pub(crate) fn never_sent(&mut self, peer: PeerKey, of: Receipt, cause: PeerDown) {
+        if of.report == Report::Never && !cause.ends_a_session() {
+            self.lost.insert(peer);
+        }
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
+        self.lost.remove(&peer);
         self.queue.push_back(Event::Peer(peer, event));
     }
 
@@ -323,9 +327,9 @@ impl Events {
         self.queue.push_back(Event::GivenUp(from, frame, bytes));
     }
 
-    /// Returns true if a message was lost in a session that goes on, without a report to its sender.
-    pub(crate) fn has_lost(&self) -> bool {
-        self.has_lost
+    /// Takes the peers to which a message was lost in a session that goes on, without a report to its sender.
+    pub(crate) fn take_lost(&mut self) -> BTreeSet<PeerKey> {
+        mem::take(&mut self.lost)
     }
 
     /// Takes the oldest.
@@ -353,7 +357,7 @@ impl Marked {
 
     /// All of them; return the list to [`Marked::put_back`].
     pub(crate) fn take(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.0)
+        mem::take(&mut self.0)
     }
 
     /// Keeps the room of an emptied list for those that were marked meanwhile.
@@ -368,5 +372,24 @@ impl Marked {
 
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_message_counts_for_its_receiver_until_that_is_down() {
+        let [one, other] = [1_u16, 2].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
+        let receipt = |report| Receipt { token: Token(1), report };
+        let mut events = Events::default();
+        events.never_sent(one, receipt(Report::Never), PeerDown::Deadline);
+        events.never_sent(other, receipt(Report::Never), PeerDown::Deadline);
+        events.peer(other, PeerEvent::Down { cause: PeerDown::Closed });
+        assert_eq!(events.take_lost(), BTreeSet::from([one]));
+        events.never_sent(one, receipt(Report::Always), PeerDown::Deadline);
+        events.never_sent(one, receipt(Report::Never), PeerDown::Closed);
+        assert_eq!(events.take_lost(), BTreeSet::new(), "its sender or its receiver knows");
     }
 }

@@ -52,7 +52,7 @@ impl Trunk {
         }
         let Some(lane) = self.lane_of(message.toward, turn) else {
             // A message to a poller that the peer's new incarnation does not have.
-            res.events.never_sent(message.receipt(), PeerDown::Restarted);
+            res.events.never_sent(self.peer, message.receipt(), PeerDown::Restarted);
             return Ok(false);
         };
         let at_once = self.lanes[lane].is_clear(message.ordered)
@@ -85,7 +85,7 @@ impl Trunk {
             PeerDown::Restarted
         };
         res.shares.unqueue(self.peer, message.bytes());
-        res.events.never_sent(message.receipt, cause);
+        res.events.never_sent(self.peer, message.receipt, cause);
     }
 
     /// Removes messages that have not left.
@@ -342,7 +342,7 @@ impl Trunk {
                     continue;
                 }
             };
-            res.events.never_sent(receipt, PeerDown::Deadline);
+            res.events.never_sent(self.peer, receipt, PeerDown::Deadline);
         }
     }
 

@@ -4,6 +4,7 @@ use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
 use crate::fake::{ECHO, HANG, Rig};
 use crate::frame::{Header, RequestHeader};
 use crate::reason::Reason;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_transport::{Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _};
 
@@ -81,7 +82,7 @@ fn peers_are_told_once_all_is_answered_and_later_ones_too() {
     let mut rig = connected(2);
     rig.poller.shutdown(&mut rig.carrier);
     assert_eq!(told(&mut rig), []);
-    rig.poller.settled(&mut rig.carrier);
+    rig.poller.settled(&mut rig.carrier, &BTreeSet::new());
     let all = [0, 1].map(|poller| Toward::Poller(PollerIndex(poller)));
     assert_eq!(told(&mut rig), all);
     rig.peer(super::other(99), PeerEvent::Up { epoch: 1, pollers: 2 });
@@ -96,10 +97,20 @@ fn peer_whose_call_had_no_reply_is_not_told() {
     rig.carrier.wait(Duration::from_millis(1));
     rig.run();
     assert_eq!(rig.poller.sizes(), (0, 0));
-    rig.poller.settled(&mut rig.carrier);
+    rig.poller.settled(&mut rig.carrier, &BTreeSet::new());
     assert_eq!(told(&mut rig), []);
     // The next session knows nothing of it.
     rig.peer(server().peer, down());
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
     assert_eq!(told(&mut rig).len(), 2);
+}
+
+#[test]
+fn a_message_that_was_lost_silences_nobody_but_its_receiver() {
+    let mut rig = connected(2);
+    rig.peer(super::other(99), PeerEvent::Up { epoch: 1, pollers: 2 });
+    rig.poller.settled(&mut rig.carrier, &BTreeSet::from([server().peer]));
+    let told = sent(&mut rig).into_iter().filter(|(_, header)| *header == Header::Drained);
+    let peers = told.map(|(given, _)| given.peer).collect::<Vec<_>>();
+    assert_eq!(peers, [super::other(99); 2]);
 }

@@ -741,6 +741,52 @@ fn a_stream_whose_reader_takes_nothing_is_not_idle() {
 }
 
 #[test]
+fn idle_time_begins_when_the_server_may_send() {
+    // The request waits before it leaves.
+    let mut rig = Rig::new();
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    let (mut request, _opened) = rig.open(PORT, FEED, no_items());
+    rig.run();
+    let token = rig.carrier.given.last().unwrap().token;
+    wait(&mut rig, IDLE);
+    wait(&mut rig, IDLE - MS);
+    rig.sent(token, SendOutcome::Delivered);
+    wait(&mut rig, IDLE - MS);
+    assert!(poll(&mut request).is_pending());
+    wait(&mut rig, MS);
+    assert!(matches!(poll(&mut request), Poll::Ready(Err(_))));
+
+    // The reader makes room just before the next look at the timer.
+    let mut rig = Rig::new();
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    (0..64).for_each(|number| rig.message(server(), stream(call, false, data(number), b"item")));
+    wait(&mut rig, IDLE);
+    wait(&mut rig, IDLE - MS);
+    (0..64).for_each(|_| assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_))))));
+    assert!(next(&mut items).is_pending());
+    rig.run();
+    wait(&mut rig, IDLE - MS);
+    assert!(next(&mut items).is_pending());
+    wait(&mut rig, MS);
+    assert!(matches!(next(&mut items), Poll::Ready(Err(_))));
+}
+
+#[test]
+fn a_server_that_ends_its_items_and_sends_no_reply_is_idle() {
+    let mut rig = Rig::new();
+    rig.stream_limits = (Time::MAX, Some(IDLE));
+    let (call, mut items) = accepted(&mut rig);
+    (0..64).for_each(|number| rig.message(server(), stream(call, false, data(number), b"item")));
+    rig.message(server(), stream(call, false, StreamPart::End { items: 64 }, &[]));
+    (0..64).for_each(|_| assert!(matches!(next(&mut items), Poll::Ready(Ok(Some(_))))));
+    (0..2).for_each(|_| wait(&mut rig, IDLE));
+    let Poll::Ready(Err(status)) = next(&mut items) else { panic!("it waits for ever") };
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+}
+
+#[test]
 fn a_deadline_ends_a_stream_that_is_not_idle_and_an_end_leaves_no_timer() {
     let mut rig = Rig::new();
     rig.stream_limits = (rig.carrier.now + IDLE * 2, Some(IDLE));
