@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{Slot, SoftOptions};
 use trunkline_testkit::runs_alone;
-use trunkline_transport::{Connections, NodeOptions, PeerDown, PeerKey, ProviderChoice, SendOutcome};
+use trunkline_transport::{
+    Connections, NodeOptions, PeerDown, PeerKey, ProviderChoice, SendError, SendFailure, SendOutcome,
+};
 
 /// A node whose device sits in the slot.
 fn node_in(slot: &Slot, pollers: u16) -> TestNode {
@@ -43,22 +45,33 @@ fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     loop {
         *token += 1;
         node.send(poller, peer, b"again", Bytes::new(), *token);
-        match node.outcome(*token) {
+        let (of, outcome) = next_outcome(node);
+        assert_eq!(of, *token);
+        match outcome {
             SendOutcome::Delivered => return,
             SendOutcome::Failed(failure) => assert!(Instant::now() < until, "{failure:?}"),
         }
     }
 }
 
+/// The next message that was sent or that was not taken, because the node pauses before it connects again.
+fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
+    node.wait("an outcome", |_, event| match event {
+        Happened::Sent(token, outcome) => Some((*token, *outcome)),
+        Happened::Refused(token, SendError::BackingOff { cause, .. }) => {
+            let failure = SendFailure { may_have_arrived: false, cause: *cause };
+            Some((*token, SendOutcome::Failed(failure)))
+        }
+        Happened::Refused(token, error) => panic!("{token} was not taken: {error}"),
+        _ => None,
+    })
+}
+
 /// Takes all that happened at a node until nothing is owed any more: outcomes by token.
 fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOutcome> {
     let mut found = BTreeMap::new();
     while found.len() < tokens.len() {
-        let (token, outcome) = node.wait("an outcome", |_, event| match event {
-            Happened::Sent(token, outcome) => Some((*token, *outcome)),
-            Happened::Refused(token, error) => panic!("{token} was not taken: {error}"),
-            _ => None,
-        });
+        let (token, outcome) = next_outcome(node);
         assert!(tokens.contains(&token), "{token} was never sent");
         assert!(found.insert(token, outcome).is_none(), "{token} has two outcomes");
     }

@@ -264,15 +264,22 @@ impl Asker {
         self.asking = Some((id, tgt));
         self.work();
         self.take_answers();
-        let Some(CmMessage::Rep(rep)) = self.answers.first() else { panic!("{:?}", self.answers) };
-        (req, rep.local_id)
+        // DREQs of earlier connections may come again.
+        let rep = self.answers.iter().find_map(|answer| match answer {
+            CmMessage::Rep(rep) => Some(rep.local_id),
+            _ => None,
+        });
+        (req, rep.unwrap_or_else(|| panic!("{:?}", self.answers)))
     }
 
     /// The id of a connection that the program has not answered, taken from an MRA.
     pub(super) fn newest_connection(&mut self, req: &Req) -> u32 {
         assert_eq!(self.send(CmMessage::Req(*req)), Took::counted(&["cm_duplicate"]));
-        let Some(CmMessage::Mra(mra)) = self.answers.first() else { panic!("{:?}", self.answers) };
-        mra.local_id
+        let mra = self.answers.iter().find_map(|answer| match answer {
+            CmMessage::Mra(mra) => Some(mra.local_id),
+            _ => None,
+        });
+        mra.unwrap_or_else(|| panic!("{:?}", self.answers))
     }
 
     /// The program takes no events until it comes back.
