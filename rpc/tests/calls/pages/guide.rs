@@ -16,7 +16,6 @@ use trunkline::{
     Stream, Streaming, Target, block_on, stream,
 };
 
-use trunkline::report::MethodReport;
 use trunkline::{Bytes, Status};
 
 #[trunkline::service]
@@ -843,7 +842,7 @@ fn interceptors_set_and_check_a_token() -> Outcome {
 
 fn print_numbers(node: &Node) {
     for row in node.report().served {
-        let MethodReport { service, method, calls, failed, running, latency, .. } = row;
+        let trunkline::report::MethodReport { service, method, calls, failed, running, latency, .. } = row;
         let p99 = latency.quantile(0.99);
         println!("{service}.{method}: {calls} calls, {failed:?}, {running} running, {p99:?}");
     }
