@@ -7,6 +7,7 @@
 //! The bytes may come from a peer. Decoding is bounded as for a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
+use crate::fnv::Fnv;
 use crate::status::{MOST_DETAILS, Status};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -65,8 +66,9 @@ impl Status {
 
 /// Returns the 64-bit FNV-1a hash, as for the names of services.
 fn hash_of(name: &str) -> u64 {
-    name.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    let mut hash = Fnv::default();
+    hash.add(name.as_bytes());
+    hash.0
 }
 
 /// Allowance for one value, in bytes.

@@ -29,8 +29,8 @@ pub trait Wait: Unpin {
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
-    fn end(&mut self, after: Option<Box<After>>, mut outcome: Outcome) -> Outcome {
-        let after = if outcome.is_ok() { after.and_then(|after| self.defer(after)) } else { after };
+    fn end(&mut self, after: Box<After>, mut outcome: Outcome) -> Outcome {
+        let after = if outcome.is_ok() { self.defer(after) } else { Some(after) };
         if let Some(mut after) = after {
             after.end(&mut outcome);
         }
@@ -91,7 +91,10 @@ impl<W: Wait> Future for Call<W> {
                     None => return Poll::Pending,
                 },
             };
-            let outcome = if after.is_some() { waiting.end(after.take(), outcome) } else { outcome };
+            let outcome = match after.take() {
+                Some(after) => waiting.end(after, outcome),
+                None => outcome,
+            };
             *made = None;
             return Poll::Ready(outcome);
         }

@@ -148,7 +148,8 @@ fn running_calls_are_counted_and_timed() {
     let mut stream = pin!(client.items());
     assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     until("the handler runs", || (served(&server, "items").running == 1).then_some(()));
-    thread::sleep(Duration::from_millis(200));
+    // The stream lasts at least as long.
+    thread::sleep(Duration::from_millis(10));
     gate.open();
     let mut items = block_on(stream).unwrap();
     while block_on(items.message()).unwrap().is_some() {}
