@@ -169,7 +169,7 @@ impl SavedPoint {
     /// Returns the settings that distinguish it, as one line.
     pub(crate) fn label(&self) -> String {
         let each = |(key, value): (&String, &String)| match (key.as_str(), value.parse()) {
-            ("size_bytes", Ok(bytes)) => format!("{} B", crate::sizes::written(bytes)),
+            ("size_bytes", Ok(bytes)) => crate::sizes::with_unit(bytes),
             ("outstanding", _) => format!("{value} under way"),
             _ => format!("{} {value}", key.replace('_', " ")),
         };
@@ -279,7 +279,7 @@ mod tests {
         one.as_object_mut().unwrap().extend(point.as_object().unwrap().clone());
         let one = Saved::parse("one", one).unwrap();
         assert_eq!(one.points.len(), 1);
-        assert_eq!(one.points[0].label(), "4K B, 2 under way");
+        assert_eq!(one.points[0].label(), "4 KiB, 2 under way");
         assert_eq!(one.points[0].each_repetition["rtt_p50_ns"], [1.0, 2.0]);
         assert_eq!(Saved::parse("many", many).unwrap().points.len(), 2);
         let none = json!({"command": "latency", "error": "no", "settings": {}, "machine": {}});

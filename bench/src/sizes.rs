@@ -99,6 +99,16 @@ pub(crate) fn written(bytes: usize) -> String {
     }
 }
 
+/// A size for people: `64 B`, `4 KiB`, `1 MiB`.
+pub(crate) fn with_unit(bytes: usize) -> String {
+    match bytes {
+        0 => "0 B".to_owned(),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,5 +144,7 @@ mod tests {
     fn a_size_is_written_with_its_unit() {
         let all = [0, 64, 1500, 4096, 1 << 20].map(written);
         assert_eq!(all, ["0", "64", "1500", "4K", "1M"]);
+        let all = [0, 64, 1500, 4096, 1 << 20].map(with_unit);
+        assert_eq!(all, ["0 B", "64 B", "1500 B", "4 KiB", "1 MiB"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The results of a run as a table.
 
 use crate::point::{Measure, OfPeer, Results, Summary};
-use crate::sizes::written;
+use crate::sizes::with_unit;
 use std::fmt::Write as _;
 
 /// One table for each point: the calls, and each floor, with medians and extremes of the repetitions.
@@ -11,9 +11,9 @@ pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "{}: {} bytes, {} under way",
+            "{}: {}, {} under way",
             measure.name(),
-            written(point.size_bytes),
+            with_unit(point.size_bytes),
             point.outstanding
         );
         let _ = writeln!(
@@ -62,11 +62,11 @@ pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
 pub(crate) fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
     let short = |point: &Results| {
         let headline = |key: &str| point.headline.get(key).copied().unwrap_or_default();
-        let size = written(point.size_bytes);
+        let size = with_unit(point.size_bytes);
         match measure {
-            Measure::Latency => format!("{size} B in {:.2} us", headline("rtt_p50_ns") / 1e3),
-            Measure::Rate => format!("{size} B at {:.0} calls/s", headline("calls_per_s")),
-            Measure::Bandwidth => format!("{size} B at {:.1} MB/s", headline("bytes_per_s") / 1e6),
+            Measure::Latency => format!("{size} in {:.2} us", headline("rtt_p50_ns") / 1e3),
+            Measure::Rate => format!("{size} at {:.0} calls/s", headline("calls_per_s")),
+            Measure::Bandwidth => format!("{size} at {:.1} MB/s", headline("bytes_per_s") / 1e6),
         }
     };
     let figures = match points {

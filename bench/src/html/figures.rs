@@ -183,7 +183,7 @@ fn rate_against_time(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> 
         };
         series(name, Line::Calls, &points.iter().filter_map(value).collect::<Vec<_>>())
     };
-    let mut median = of("calls, p50, with so many under way", |calls| calls.p50_ns);
+    let mut median = of("calls, p50, by calls under way", |calls| calls.p50_ns);
     let measured = points.iter().filter(|(_, point)| point.calls.is_some());
     median.notes = measured.map(|(under_way, _)| under_way.to_string()).collect();
     let lines = vec![median, of("calls, p99", |calls| calls.p99_ns)];

@@ -31,7 +31,7 @@ pub(super) fn page(files: &[Saved]) -> Result<String, String> {
         "Quote times as multiples of a floor, because they depend on the machine and on its other load.</p>\n"
     ));
     let charts = Charts::chosen(files);
-    charts.contents(&mut html);
+    charts.contents(&mut html, files);
     let mut next = 1;
     if !charts.open_loops.is_empty() {
         html.push_str("<h2>Open loops</h2>\n<p>The time of a call counts from when it was due.</p>\n");
@@ -216,21 +216,28 @@ impl Charts {
         Self { open_loops, of_files: lists, left_out: all.saturating_sub(MOST_CHARTS) }
     }
 
-    fn contents(&self, html: &mut String) {
-        let plots = || self.open_loops.iter().chain(self.of_files.iter().flatten());
-        if plots().next().is_none() {
+    /// Appends the list of charts; with the run's name after each title if there are several runs.
+    fn contents(&self, html: &mut String, files: &[Saved]) {
+        let names = run_names(files);
+        let of_files = self.of_files.iter().zip(&names);
+        let of_files = of_files.flat_map(|(plots, name)| plots.iter().map(move |plot| (plot, name.as_str())));
+        let plots: Vec<_> = self.open_loops.iter().map(|plot| (plot, "")).chain(of_files).collect();
+        if plots.is_empty() {
             return;
         }
         html.push_str("<nav aria-label=\"Charts\"><h2>Charts</h2>\n<ul>\n");
-        for (at, plot) in plots().enumerate() {
-            let _ = writeln!(html, "<li><a href=\"#chart-{}\">{}</a></li>", at + 1, escaped(&plot.title));
+        for (at, (plot, name)) in plots.into_iter().enumerate() {
+            let title = escaped(&plot.title);
+            let name =
+                if files.len() > 1 { format!(" <small>{}</small>", escaped(name)) } else { String::new() };
+            let _ = writeln!(html, "<li><a href=\"#chart-{}\">{title}</a>{name}</li>", at + 1);
         }
         html.push_str("</ul></nav>\n");
         if self.left_out > 0 {
             let _ = writeln!(
                 html,
-                "<p class=\"facts\">{} further charts are left out. All figures are in the tables; `report` of fewer files or points \
-                 draws the others.</p>",
+                "<p class=\"facts\">{} further charts are left out. All figures are in the tables; <code>report</code> of fewer files or \
+                 points draws the others.</p>",
                 self.left_out
             );
         }
