@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// more time than [`Bincode`](super::Bincode).
 ///
 /// MessagePack has one `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused when they are encoded.
-/// So are structs and variants whose unnamed fields one side leaves out. To find those, the first value of each is
+/// Structs and variants whose unnamed fields one side leaves out are refused too. To find those, the first value of each is
 /// decoded where it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct MessagePack;

@@ -1,8 +1,8 @@
-//! A stock that is lent in small batches to those that use it.
+//! A stock that is lent in small batches to its borrowers.
 //!
-//! Owns the stock at home, under one lock, and what each borrower was lent, under a lock on a cache line of
-//! its own that only recalls contend for. A borrower takes from what it was lent; when that is used up it is
-//! lent more, and when nothing is left at home, what others were lent and have not used is recalled.
+//! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own cache
+//! line, which only recalls contend for. A borrower takes from its share, and borrows more when that is used up.
+//! When nothing is left at home, the unused shares of others are recalled.
 //!
 //! Lent items count as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
 //! lent: everyone takes from home.

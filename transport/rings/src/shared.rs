@@ -219,8 +219,8 @@ impl Consumer {
         Self { taken: Position::new(capacity), released: 0, produced: 0, parked: 0 }
     }
 
-    /// Takes the next message into `into`, whose content it replaces; `false` when there is none. `longest` is that
-    /// of any honest message.
+    /// Takes the next message into `into`, whose content it replaces; `false` when there is none. `longest` is the
+    /// length of the longest honest message.
     ///
     /// # Errors
     /// [`Nonsense`].

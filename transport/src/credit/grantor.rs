@@ -3,9 +3,9 @@
 //! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs that want
 //! more are served in turn; a turn grants a pair at most [`QUANTUM`] credits, so a greedy
 //! one waits for the others (deficit round robin with messages of equal cost).
-//! What is outstanding never exceeds the depth less the control reserve. Of that an eighth is
-//! granted beyond base credits to nobody, so that new pairs find theirs while others are greedy, and all pairs of one
-//! peer together have at most half of the rest.
+//! Outstanding credit never exceeds the depth less the control reserve. An eighth of the depth is kept for base
+//! credits, so that new pairs find theirs while others are greedy. All pairs of one peer together have at most
+//! half of the rest.
 //!
 //! Nothing makes a spender release credit. One that has held more than it used for [`HOARDING_MS`] while others
 //! lacked credit is reported, and loses its session: honest ones release it within 100 ms, unless they are stopped.

@@ -127,8 +127,8 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has a channel of its
-/// own, and a QP if the listener was made with attributes for one.
+/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has its own
+/// channel, and a QP if the listener was made with attributes for one.
 ///
 /// # Safety
 /// The listener is not destroyed, and `id` points to memory for a pointer.

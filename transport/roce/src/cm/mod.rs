@@ -26,8 +26,8 @@
 //! share the ids, the listeners and the limits.
 //!
 //! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
-//! So a QP's `sq_psn` is what the peer's REQ or REP announced ([`Peer::send_psn`]) and its
-//! `rq_psn` what this side announced itself. A kernel's captured connection shows it: the active
+//! A QP's `sq_psn` is the PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its
+//! `rq_psn` the one that this side announced. A kernel's captured connection shows it: the active
 //! side's first SEND carries the PSN of the REP, the passive side's the one of the REQ.
 
 #![forbid(unsafe_code)]

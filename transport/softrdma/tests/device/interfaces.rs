@@ -1,5 +1,5 @@
-//! The device on interfaces whose MTUs and addresses differ or change: each test runs in a network namespace of its
-//! own.
+//! The device on interfaces whose MTUs and addresses differ or change: each test runs in its own network
+//! namespace.
 
 use crate::common::node::{BOUND, Node, next_event, post};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};

@@ -345,8 +345,8 @@ fn a_limit_on_threads_is_named() {
     process.finish().unwrap();
 }
 
-/// Runs a part with a runtime directory on a file system of so many KiB; where that is not possible, a line
-/// says so.
+/// Runs a part with a runtime directory on a file system of `kib` KiB; prints a line where that is not
+/// possible.
 fn run_on_small_file_system(part: &str, kib: u32) {
     let (host, address) = (Host::new(), common::address().to_string());
     std::fs::create_dir(host.runtime()).unwrap();

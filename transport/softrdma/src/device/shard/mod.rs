@@ -81,9 +81,9 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// When a link without room is tried again.
-/// How long a thread that polls leaves the link alone while packets come through memory.
+/// Interval at which a polling thread looks at the link while packets come through memory.
 const LOOK_AT_LINK_NS: u64 = 10_000;
+/// Time until a link without room is tried again.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
 /// The error of posting to a QP that does not exist.

@@ -31,7 +31,7 @@
 //!
 //! # Why nothing is lost or doubled when an executor dies
 //! The executor publishes its state before it asks for a placement, and again before an answer leaves.
-//! So the published state is at most one placement old. The heir starts from it; the peer repeats
+//! The published state is therefore at most one placement old. The heir starts from it; the peer repeats
 //! what was not answered; the first such packet has the serial number of the placement that may have
 //! been done already, and then its owner, which remembers the last serial number with its outcome,
 //! returns that instead of doing it again. That holds for atomics too. A serial number never comes

@@ -2,10 +2,10 @@
 //!
 //! Owns the pairs of areas, one for each shard of a member that a QP is connected with, and the choice of the path of each
 //! QP. Each shard of a device has its own.
-//! What a QP's halves send goes into the ring of its pair in place of a UDP datagram: the same packets with the same
-//! PSNs, without an ICRC, and with the payload of several packets in one. So a change of path, in either direction
-//! and at any moment, is a retransmission, and all that may be lost, doubled or out of order is the engine's business.
-//! Called by the shard only, which hands what comes out to its QPs. It must never wait.
+//! The packets of a QP's halves go into the ring of its pair instead of UDP datagrams: with the same PSNs, without an
+//! ICRC, and with the payload of several packets in one. A change of path, in either direction and at any moment,
+//! looks like a retransmission: the engine handles loss, duplicates and reordering.
+//! Called by the shard only, which hands received packets to its QPs. It must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
