@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Its name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Poller => "poller",

@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) enum Failure {
     /// Wrong usage, or something cannot be measured here.
     Unmeasured(String),
-    /// Everything was measured, and a file cannot be written.
+    /// A file cannot be written, after everything was measured.
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),

@@ -16,7 +16,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Without nodes yet.
+    /// Creates a host without nodes.
     ///
     /// # Errors
     /// There is nowhere for a temporary directory.

@@ -50,7 +50,7 @@ impl Machine {
         format!("{processor}, {cores} cores, {kind}, Linux {kernel}")
     }
 
-    /// This one. What cannot be found out is "unknown".
+    /// Describes this machine. Facts that cannot be found out are "unknown".
     pub(crate) fn here() -> Self {
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processors.lines().find(|line| line.starts_with("model name"));

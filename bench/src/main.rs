@@ -148,7 +148,7 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     progress::end(settings.quiet, &summary, began, settings.json.iter().chain(&settings.html))
 }
 
-/// On a terminal, and only if it takes a while.
+/// Returns a bar that is drawn on a terminal only, and only after a while.
 fn bar(settings: &Settings, steps: u64) -> ProgressBar {
     #[expect(clippy::cast_precision_loss, reason = "a number of measurements")]
     let is_long = steps as f64 * settings.seconds > LONG_S;

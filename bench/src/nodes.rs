@@ -21,7 +21,7 @@ pub(crate) struct Nodes {
 }
 
 impl LinkFlag {
-    /// Its name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-/// When other programs used more cores than this during a run, a change may be theirs.
+/// Cores in use by other programs, above which a change may be theirs.
 pub(crate) const BUSY_CORES: f64 = 0.15;
 /// Ticks per second of `/proc`, on every Linux since 2.6.
 const TICKS: f64 = 100.0;

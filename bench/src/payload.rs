@@ -15,7 +15,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Its name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Reused => "reused",

@@ -14,7 +14,7 @@ pub(crate) struct Cores {
 /// Value of `--pin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {
-    /// To these cores.
+    /// Pins client and server to these cores.
     To(Cores),
     /// Threads run where the kernel puts them.
     Off,

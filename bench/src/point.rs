@@ -19,7 +19,7 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    /// Its name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -156,7 +156,7 @@ impl Repetitions {
 }
 
 impl Repetitions {
-    /// Its times and its rate, by their keys in JSON, in the order of measurement.
+    /// Returns times and rates, by their keys in JSON, in the order of measurement.
     pub(crate) fn each(&self, rate: &'static str) -> BTreeMap<&'static str, Vec<f64>> {
         let (p50, p99) = (("rtt_p50_ns", self.p50_ns.clone()), ("rtt_p99_ns", self.p99_ns.clone()));
         BTreeMap::from([p50, p99, (rate, self.per_s.clone())])

@@ -19,7 +19,7 @@ pub(crate) struct Recorder {
     times: Histogram<u64>,
     warm_ns: u64,
     end_ns: u64,
-    /// When the current slice began; `None` while the calls still warm up.
+    /// Start of the current slice; `None` while the calls still warm up.
     slice_began_ns: Option<u64>,
     in_slice: u64,
     rates: Vec<f64>,
@@ -104,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// At least one slice is measured, however long a call takes.
+    /// Returns true if another slice is to be measured; at least one is, however long a call takes.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }

@@ -24,7 +24,7 @@ pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
     pub(crate) points: Vec<Point>,
-    /// Those of `--peers`.
+    /// Systems of `--peers`.
     systems: Vec<System>,
 }
 

@@ -79,7 +79,7 @@ struct Rate {
     shape: &'static str,
     /// Items, or calls.
     per_s: Spread,
-    /// As a multiple of the rate of calls in the same repetition.
+    /// Multiple of the rate of calls in the same repetition.
     of_calls: Spread,
 }
 

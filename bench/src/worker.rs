@@ -47,7 +47,7 @@ pub(crate) struct Measurement {
     plan: Plan,
     watch: Stopwatch,
     recorder: Mutex<Recorder>,
-    /// With `arrivals`: the number of the next call.
+    /// Number of the next call, with `arrivals`.
     next: AtomicU64,
 }
 

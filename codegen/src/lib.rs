@@ -40,7 +40,7 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse, arguments, item)
 }
 
-/// As [`expand`], where no external crate is named `trunkline`: the option `crate` has to say where it is.
+/// Does the same as [`expand`] where no external crate is named `trunkline`: the option `crate` has to name it.
 #[must_use]
 pub fn expand_renamed(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse_renamed, arguments, item)

@@ -23,16 +23,16 @@ pub struct Service {
     pub krate: Option<Path>,
     /// Documentation and other attributes of the trait.
     pub attributes: Vec<Attribute>,
-    /// Its methods, in the order of the trait.
+    /// Methods, in the order of the trait.
     pub methods: Vec<Method>,
 }
 
 /// A method.
 #[derive(Debug, Clone)]
 pub struct Method {
-    /// Its name in Rust.
+    /// Name of the method in Rust.
     pub ident: Ident,
-    /// Its name on the wire.
+    /// Name of the method on the wire.
     pub name: String,
     /// Documentation and other attributes.
     pub attributes: Vec<Attribute>,
@@ -42,11 +42,11 @@ pub struct Method {
     pub idempotent: bool,
     /// Place where the handler runs.
     pub runs: Runs,
-    /// Its first argument if that is a reference to a type named `Context`, which is not sent.
+    /// The first argument if that is a reference to a type named `Context`, which is not sent.
     pub context: Option<Argument>,
-    /// Its other arguments after `&self`, at most 12.
+    /// The other arguments after `&self`, at most 12.
     pub arguments: Vec<Argument>,
-    /// Its last argument if that is a `Streaming<T>`: the items that the client streams.
+    /// The last argument if that is a `Streaming<T>`: the items that the client streams.
     pub items: Option<Items>,
     /// Return type.
     pub output: Output,
@@ -74,7 +74,7 @@ pub struct Items {
 /// An item of a stream.
 #[derive(Debug, Clone)]
 pub struct StreamItem {
-    /// Its type.
+    /// Type of the items.
     pub ty: Type,
     /// True if it is sent as raw bytes: the type is named `Bytes`.
     pub raw: bool,
@@ -83,11 +83,11 @@ pub struct StreamItem {
 /// Place where the handler of a method runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
-    /// On the poller that has received the request.
+    /// The poller that has received the request.
     Poller,
-    /// In the worker pool: its future is `Send`, and any worker polls it.
+    /// The worker pool: the future is `Send`, and any worker polls it.
     Pool,
-    /// On one worker to its end, which it may block.
+    /// One worker, to the end; the method may block it.
     Worker,
 }
 
@@ -106,9 +106,9 @@ impl Runs {
 /// An argument.
 #[derive(Debug, Clone)]
 pub struct Argument {
-    /// Its name.
+    /// Name of the argument.
     pub ident: Ident,
-    /// Its type.
+    /// Type of the argument.
     pub ty: Type,
     /// True if the type is named `Bytes`.
     pub is_named_bytes: bool,
@@ -129,7 +129,7 @@ pub struct Output {
     pub raw: Option<Type>,
     /// The items that the handler streams, if the type of a success is an `impl Stream`; `ty` is then the client's type.
     pub items: Option<StreamItem>,
-    /// Its error, if the trait's method returns a `Result`; the clients' methods always do.
+    /// The error type, if the trait's method returns a `Result`; the clients' methods always do.
     pub error: Option<ErrorType>,
 }
 
@@ -155,7 +155,7 @@ impl ErrorType {
 }
 
 impl Service {
-    /// Its methods that run in the worker pool.
+    /// Iterates over the methods that run in the worker pool.
     pub fn pooled(&self) -> impl Iterator<Item = &Method> {
         self.methods.iter().filter(|method| method.runs != Runs::Poller)
     }

@@ -5,8 +5,8 @@
 pub enum Payload {
     /// Encoded by the codec.
     Coded,
-    /// As raw bytes: `Bytes`.
+    /// Raw bytes: `Bytes`.
     Bytes,
-    /// As an encoded flag, then raw bytes: `Option<Bytes>`.
+    /// An encoded flag, then raw bytes: `Option<Bytes>`.
     OptionalBytes,
 }

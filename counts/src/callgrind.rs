@@ -12,11 +12,11 @@ pub(crate) type FunctionId = usize;
 /// One function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Its name, demangled.
+    /// Demangled name.
     pub(crate) name: String,
     /// The file that it was written in; empty when callgrind does not know.
     pub(crate) file: String,
-    /// Its own instructions, by the file that they were written in.
+    /// Instructions of the function itself, by the file that they were written in.
     pub(crate) own: BTreeMap<String, u64>,
     /// Callers, and the instructions of these calls with everything below them.
     pub(crate) callers: BTreeMap<FunctionId, u64>,

@@ -23,7 +23,7 @@ pub(crate) struct PerCall {
     pub(crate) system_calls: f64,
     /// Datagrams that it sends.
     pub(crate) datagrams: f64,
-    /// Their bytes, from BTH to ICRC.
+    /// Bytes of the packets, from BTH to ICRC.
     pub(crate) bytes: f64,
     /// Turns of its poller.
     pub(crate) turns: f64,

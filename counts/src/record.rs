@@ -29,7 +29,7 @@ pub(crate) struct SideCounts {
 }
 
 impl SideCounts {
-    /// From a measurement.
+    /// Converts a measurement.
     pub(crate) fn new(counted: &PerCall) -> Self {
         let round = |count: f64, places: f64| (count * places).round() / places;
         Self {
@@ -69,7 +69,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Those over one link.
+    /// Returns the counts over one link.
     pub(crate) fn over(&self, linked: Linked) -> &LinkCounts {
         match linked {
             Linked::InProcess => &self.in_process,
@@ -89,10 +89,10 @@ pub(crate) struct Record {
     /// Bytes of a request between XRCETH and payload, and of a reply.
     pub(crate) request_header_bytes: u64,
     pub(crate) reply_header_bytes: u64,
-    /// With 32 calls under way.
+    /// Counts with 32 calls under way.
     #[serde(flatten)]
     pub(crate) outstanding_32: Links,
-    /// With one.
+    /// Counts with one call under way.
     pub(crate) one_outstanding: Links,
     /// Counts of other programs by name, in process and with 32 calls under way; per item of one stream if they stream.
     #[serde(default)]
@@ -100,7 +100,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// In each way that was measured: its name, and the counts of its sides.
+    /// Returns each way that was measured: its name, and the counts of its sides.
     pub(crate) fn rows(&self) -> Vec<(String, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
         for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
@@ -159,7 +159,7 @@ impl Record {
 pub(crate) enum Verdict {
     /// Nothing has grown.
     Same,
-    /// These have.
+    /// These counts have grown.
     Grown(Vec<String>),
     /// The record is of another toolchain, which explains these differences: nothing is judged.
     OtherToolchain(String),

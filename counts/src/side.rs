@@ -41,7 +41,7 @@ pub(crate) enum Side {
 }
 
 impl Linked {
-    /// Its name, in tables and in JSON.
+    /// Returns the name in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::InProcess => "in-process",
@@ -52,7 +52,7 @@ impl Linked {
 }
 
 impl Shape {
-    /// Its name, in tables and in JSON.
+    /// Returns the name in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -86,7 +86,7 @@ impl Shape {
 }
 
 impl Side {
-    /// Its name.
+    /// Returns the name, `client` or `server`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -94,7 +94,7 @@ impl Side {
         }
     }
 
-    /// Its place among both: 0 or 1.
+    /// Returns the index among both: 0 or 1.
     pub(crate) const fn at(self) -> usize {
         match self {
             Self::Client => 0,

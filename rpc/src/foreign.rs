@@ -19,7 +19,7 @@ type Inside<'a> = Option<tokio::runtime::EnterGuard<'a>>;
 type Inside<'a> = std::marker::PhantomData<&'a ()>;
 
 impl Foreign {
-    /// This runtime.
+    /// Creates a foreign executor from this runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn tokio(handle: tokio::runtime::Handle) -> Self {
         Self { handle: Some(handle) }

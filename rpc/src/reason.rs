@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// This node, without a reply from the peer or despite one.
+    /// The caller's node, without a reply from the peer or despite one.
     Local,
     /// The server's node, in place of the handler.
     Peer,

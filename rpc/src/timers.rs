@@ -125,7 +125,7 @@ impl Timers {
         timer
     }
 
-    /// When to look next.
+    /// Returns the time of the next timer.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         let next = self.next.load(Ordering::Relaxed);

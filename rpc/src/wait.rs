@@ -84,9 +84,9 @@ impl Wake for Parker {
 /// Time for which the thread may sleep before the next call of `look`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Until the future is woken.
+    /// Sleeps until the future is woken.
     Forever,
-    /// At most this time.
+    /// Sleeps at most this time.
     For(Duration),
     /// The wait ends without an outcome.
     GiveUp,

@@ -43,7 +43,7 @@ pub(crate) enum ConnectionKind {
 }
 
 impl ConnectionKind {
-    /// As a byte of the handshake.
+    /// Returns the byte that stands for the kind in the handshake.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Xrc => 1,

@@ -152,7 +152,7 @@ impl Crossings {
         rings.saturating_mul(ring.saturating_mul(entry))
     }
 
-    /// Through how many SRQs our messages come.
+    /// Returns the number of SRQs that receive our messages.
     pub(crate) fn homes(&self) -> u16 {
         self.homes
     }
@@ -249,7 +249,7 @@ fn allowance(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 2 + BATCH
 }
 
-/// Through how many SRQs the messages of each poller come.
+/// Returns the number of SRQs that receive the messages of one poller.
 fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
     if kind == ConnectionKind::Rc { pollers } else { 1 }
 }

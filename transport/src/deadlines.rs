@@ -119,7 +119,7 @@ impl<T> Deadlines<T> {
         self.entries.is_empty()
     }
 
-    /// When to look next: no deadline is before that. `None` when there are none.
+    /// Returns the time of the next look: no deadline is earlier. `None` when there are none.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -302,7 +302,7 @@ fn tick_of(time: Time) -> u64 {
     time.0 >> TICK_BITS
 }
 
-/// When a tick begins; none begins later than time ends.
+/// Returns the start of a tick, at most the end of time.
 fn start_of(tick: u64) -> Time {
     Time(if tick.leading_zeros() < TICK_BITS { u64::MAX } else { tick << TICK_BITS })
 }
@@ -336,7 +336,7 @@ mod tests {
         Add(u64),
         Remove(usize),
         Pass(u64),
-        /// Until the next look.
+        /// Sleeps until the next look.
         Sleep,
     }
 

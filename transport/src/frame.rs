@@ -108,7 +108,7 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// As bytes, for [`SETTLED`].
+    /// Encodes the setting, for [`SETTLED`].
     pub(crate) fn emit(self) -> [u8; 4] {
         let [low, high] = self.grant.to_le_bytes();
         [low, high, self.want, self.target]
@@ -300,16 +300,16 @@ pub(crate) struct Announcement {
     pub(crate) id: u64,
     /// Bytes to READ.
     pub(crate) body: u64,
-    /// From here in the sender's memory.
+    /// Start of the bytes in the sender's memory.
     pub(crate) address: u64,
-    /// Under this key.
+    /// Key of the sender's memory.
     pub(crate) rkey: u32,
     /// Time for which the receiver may wait for memory, in milliseconds.
     pub(crate) patience_ms: u32,
 }
 
 impl Announcement {
-    /// As bytes.
+    /// Encodes the announcement.
     pub(crate) fn emit(&self) -> [u8; ANNOUNCEMENT] {
         let mut out = [0; ANNOUNCEMENT];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());
@@ -320,7 +320,7 @@ impl Announcement {
         out
     }
 
-    /// From what follows the header of a frame that [`Header::parse`] took.
+    /// Decodes the bytes after the header of a frame that [`Header::parse`] took.
     pub(crate) fn parse(rest: &[u8]) -> Self {
         Self {
             id: u64_at(rest, 0),
@@ -349,7 +349,7 @@ pub(crate) struct Fin {
 }
 
 impl Fin {
-    /// As bytes.
+    /// Encodes the entry.
     pub(crate) fn emit(&self) -> [u8; FIN_ENTRY] {
         let mut out = [0; FIN_ENTRY];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());

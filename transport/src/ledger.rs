@@ -16,7 +16,7 @@ use trunkline_verbs::QpNumber;
 pub struct PollerLedger {
     /// Address that its node listens on.
     pub node: SocketAddr,
-    /// Its index in its node.
+    /// Index of the poller in its node.
     pub poller: u16,
     /// Credits that it may use, a pair for each lane of each trunk that works.
     pub spending: Vec<Spending>,
@@ -33,9 +33,9 @@ pub struct PollerLedger {
     pub sends: Option<(u32, u32)>,
     /// Work requests for sending that the device has not completed.
     pub outstanding_wr: usize,
-    /// Its node's memory for large messages, out and in, and the memory of the application's registered buffers.
+    /// Memory of the node for large messages, out and in, and memory of the application's registered buffers.
     pub memory: [MemoryLedger; 3],
-    /// Its share of budgets; its upper half has others.
+    /// The poller's share of budgets; its upper half has others.
     pub budgets: Vec<BudgetLedger>,
     /// Open work of its upper half.
     pub upper: UpperLedger,
@@ -46,7 +46,7 @@ pub struct PollerLedger {
 pub struct SessionLedger {
     /// Address that the node listens on.
     pub node: SocketAddr,
-    /// Those that are up or being made, one for each peer that has one.
+    /// Sessions that are up or being made, at most one for each peer.
     pub sessions: Vec<SessionEntry>,
     /// Connections of half-open sessions from which on a host's requests are refused, and those of all hosts.
     pub half_made_limit: (u32, u32),
@@ -59,7 +59,7 @@ pub struct SessionEntry {
     pub peer: SocketAddr,
     /// It is complete, as seen from here.
     pub is_up: bool,
-    /// This node's own program has named the peer, so it is not a stranger.
+    /// True if this node's program has named the peer, so it is not a stranger.
     pub is_named: bool,
     /// Connections that the peer has announced, while the session is not up.
     pub announced: u32,
@@ -98,7 +98,7 @@ pub struct UpperLedger {
     pub slots: usize,
     /// True if it waits for a time.
     pub has_timer: bool,
-    /// Its share of budgets.
+    /// The upper half's share of budgets.
     pub budgets: Vec<BudgetLedger>,
 }
 

@@ -57,7 +57,7 @@ pub enum Pinning {
     /// One CPU per poller, from those that the process may use, if it has more CPUs than pollers. Otherwise as
     /// `Off`.
     Auto,
-    /// These CPUs, indexed by poller.
+    /// One CPU per poller, by index.
     List(Vec<usize>),
 }
 
@@ -66,7 +66,7 @@ pub enum Pinning {
 pub struct NodeOptions {
     /// Requested addresses; [`NodeOptions::listens_on`] has the actual ones.
     pub(crate) listen: Vec<SocketAddr>,
-    /// Its address on a network of this process.
+    /// Address of the node on a network within this process.
     pub(crate) in_process: Option<IpAddr>,
     pub(crate) pollers: u16,
     pub(crate) provider: Option<ProviderChoice>,
@@ -388,7 +388,7 @@ impl NodeOptions {
         self.srq_depth_limit.unwrap_or(self.srq_depth.max(8192))
     }
 
-    /// On which CPUs the pollers run; `Off` by default.
+    /// Sets the CPUs that the pollers run on; `Off` by default.
     #[must_use]
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.pinning = pinning;

@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the hints are, as if there were none.
+        /// Hints, right or wrong, change no result.
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
             let (mut map, mut model) = (PeerMap::default(), BTreeMap::new());

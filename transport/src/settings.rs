@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// As the body of a frame.
+    /// Encodes the settings as the body of a frame.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut entry = |kind: u16, value: &[u8]| {
@@ -51,7 +51,7 @@ impl Settings {
         out
     }
 
-    /// From the body of a frame. Entries that are not known are skipped.
+    /// Decodes the body of a frame. Entries that are not known are skipped.
     ///
     /// # Errors
     /// The first thing that is wrong, or the number of the first entry that is unknown and critical.

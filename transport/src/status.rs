@@ -32,7 +32,7 @@ pub struct NodeStatus {
     pub is_away: bool,
     /// Time of the description by the node's own clock, in nanoseconds.
     pub at_ns: u64,
-    /// Its peers; with very many of them, the first ones.
+    /// The node's peers; the first ones, if there are very many.
     pub peers: Vec<PeerStatus>,
     /// Number of peers that are not among them.
     pub omitted: usize,

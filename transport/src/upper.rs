@@ -24,7 +24,7 @@ pub struct PollerIndex(pub u16);
 /// Choice of the peer's poller for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
-    /// This one.
+    /// The poller with this index.
     Poller(PollerIndex),
     /// The carrier chooses: messages go to the peer's pollers in turn.
     Any,
@@ -87,7 +87,7 @@ pub enum Reach {
     Away {
         /// Why it failed.
         cause: PeerDown,
-        /// When the next one may begin.
+        /// Time until the next attempt may begin.
         due_in: Duration,
     },
 }
@@ -180,7 +180,7 @@ pub enum SendError {
     /// It is larger than the node's `max_message_bytes` (or the peer's).
     #[error("message of {bytes} bytes exceeds the limit of {limit} (setting max_message_bytes)")]
     TooLarge {
-        /// Its size.
+        /// Size of the message.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -199,7 +199,7 @@ pub enum SendError {
     /// It is for a session that is over.
     #[error("the session that the message is for is over")]
     SessionOver,
-    /// Its head does not begin with a header.
+    /// The message does not begin with a header.
     #[error("the message does not begin with a header, or has too long a one")]
     BadHeader,
     /// The node shuts down, or the key is unknown.
@@ -292,7 +292,7 @@ pub enum PeerDown {
     /// It sent a frame of a kind that this node does not know and must not ignore.
     #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
     UnknownFrame(u8),
-    /// Its settings have an entry that this node does not know and must not ignore.
+    /// The peer's settings have an entry that this node does not know and must not ignore.
     #[error(
         "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
     )]
@@ -306,7 +306,7 @@ pub enum PeerDown {
     /// The message is larger than the peer takes, which became known when the session came up.
     #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
     TooLarge {
-        /// Its size.
+        /// Size of the message.
         bytes: usize,
         /// The peer's limit.
         limit: usize,
@@ -542,7 +542,7 @@ pub trait Carrier {
 
 /// The protocol above a poller.
 pub trait Upper: 'static {
-    /// Its mark on the thread.
+    /// Mark of the protocol on its thread.
     type Here;
 
     /// The poller's turn begins on this thread, and lasts until this is dropped. Code of the program may run in all of
@@ -579,11 +579,11 @@ pub trait Upper: 'static {
     /// A peer changed.
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
 
-    /// Its turn in the poller's loop: take from queues, run ready tasks, fire timers up to
+    /// Runs one turn in the poller's loop: take from queues, run ready tasks, fire timers up to
     /// `carrier.now()`. Returns whether it did anything.
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool;
 
-    /// When it must run next even if nothing happens.
+    /// Returns the time at which it must run next even if nothing happens.
     fn next_timer(&self) -> Option<Time>;
 
     /// Returns true if it has work that must not wait for a sleep (checked after the poller announced

@@ -59,7 +59,7 @@ impl Drop for Server {
     }
 }
 
-/// In the server: says where it is.
+/// Prints the server's address for the client.
 ///
 /// # Errors
 /// Nobody reads it.
@@ -68,7 +68,7 @@ pub(crate) fn announce(address: &str) -> Result<(), String> {
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())
 }
 
-/// In the server: calls `end` at the end of standard input.
+/// Calls `end` at the end of the server's standard input.
 pub(crate) fn at_end(end: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let _end = std::io::stdin().read_to_end(&mut Vec::new());

@@ -46,7 +46,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     addresses.next().ok_or_else(|| named("its name has no address"))
 }
 
-/// This host's address on the way to another.
+/// Returns this host's address on the way to another.
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;

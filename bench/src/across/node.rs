@@ -51,7 +51,7 @@ struct Run {
     pairs: Vec<Arc<Pair>>,
     has_begun: bool,
     is_over: Arc<AtomicBool>,
-    /// When its coordinator was heard last.
+    /// Time at which the coordinator was last heard.
     heard: Instant,
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Json<'a> {
 pub(super) struct Settings {
     pub(super) pattern: &'static str,
     pub(super) size_bytes: u64,
-    /// From each caller to each of its targets.
+    /// Calls under way from each caller to each of its targets.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,
@@ -278,7 +278,7 @@ impl Outcome {
         if self.one_way { self.bytes } else { 2 * self.bytes }
     }
 
-    /// As JSON.
+    /// Returns the outcome as JSON.
     pub(super) fn json<'a>(&'a self, settings: Settings, machine: &'a Machine) -> Json<'a> {
         let point = |(name, calls): (&'a str, &'a Calls)| calls.point(name, self.bytes, settings.outstanding);
         let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
@@ -316,7 +316,7 @@ impl Outcome {
         }
     }
 
-    /// As a table: each node, and the sum.
+    /// Returns the outcome as a table: each node, and the sum.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "{:<28} {:>10} {:>10} {:>12} {:>10} {:>12} {:>10}\n",

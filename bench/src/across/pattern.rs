@@ -16,7 +16,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Its name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Pairs => "pairs",

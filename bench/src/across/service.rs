@@ -71,7 +71,7 @@ pub(super) struct Measured {
 }
 
 impl Hello {
-    /// This program.
+    /// Describes this program.
     pub(super) fn own() -> Self {
         Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() }
     }

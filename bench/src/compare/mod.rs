@@ -201,7 +201,7 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
 enum By {
     /// The value itself.
     Value,
-    /// Its ratio to the floor.
+    /// The ratio to the floor.
     Ratio,
     /// The value and its ratio, in the same direction.
     Both,

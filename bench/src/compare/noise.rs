@@ -14,7 +14,7 @@
 const RANGES: f64 = 2.0;
 /// Probability of so clear an order of the repetitions, if there is no change, from which on it counts.
 const CHANCE: f64 = 0.005;
-/// With fewer repetitions on a side even the clearest order has a higher probability: one in C(8, 4) = 70 for four.
+/// Fewest repetitions of a side: with fewer, even the clearest order has a higher probability. For four it is one in C(8, 4) = 70.
 pub(crate) const FEWEST: usize = 5;
 /// Number of pairs up to which the probability is exact.
 const EXACT_PAIRS: usize = 900;
@@ -35,7 +35,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// From lists that have at least one value each, all above 0.
+    /// Compares two lists, each with at least one value and all values above 0.
     pub(crate) fn between(before: &[f64], after: &[f64]) -> Self {
         let (from, to) = (Quartiles::of(before), Quartiles::of(after));
         Self {

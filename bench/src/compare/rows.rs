@@ -19,7 +19,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) point: String,
-    /// Its key, or that and the floor's.
+    /// Key of the row, or its key and the floor's.
     pub(super) key: String,
     /// Medians.
     before: f64,

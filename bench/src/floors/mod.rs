@@ -70,7 +70,7 @@ pub(crate) enum Floor {
 }
 
 impl Floor {
-    /// Its name, in tables and in JSON.
+    /// Returns the name in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Line => "cache line",

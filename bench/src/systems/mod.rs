@@ -23,7 +23,7 @@ use std::path::Path;
 /// One system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
-    /// Its name, in tables and in JSON.
+    /// Name in tables and in JSON.
     pub(crate) name: String,
     way: Way,
 }
@@ -31,7 +31,7 @@ pub(crate) struct System {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     Program(program::Peer),
-    /// With these transports.
+    /// `ucx_perftest` with these transports.
     Ucx(&'static str),
     Libfabric,
     Perftest,

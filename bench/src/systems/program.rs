@@ -23,7 +23,7 @@ const MOST_TIMES: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     program: PathBuf,
-    /// Its name there.
+    /// Name of the system in the program's arguments.
     word: String,
     pub(super) name: String,
 }
@@ -55,7 +55,7 @@ pub(super) fn peers(named: Option<&Path>) -> Result<Vec<Peer>, String> {
     Ok(peers)
 }
 
-/// Its name in tables.
+/// Returns the system's name in tables.
 fn name(word: &str) -> String {
     match word.split_once('-') {
         Some((system, "tcp")) => format!("{system}, TCP"),

@@ -60,7 +60,7 @@ struct Place {
     linked: Linked,
     address: SocketAddr,
     node: Option<Node>,
-    /// Its pollers, once they were made.
+    /// The pollers, once they were made.
     pollers: Vec<Task>,
     /// The poller that had the last turn.
     turn: usize,

@@ -10,13 +10,13 @@ use trunkline_roce::wire::{Aeth, ICRC_LENGTH, Mad, Opcode, Packet, Syndrome, Wir
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum Fault {
-    /// It is too short for an ICRC.
+    /// The packet is too short for an ICRC.
     #[error("{0} bytes are too few for an ICRC")]
     TooShort(usize),
-    /// It does not parse.
+    /// The packet does not parse.
     #[error("does not parse: {0}")]
     Unparsed(#[from] WireError),
-    /// Its ICRC is wrong.
+    /// The ICRC is wrong.
     #[error("bad ICRC: {found:#010x}, should be {expected:#010x}")]
     BadIcrc {
         /// The packet's ICRC.

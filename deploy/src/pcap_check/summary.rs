@@ -8,7 +8,7 @@ use trunkline_roce::pcap::Skip;
 /// Counts of one file.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FileSummary {
-    /// Its path.
+    /// Path of the file.
     pub(super) file: String,
     /// Number of frames.
     pub(super) frames: u64,

@@ -18,7 +18,7 @@ pub(crate) type Outcome = Result<Response, Status>;
 /// The waiter for a call's outcome.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// On any thread.
+    /// A waiter on any thread.
     Shared(Setter<Outcome>),
     /// A task of the same poller.
     Local(Rc<LocalCell>),

@@ -32,7 +32,7 @@ enum Collection {
     Vec,
     /// `HashMap` and `HashSet`, exactly.
     Table,
-    /// At most what any of the standard library, or an ordered map, takes.
+    /// Another collection of the standard library, or an ordered map: an upper bound for all of them.
     Other,
     /// A value with a fixed number of elements, which takes nothing for them.
     Fixed,

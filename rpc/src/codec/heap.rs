@@ -39,13 +39,13 @@ fn is_pointer(name: &str) -> bool {
 /// Place of a value that is about to be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// In a type of this size.
+    /// Room for a type of this size.
     Of(usize),
     /// Behind a pointer.
     Pointer,
-    /// In an `Option` of this size, with or without a tag.
+    /// The content of an `Option` of this size, with or without a tag.
     Option(usize),
-    /// In a newtype struct of this size.
+    /// The content of a newtype struct of this size.
     Newtype(usize),
 }
 

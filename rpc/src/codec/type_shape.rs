@@ -19,7 +19,7 @@ const MOST_SAID: usize = 64;
 pub(super) struct Line {
     /// The part of the type that the line describes.
     pub(super) place: String,
-    /// Its description, which both sides compare. It has no control characters.
+    /// Description of the shape, which both sides compare. It has no control characters.
     pub(super) text: String,
 }
 

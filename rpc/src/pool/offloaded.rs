@@ -12,7 +12,7 @@ use trunkline_mutants::mutant;
 /// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// In the queue, or among those that were woken.
+    /// Queued for its first poll, or woken and queued again.
     Queued,
     /// A worker polls it.
     Polled,

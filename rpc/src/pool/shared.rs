@@ -90,7 +90,7 @@ struct OfWorker {
 }
 
 struct State {
-    /// In order of arrival.
+    /// Jobs that have not begun, in order of arrival.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
     /// Times that jobs have waited, by service and method.

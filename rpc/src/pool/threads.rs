@@ -118,7 +118,7 @@ impl Drop for PoolThreads {
     }
 }
 
-/// As many as there are CPUs.
+/// Returns the default number of threads: one per CPU, within bounds.
 fn by_default(runtime: &Runtime) -> usize {
     if runtime.is_simulated() {
         return FEW;

@@ -18,7 +18,7 @@ const KEPT: usize = 64 << 10;
 /// An item in a buffer.
 #[derive(Debug)]
 enum Stored {
-    /// In the shared buffer, with this length.
+    /// The length of an item in the shared buffer.
     Copied(u32),
     /// An item in its own allocation.
     Own(Bytes),

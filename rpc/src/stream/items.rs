@@ -113,7 +113,7 @@ struct Reader<T> {
 
 /// Decoder of items.
 enum Decode<T> {
-    /// Within these bytes of memory.
+    /// A decoder that may use this many bytes of memory.
     Coded(fn(&[u8], usize) -> Result<T, Status>, usize),
     Raw(fn(Bytes) -> T),
 }

@@ -20,7 +20,7 @@ pub(crate) fn pair(service: impl Into<Service>) -> (Node, Node) {
     (node().serve(service).start().unwrap(), node().start().unwrap())
 }
 
-/// As `pattern`.
+/// Returns `pattern` as `Bytes`.
 pub(crate) fn shared_pattern(length: usize, seed: u8) -> Bytes {
     pattern(length, seed).into()
 }

@@ -16,7 +16,7 @@ mod first {
     }
 }
 
-/// With optional arguments at the end.
+/// The service with optional arguments at the end.
 mod optional {
     use super::Days;
     use std::option::Option as Perhaps;
@@ -39,7 +39,7 @@ mod optional {
     }
 }
 
-/// With an argument at the end that every caller has to send.
+/// The service with an argument at the end that every caller has to send.
 mod required {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {
@@ -47,7 +47,7 @@ mod required {
     }
 }
 
-/// With text that is sent another way.
+/// The service with text that is sent another way.
 mod coded {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {

@@ -55,7 +55,7 @@ impl Nodes {
         Self { server: RefCell::new(Some(server)), node: RefCell::new(Some(node)), client, gate }
     }
 
-    /// After a child has ended, the parent's nodes run as before.
+    /// Checks that the parent's nodes run as before, after a child has ended.
     fn still_run(&self) {
         for number in 0..100 {
             assert_eq!(block_on(self.client.next(number)), Ok(number + 1));

@@ -37,7 +37,7 @@ fn held(server: &Node) -> u64 {
     server.report().counters.iter().find(|counter| counter.name == "pollers_held").unwrap().value
 }
 
-/// With the default limit.
+/// Starts a rig with the default limit.
 fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
     let ((reporter, told), (release, blocked)) = (events(), channel());
     let service = HeldServer::new(Holder { reporter, blocked: Mutex::new(blocked) });

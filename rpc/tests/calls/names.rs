@@ -317,7 +317,7 @@ mod shadowed {
     }
 }
 
-/// As a crate that re-exports the library.
+/// A crate that re-exports the library.
 mod facade {
     pub(super) use trunkline as rpc;
 }

@@ -32,7 +32,7 @@ fn refusal(address: IpAddr) -> StartError {
     Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap_err()
 }
 
-/// This test in a separate process.
+/// Returns the command that runs this test in a separate process.
 fn child(test: &str, taken: IpAddr) -> Command {
     let mut command = same_test(module_path!(), test);
     command.env(TAKEN, taken.to_string());

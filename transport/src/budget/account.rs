@@ -54,7 +54,7 @@ fn in_force(limit: usize) -> usize {
 /// Units reserved for the peers of a host.
 #[derive(Debug, Default)]
 pub(super) struct HostAccounts {
-    /// In all.
+    /// All units of the host.
     pub(super) all: Account,
     /// Part of the units that is set aside.
     pub(super) set_aside: Account,

@@ -31,7 +31,7 @@ pub(super) struct OfPeer<const N: usize> {
     pub(super) of: [ByPeer; N],
     /// The peer is down: its entry goes when nothing of it is used any more.
     pub(super) is_leaving: bool,
-    /// Its host's place.
+    /// Index of the peer's host.
     host: usize,
 }
 

@@ -15,7 +15,7 @@ pub enum Leaves {
     Quarter,
     /// Three eighths are reserved: one more than for uses with [`Self::Quarter`].
     ThreeEighths,
-    /// Everything is reserved: a message is not queued.
+    /// The whole budget is reserved: a message is not queued.
     All,
 }
 
@@ -23,7 +23,7 @@ pub enum Leaves {
 pub(super) const PARTS: [Leaves; 3] = [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths];
 
 impl Leaves {
-    /// Its place in [`PARTS`].
+    /// Returns the index in [`PARTS`].
     #[inline]
     pub(super) fn part(self) -> Option<usize> {
         match self {

@@ -11,7 +11,7 @@ use super::account::Account;
 pub(super) struct Reservation {
     reserved: usize,
     used: usize,
-    /// With fewer in use, more has to be done than to count: see [`Reservation::settle`].
+    /// Number in use below which counting is not enough: see [`Reservation::settle`].
     least: usize,
 }
 

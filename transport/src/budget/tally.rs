@@ -104,7 +104,7 @@ impl Tally {
         }
     }
 
-    /// As a budget of this name.
+    /// Reports the tally as a budget of this name.
     pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
         BudgetReport {
             name,

@@ -59,7 +59,7 @@ struct Chunk {
 pub(super) struct Registration {
     /// Generation of the device, among those that the pool was opened on.
     generation: u64,
-    /// Its place in the pool's table.
+    /// Index in the pool's table.
     at: usize,
     /// Address of the first byte for the device and for peers; independent of its address in this process.
     start: IoAddress,
@@ -190,7 +190,7 @@ impl BlockPool {
         MemoryLedger { bytes: state.in_use.used(), regions: (state.regions.len(), kept.count()) }
     }
 
-    /// As a budget of this name.
+    /// Reports the pool as a budget of this name.
     pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
         self.lock().in_use.report(name)
     }
@@ -338,7 +338,7 @@ impl Block {
         self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| chunk.registration.remote_address())
     }
 
-    /// Its memory, and the pool that registers it.
+    /// Returns the block's memory and the pool that registers it.
     pub(super) fn parts(&self) -> Option<(Arc<Memory>, Arc<BlockPool>)> {
         self.chunk.as_ref().map(|chunk| (Arc::clone(&chunk.memory), Arc::clone(&self.pool)))
     }

@@ -49,7 +49,7 @@ struct Chunk {
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
     slot_bytes: usize,
-    /// In the order of their numbers; a few.
+    /// A few chunks, in the order of their numbers.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
@@ -243,7 +243,7 @@ pub(crate) struct Received {
 
 enum Content {
     Lent(Lent),
-    /// In a block that other frames share.
+    /// A frame copied into a block that other frames share.
     Short(Bytes),
     Copied(Box<[u8]>),
 }

@@ -8,7 +8,7 @@ use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionD
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    /// Until the device goes; lent slots may outlive it.
+    /// Registration, until the device goes; lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
     /// Address at which the device sees the memory.
     start: IoAddress,

@@ -15,7 +15,7 @@ pub(crate) struct SessionUp {
     pub(crate) number: u32,
     /// The peer's incarnation.
     pub(crate) epoch: u64,
-    /// This poller's INI, connected and detached from its endpoint.
+    /// INI of the poller, connected and detached from its endpoint.
     pub(crate) qp: Arc<dyn QueuePair>,
     /// SRQ numbers of the peer's pollers.
     pub(crate) srqs: Vec<SrqNumber>,

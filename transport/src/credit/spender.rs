@@ -125,7 +125,7 @@ impl Spender {
         spare > 0
     }
 
-    /// When [`Spender::release_idle`] will have something to do.
+    /// Returns the time at which [`Spender::release_idle`] will have something to do.
     pub(crate) fn release_due_ms(&self) -> Option<u64> {
         (self.available() > BASE).then_some(self.used_ms + IDLE_MS)
     }

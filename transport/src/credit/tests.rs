@@ -20,7 +20,7 @@ struct Pair {
     back: VecDeque<u16>,
 }
 
-/// As frames report it.
+/// Encodes a backlog as frames report it.
 fn want(backlog: u16) -> u8 {
     u8::try_from(backlog).unwrap_or(u8::MAX)
 }
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Everything that is under way arrives, both ways.
+    /// Delivers everything under way, both ways.
     fn exchange(&mut self) {
         for index in 0..self.pairs.len() {
             while !self.pairs[index].there.is_empty() {
@@ -111,7 +111,7 @@ impl World {
         self.check();
     }
 
-    /// These pairs send in turn, so that each is active alone, and take what they can.
+    /// Has these pairs send in turn, so that each is active alone and takes all it can.
     fn hoard(&mut self, pairs: Range<usize>) {
         for index in pairs {
             self.pairs[index].hoards = true;

@@ -22,7 +22,7 @@ pub(super) struct Closings(BTreeMap<Name, Closing>);
 
 #[derive(Debug, Default)]
 struct Closing {
-    /// When the CM machine reported that its QPs are destroyed.
+    /// Time at which the CM machine reported that the session's QPs are destroyed.
     since: Option<Time>,
     /// Other pollers that have sent the end of it.
     ends: usize,

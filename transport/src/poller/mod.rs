@@ -60,7 +60,7 @@ use trunks::Trunks;
 pub(crate) struct Core {
     res: Resources,
     queues: Queues,
-    /// To and from the other pollers.
+    /// Rings to and from the other pollers.
     crossings: Crossings,
     trunks: Trunks,
     peers: Peers,
@@ -72,6 +72,6 @@ pub(crate) struct Core {
     shutdown: Shutdown,
     /// Limit on log lines about peers that misbehave.
     log: LogLimit,
-    /// When it looked at its timers last.
+    /// Time of the last look at timers.
     scanned_ms: u64,
 }

@@ -45,7 +45,7 @@ impl Peer {
 #[derive(Debug)]
 pub(super) enum Next {
     Nothing,
-    /// This session came up meanwhile.
+    /// A session came up meanwhile.
     Activate(Box<SessionUp>),
     /// Messages wait for a session.
     Ask,

@@ -52,7 +52,7 @@ pub(crate) struct Parts {
     pub(crate) handle: PollerHandle,
     pub(crate) sleeper: Sleeper,
     pub(crate) device: PollerDevice,
-    /// Its CPU runs nothing else.
+    /// True if the poller has a CPU to itself.
     pub(crate) alone: bool,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Poller<U> {
     upper: U,
     idle: Idle,
     stage: Stage,
-    /// This round has done something.
+    /// True if this round has done something.
     worked: bool,
     /// Events delivered in this round.
     delivered: usize,

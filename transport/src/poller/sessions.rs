@@ -44,7 +44,7 @@ impl Core {
         self.open_trunk(slot);
     }
 
-    /// Once the peer's settings have come, what waits for the session goes to its trunk.
+    /// Opens the trunk once the peer's settings have come: messages that waited for the session go to it.
     pub(super) fn open_trunk(&mut self, slot: usize) {
         let Some(trunk) = self.trunks.get_mut(slot).filter(|trunk| trunk.is_newly_open()) else { return };
         let mut waiting = self.peers.take_waiting(trunk.peer());

@@ -32,11 +32,11 @@ pub(super) struct Target {
     home: u16,
     /// Last known place of its trunk.
     trunk: Option<usize>,
-    /// Its credit; none until the session is up.
+    /// Credit granted to the pair; `None` until the session is up.
     pair: Option<GrantId>,
     /// The frame that arrived before the command that reports the session up.
     early: Option<Received>,
-    /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
+    /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
 
@@ -79,7 +79,7 @@ impl Target {
         self.trunk = place;
     }
 
-    /// Its credit, once it is charged.
+    /// Returns the pair's credit, once it is charged.
     pub(super) fn pair(&self) -> Option<GrantId> {
         self.pair
     }

@@ -41,7 +41,7 @@ impl Core {
         self.drain();
     }
 
-    /// When [`Core::timers`] has something to do; `None` when nothing waits for time.
+    /// Returns the time at which [`Core::timers`] has something to do; `None` when nothing waits for time.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let waits = self.shutdown.has_begun()
             || self.res.receives.is_missing_any()

@@ -41,7 +41,7 @@ impl Trunks {
             .or_else(|| self.0.iter().find(|(_, trunk)| is_it(trunk)).map(|(slot, _)| slot))
     }
 
-    /// Those that work.
+    /// Iterates over the live trunks.
     pub(super) fn live(&self) -> impl Iterator<Item = &Trunk> {
         self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
     }
@@ -82,7 +82,7 @@ impl Trunks {
         }
     }
 
-    /// When [`Trunks::timers`] has something to do; `retry` as for [`Trunk::next_timer`].
+    /// Returns the time at which [`Trunks::timers`] has something to do; `retry` as for [`Trunk::next_timer`].
     pub(super) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         self.0.iter().filter_map(|(_, trunk)| trunk.next_timer(res, retry)).min()
     }

@@ -15,7 +15,7 @@ pub(crate) struct Sink {
     pub(crate) lane: usize,
     /// The sender's number for it.
     pub(crate) id: u64,
-    /// Its frame as received, until there is memory for the whole.
+    /// The announcing frame, until there is memory for the whole message.
     pub(crate) head: Option<Message>,
     /// Bytes of the frame before the announcement.
     pub(crate) header_bytes: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Sink {
     /// Decision of the upper half; `None` while it is asked, which it is within the round that the frame came in.
     pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
-    /// When waiting for memory is given up.
+    /// Time at which the sink stops waiting for memory.
     pub(crate) deadline: Time,
     pub(crate) block: Option<Block>,
     pub(crate) asked: usize,
@@ -88,9 +88,9 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) struct Sinks {
     open: Slab<Sink>,
-    /// Those that wait for memory, in order.
+    /// Sinks that wait for memory, in order.
     unfed: VecDeque<usize>,
-    /// Those with pieces left to READ, in order.
+    /// Sinks with pieces left to READ, in order.
     reading: VecDeque<usize>,
     /// READs that the device has not completed.
     reads_out: u32,

@@ -31,7 +31,7 @@ impl Hold {
 pub(crate) struct Source {
     pub(crate) receipt: Receipt,
     pub(crate) lane: usize,
-    /// With which the peer is charged.
+    /// Bytes that are charged to the peer.
     pub(crate) bytes: usize,
     /// Ordered small messages wait for its end.
     pub(crate) ordered: bool,

@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// After this many failed attempts, about a minute, the absence is logged again.
+/// Failed attempts, about a minute of them, between two log lines about the absence.
 const TELL_EVERY: u32 = 64;
 
 /// State of the device: present, or away.
@@ -72,7 +72,7 @@ impl Presence {
         matches!(self.state, State::Present)
     }
 
-    /// When [`CmMachine::look`] has something to do.
+    /// Returns the time at which [`CmMachine::look`] has something to do.
     pub(super) fn next_timer(&self) -> Option<Time> {
         match self.state {
             State::Looking { next, .. } => Some(next),

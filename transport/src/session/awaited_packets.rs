@@ -14,7 +14,7 @@ use trunkline_verbs::{CmId, QpNumber};
 pub(super) struct AwaitedPackets(HashMap<QpNumber, Arc<dyn CmId>>);
 
 impl AwaitedPackets {
-    /// From now on a packet at `qp` establishes the connection of `id`.
+    /// Lets the next packet at `qp` establish the connection of `id`.
     pub(super) fn await_packet(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
         self.0.insert(qp, Arc::clone(id));
     }

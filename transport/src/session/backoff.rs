@@ -52,7 +52,7 @@ impl Backoff {
         Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, away: None }
     }
 
-    /// When the next attempt may begin, if not at once.
+    /// Returns the time at which the next attempt may begin; `None` if at once.
     pub(super) fn not_before(&self, now: Time) -> Option<Time> {
         self.not_before.filter(|until| *until > now)
     }

@@ -85,7 +85,7 @@ impl CmMachine {
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
 
-    /// From which of our addresses to reach a peer, and the port that we listen on there. `None`
+    /// Returns our address from which to reach a peer, and the port that we listen on there. `None`
     /// as the address lets the device choose.
     ///
     /// # Errors

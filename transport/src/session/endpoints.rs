@@ -397,7 +397,7 @@ impl Endpoints {
         self.closing.retain(|_, (until, _)| *until > now);
     }
 
-    /// When [`Endpoints::tick`] has something to do.
+    /// Returns the time at which [`Endpoints::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.closing.values().map(|(until, _)| *until).min()
     }

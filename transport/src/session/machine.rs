@@ -441,7 +441,7 @@ impl Machine {
         }
     }
 
-    /// When [`Machine::tick`] has something to do.
+    /// Returns the time at which [`Machine::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         match &self.state {
             State::Backoff { until } => Some(*until),

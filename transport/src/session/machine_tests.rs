@@ -419,7 +419,7 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happened before, two nodes of which one wants a session come to agree on one.
+    /// Two nodes of which one wants a session come to agree on one, after any history.
     #[test]
     fn machines_come_to_agree(
         pollers in (1u16..4, 1u16..4),

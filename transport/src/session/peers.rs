@@ -130,7 +130,7 @@ impl Peers {
         self.timers.iter().map(|(_, key)| *key).find(is_idle)
     }
 
-    /// When [`Peers::due`] has something.
+    /// Returns the time at which [`Peers::due`] has something.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }

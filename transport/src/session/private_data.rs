@@ -100,7 +100,7 @@ pub(crate) struct Hello {
 /// The private data of the accepting node's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    /// Its session.
+    /// Session of the accepting node.
     pub(crate) session: SessionName,
     /// SRQ numbers of its pollers.
     pub(crate) srqs: Vec<SrqNumber>,
@@ -166,7 +166,7 @@ impl Refusal {
         }
     }
 
-    /// As private data, with the versions that are spoken here.
+    /// Encodes the refusal as private data, with the versions that are spoken here.
     pub(crate) fn emit(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, 0]);
@@ -261,7 +261,7 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
 }
 
 impl Hello {
-    /// As private data: 54 of the 56 bytes of a REQ.
+    /// Encodes the private data: 54 of the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
         let mut out = begin([SPOKEN.highest, AUTH_NONE]);
@@ -317,7 +317,7 @@ impl Welcome {
         u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
     }
 
-    /// As private data: at most 148 of the 196 bytes of a REP.
+    /// Encodes the private data: at most 148 of the 196 bytes of a REP.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = begin([SPOKEN.highest, AUTH_NONE]);
         out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);

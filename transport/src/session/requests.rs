@@ -22,7 +22,7 @@ const MAX_PEERS: usize = 16_384;
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) hello: Hello,
-    /// Its sender.
+    /// Sender of the request.
     pub(super) peer: PeerKey,
     /// Our address that it came to.
     pub(super) local: IpAddr,

@@ -23,7 +23,7 @@ pub(super) enum Health {
     Live,
     /// It is being taken down; nothing is posted any more.
     Dying {
-        /// When that began.
+        /// Time at which that began.
         since: Time,
         /// Why its messages failed.
         cause: PeerDown,

@@ -47,7 +47,7 @@ pub(super) struct Lane {
     pub(super) counters: Arc<LaneCounters>,
     /// The number of the last frame, if it is a message that others may join while it is staged.
     pub(super) last: Option<u64>,
-    /// When the poller took something last, granted credit, or had nothing to take before.
+    /// Time at which the poller last took something, granted credit, or had nothing to take before.
     took_ms: u64,
 }
 
@@ -94,7 +94,7 @@ impl Lane {
         queue
     }
 
-    /// From how many queues messages leave.
+    /// Returns the number of queues that messages leave from.
     pub(super) const fn queues_in_turn() -> usize {
         LEAVING
     }

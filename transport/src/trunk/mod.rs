@@ -154,7 +154,7 @@ impl Trunk {
         self.is_open = true;
     }
 
-    /// Its lanes begin, with our settings, when it is pushed out next.
+    /// Starts the lanes, with our settings, at the next push.
     pub(crate) fn begin(&mut self, res: &mut Resources) {
         self.mark(res);
     }

@@ -57,9 +57,9 @@ pub(super) enum Record {
 /// Location of a staged frame's bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
-    /// In a send slot.
+    /// A send slot.
     Slot(u32),
-    /// In the pipeline's inline bytes, from here.
+    /// An offset in the pipeline's inline bytes.
     Inline(usize),
 }
 
@@ -72,9 +72,9 @@ pub(super) struct Frame {
     begin: usize,
     /// Bytes of all its messages.
     bytes: usize,
-    /// After this the first message is not posted.
+    /// Deadline of the first message, after which it is not posted.
     deadline: Time,
-    /// The first message's header has a time left.
+    /// True if the first message's header has a time left.
     has_time_left: bool,
     /// The times left in all its headers are as of this moment; [`Time::MAX`] if they differ.
     as_of: Time,
@@ -90,11 +90,11 @@ pub(super) struct Frame {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joined {
     receipt: Receipt,
-    /// After this it is not posted.
+    /// Deadline, after which the message is not posted.
     deadline: Time,
     /// Start of the message.
     begin: usize,
-    /// Its header has a time left.
+    /// True if the header has a time left.
     has_time_left: bool,
 }
 
@@ -103,9 +103,9 @@ pub(super) struct Joined {
 pub(super) struct Parts<'a> {
     /// They follow each other.
     pub(super) parts: &'a [&'a [u8]],
-    /// After this it is not posted.
+    /// Deadline, after which the message is not posted.
     pub(super) deadline: Option<Time>,
-    /// Its header has a time left.
+    /// True if the header has a time left.
     pub(super) has_time_left: bool,
 }
 
@@ -114,9 +114,9 @@ pub(super) struct Parts<'a> {
 pub(super) struct Joining<'a> {
     pub(super) head: &'a [u8],
     pub(super) body: &'a [u8],
-    /// After this it is not posted.
+    /// Deadline, after which the message is not posted.
     pub(super) deadline: Option<Time>,
-    /// Its header has a time left.
+    /// True if the header has a time left.
     pub(super) has_time_left: bool,
     pub(super) receipt: Receipt,
 }
@@ -544,7 +544,7 @@ impl Pipeline {
 pub(super) struct Late {
     pub(super) lane: usize,
     pub(super) record: Record,
-    /// Its frame was taken back with it, and the numbers of later ones have changed.
+    /// True if its frame was taken back with it, and the numbers of later frames have changed.
     pub(super) is_frame: bool,
 }
 

@@ -80,12 +80,12 @@ pub(crate) struct Cancelling<'a> {
 }
 
 impl<'a> Cancelling<'a> {
-    /// Those with these tokens.
+    /// Cancels the messages with these tokens.
     pub(crate) fn new(tokens: &'a BTreeSet<Token>) -> Self {
         Self { tokens, cancelled: BTreeSet::new() }
     }
 
-    /// Those that were found.
+    /// Returns the tokens whose messages were found.
     pub(crate) fn cancelled(self) -> BTreeSet<Token> {
         self.cancelled
     }
@@ -188,7 +188,7 @@ impl MessageQueue {
         self.earliest = earliest;
     }
 
-    /// When [`MessageQueue::expire`] has to look at the messages: no deadline is earlier.
+    /// Returns the time at which [`MessageQueue::expire`] has to look at the messages: no deadline is earlier.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.earliest
     }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(messages.used, [(peer, 8)].into());
     }
 
-    /// Whatever is pushed, taken out and put back: messages fail at their deadlines, and none is looked for before.
+    /// Messages fail at their deadlines, and none is looked for before, in any order of pushes, removals and returns.
     #[test]
     fn messages_fail_at_their_deadlines() {
         let mut queue = MessageQueue::default();

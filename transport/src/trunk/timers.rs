@@ -31,7 +31,7 @@ impl Trunk {
         }
     }
 
-    /// When [`Trunk::timers`] has something to do; work without a timer is looked at again after `retry`.
+    /// Returns the time at which [`Trunk::timers`] has something to do. `retry` is the pause for work without a timer.
     pub(crate) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         let again = res.time.now() + retry;
         if !self.is_live() {

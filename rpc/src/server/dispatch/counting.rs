@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use trunkline_transport::{Carrier, SendError};
 use trunkline_verbs::Time;
 
-/// In place of the index of a method that is not served.
+/// Stands for the index of a method that is not served.
 pub(super) const NOT_SERVED: u32 = u32::MAX;
 
 impl Dispatch {

@@ -19,7 +19,7 @@ pub(crate) struct Sources {
 
 /// One name that a `use` brings into a module.
 pub(crate) struct Import {
-    /// Its name there; `*` for all items of a module.
+    /// Name of the item there; `*` for all items of a module.
     pub(crate) name: String,
     /// The path that it is imported from.
     pub(crate) path: Vec<String>,
