@@ -14,7 +14,8 @@
 const RANGES: f64 = 2.0;
 /// Probability of so clear an order of the repetitions, if there is no change, from which on it counts.
 const CHANCE: f64 = 0.005;
-/// Fewest repetitions of a side: with fewer, even the clearest order has a higher probability. For four it is one in C(8, 4) = 70.
+/// Fewest repetitions of a side. With fewer, even the clearest order has a higher probability: one in C(8, 4) = 70 for
+/// four.
 pub(crate) const FEWEST: usize = 5;
 /// Number of pairs up to which the probability is exact.
 const EXACT_PAIRS: usize = 900;

@@ -78,7 +78,8 @@ fn run(
     Running::start(&mut command, client)?.first(shape.measured * 2 + PATIENCE, row)
 }
 
-/// Parses the columns: iterations; percentile, mean and overall time in us; mean and overall MB/s; mean and overall messages per second.
+/// Parses the columns: iterations; percentile, mean and overall time in us; mean and overall MB/s; mean and overall
+/// messages per second.
 fn row(line: &str) -> Option<Row> {
     let columns = line.split(',').map(|column| column.trim().parse().ok()).collect::<Option<Vec<f64>>>()?;
     let &[_, percentile_us, mean_us, _, _, _, _, per_s] = &columns[..] else { return None };

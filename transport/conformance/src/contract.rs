@@ -8,9 +8,9 @@ const PAGE: &str = include_str!("../../../docs/xrc-contract.md");
 /// One item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clause {
-    /// Its number, such as `A5`.
+    /// Number, such as `A5`.
     pub id: &'static str,
-    /// Its statement, one sentence.
+    /// Statement, one sentence.
     pub text: &'static str,
 }
 

@@ -11,7 +11,7 @@ use trunkline_verbs::{Device, DeviceCapabilities};
 /// An item of the XRC verbs contract.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
-    /// Its number in the contract.
+    /// Number in the contract.
     pub id: &'static str,
     /// The property that is checked, in one sentence.
     pub title: &'static str,

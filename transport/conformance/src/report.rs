@@ -22,7 +22,7 @@ pub struct Report {
 /// One item.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its number and text.
+    /// Number and text of the item.
     pub clause: Clause,
     /// The outcome by column; `None` where the suite has no check.
     pub outcomes: Vec<Option<Outcome>>,

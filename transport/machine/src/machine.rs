@@ -13,7 +13,7 @@ pub enum Turn {
     Spin,
     /// Another turn soon; it found nothing, and others may run first.
     Yield,
-    /// To sleep until something that it waits for has come, or until this time. It has announced
+    /// Sleep until something that it waits for has come, or until this time. It has announced
     /// so, and looked for work once more since.
     Sleep(Option<Time>),
     /// No further turn: it is over.

@@ -14,9 +14,9 @@ pub struct Panicked;
 /// Why a machine that was waited for has not ended in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotJoined {
-    /// Its thread panicked; the panic has been printed.
+    /// The thread panicked; the panic has been printed.
     Panicked,
-    /// Its thread still runs. Nobody waits for it any more, and what it uses lives as long as it does.
+    /// The thread still runs. Nobody waits for it any more, and the values it uses live as long as it does.
     Abandoned,
 }
 

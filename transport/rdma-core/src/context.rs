@@ -68,7 +68,7 @@ impl Context {
         unsafe { Live::new(self.raw) }
     }
 
-    /// As [`Self::live`], for a C function.
+    /// Like [`Self::live`], for a C function.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
@@ -173,7 +173,7 @@ impl Opened {
         self.context.live()
     }
 
-    /// As [`Self::live`], for a C function.
+    /// Like [`Self::live`], for a C function.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.context.raw()
     }

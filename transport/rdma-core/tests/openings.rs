@@ -43,7 +43,7 @@ mod tests {
             Self::with(host, None)
         }
 
-        /// With an SRQ of this context number, if there is one.
+        /// Creates a station, with an SRQ of this context number if there is one.
         fn with(host: &OnHost, srq: Option<u64>) -> Self {
             let device = host.open().unwrap();
             let pd = device.alloc_pd().unwrap();

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[derive(Debug, Clone, Copy)]
 pub struct Published<'a> {
     sequence: &'a AtomicU64,
-    /// In each buffer, word 0 is the number of words that follow.
+    /// Two buffers; word 0 of each is the number of words that follow.
     buffers: [&'a [AtomicU64]; 2],
 }
 

@@ -68,7 +68,7 @@ impl Permutation {
 }
 
 impl fmt::Debug for Permutation {
-    /// Without the key.
+    /// Leaves out the key.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Permutation").field("bits", &(2 * self.half_bits)).finish_non_exhaustive()
     }

@@ -29,7 +29,7 @@ struct Crowd {
     /// Channel of the listeners; nobody reads it, so the dial-backs stay undecided.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
-    /// Those that are connecting or connected, by their port.
+    /// Endpoints that are connecting or connected, by their port.
     dials: HashMap<CmIdNumber, (u16, Arc<dyn CmId>)>,
     /// Each dial's QP.
     qps: HashMap<CmIdNumber, Arc<dyn QueuePair>>,

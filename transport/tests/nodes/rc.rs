@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
 
-/// On a device that has no XRC; `auto` sees that.
+/// Returns the options of a node on a device that has no XRC; `auto` sees that.
 fn without_xrc() -> NodeOptions {
     over_udp().device(SoftOptions { without_xrc: true, ..SoftOptions::default() })
 }
 
-/// On a device that has XRC and is not to use it.
+/// Returns the options of a node on a device that has XRC and is not to use it.
 fn over_rc() -> NodeOptions {
     over_udp().connections(Connections::Rc)
 }

@@ -425,7 +425,7 @@ pub trait ConnectionManager: Send + Sync + Debug {
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError>;
 
-    /// As [`ConnectionManager::create_endpoint`], but never blocks: `done` is called once with the
+    /// Like [`ConnectionManager::create_endpoint`], but never blocks: `done` is called once with the
     /// outcome, on any thread, before or after this returns. A caller that no longer needs the
     /// endpoint drops it, which destroys it.
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The properties of a device that are known before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name (`mlx5_0`, `trunkline0`).
+    /// Name of the device (`mlx5_0`, `trunkline0`).
     pub name: String,
     /// Node GUID.
     pub guid: u64,

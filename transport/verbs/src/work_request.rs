@@ -76,7 +76,7 @@ pub struct SendRequest<'a> {
     pub wr_id: u64,
     /// The operation.
     pub operation: SendOperation,
-    /// Its local bytes.
+    /// Local bytes.
     pub data: SendData<'a>,
     /// Modifiers.
     pub flags: SendFlags,

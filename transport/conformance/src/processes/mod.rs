@@ -53,7 +53,7 @@ pub trait ProcessBench: Send + Sync {
 /// An item that needs processes.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessItem {
-    /// Its number in the contract.
+    /// Number in the contract.
     pub id: &'static str,
     /// The property that is checked between processes, in one sentence.
     pub title: &'static str,
@@ -130,7 +130,7 @@ pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
 /// The test bed of one item.
 struct Stage<'a> {
     bench: &'a dyn ProcessBench,
-    /// Its two sides are the same device of this process.
+    /// A lab whose two sides are the same device of this process.
     lab: Lab,
     far: IpAddr,
 }

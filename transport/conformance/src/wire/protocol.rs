@@ -130,19 +130,19 @@ pub(super) struct ControlMessage {
     pub(super) count: u16,
     pub(super) size: u32,
     pub(super) seed: u64,
-    /// In an answer: the number of wrong bytes.
+    /// Number of wrong bytes, in an answer.
     pub(super) wrong: u64,
-    /// In an answer: the previous value of the word.
+    /// Previous value of the word, in an answer.
     pub(super) value: u64,
 }
 
 /// Send mode of the bytes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Manner {
-    /// From registered memory.
+    /// Sent from registered memory.
     #[default]
     Plain,
-    /// With 4 bytes of immediate data: the low half of the seed.
+    /// Sent with 4 bytes of immediate data: the low half of the seed.
     Immediate,
     /// Inline in the work request.
     Inline,

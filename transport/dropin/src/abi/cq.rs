@@ -33,7 +33,7 @@ pub struct ibv_wc {
     pub opcode: c_uint,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// In network order, as in the packet.
+    /// Immediate data in network order, as in the packet.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
     })
 }
 
-/// As [`rdma_migrate_id`].
+/// Like [`rdma_migrate_id`].
 pub(super) fn migrate(id: Id<'_>, channel: Option<Channel<'_>>) -> Result<(), Errno> {
     let was_synchronous = id.is_synchronous();
     if was_synchronous && channel.is_none() {

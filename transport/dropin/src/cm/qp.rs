@@ -29,7 +29,7 @@ pub unsafe extern "C" fn rdma_create_qp(
     })
 }
 
-/// As [`rdma_create_qp`].
+/// Like [`rdma_create_qp`].
 ///
 /// # Safety
 /// `pd` and each object that `init` names is null or not destroyed.
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
-/// As [`rdma_destroy_qp`].
+/// Like [`rdma_destroy_qp`].
 pub(super) fn destroy(id: Id<'_>) {
     let qp = id.replace(QP, null_mut());
     if !qp.is_null() {

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     })
 }
 
-/// As [`rdma_resolve_addr`].
+/// Like [`rdma_resolve_addr`].
 pub(super) fn resolve_address(
     id: Id<'_>,
     source: Option<std::net::SocketAddr>,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_i
     })
 }
 
-/// As [`rdma_resolve_route`].
+/// Like [`rdma_resolve_route`].
 pub(super) fn resolve_route(id: Id<'_>) -> Result<(), Errno> {
     begin(id, |endpoint| endpoint.resolve_route())
 }

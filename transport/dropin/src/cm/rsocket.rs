@@ -71,7 +71,7 @@ fn no_place() -> usize {
     usize::MAX
 }
 
-/// As `poll(2)`.
+/// `poll(2)` for rsockets.
 ///
 /// # Safety
 /// As `poll`.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
     guarded(-1, || unsafe { libc::poll(fds, count, timeout) })
 }
 
-/// As `select(2)`.
+/// `select(2)` for rsockets.
 ///
 /// # Safety
 /// As `select`.

@@ -35,7 +35,7 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
     }
 }
 
-/// As [`read`], with the length that the program names: as in the kernel, any but the length of the address's
+/// Like [`read`], with the length that the program names: as in the kernel, any but the length of the address's
 /// family is `EINVAL`.
 ///
 /// # Safety

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     });
 }
 
-/// As [`rdma_destroy_srq`].
+/// Like [`rdma_destroy_srq`].
 pub(super) fn destroy(id: Id<'_>) {
     let srq = id.replace(SRQ, null_mut());
     if !srq.is_null() {

@@ -20,7 +20,7 @@ pub(super) fn install() {
     std::hint::black_box(&FINALISER);
 }
 
-/// In the parent, after a fork.
+/// Called in the parent after a fork.
 pub(super) fn forked() {
     HAS_FORKED.store(true, Ordering::Relaxed);
 }

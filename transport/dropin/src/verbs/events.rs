@@ -170,7 +170,7 @@ impl Router {
         });
     }
 
-    /// From now on events of `subject` are delivered to `events` for `element`.
+    /// Delivers events of `subject` to `events` for `element` from now on.
     pub(crate) fn listen(&self, subject: AsyncSubject, events: &Arc<ContextEvents>, element: Element) {
         lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
     }

@@ -40,14 +40,14 @@ unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> 
     });
 }
 
-/// From the kernel's address attributes.
+/// Converts the kernel's address attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
     // SAFETY: rdma-core's contract: the program passes both structures, as `convert` needs them.
     unsafe { convert(to, from, ah_attr) };
 }
 
-/// From the kernel's attributes of a QP.
+/// Converts the kernel's attributes of a QP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
     let attributes = |from: &ib_uverbs_qp_attr| ibv_qp_attr {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: 
     unsafe { convert(to, from, attributes) };
 }
 
-/// From the kernel's path record.
+/// Converts the kernel's path record.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     unsafe { convert(to, from, record) };
 }
 
-/// To the kernel's path record.
+/// Converts to the kernel's path record.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
     let record = |from: &ibv_sa_path_rec| ib_user_path_rec {

@@ -16,7 +16,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// As [`bind_mw`].
+/// Like [`bind_mw`].
 pub(super) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }

@@ -130,7 +130,7 @@ fn a_destroyed_listener_leaves_no_events_in_its_channel() {
 /// The state of a thread that waits for an event, for other threads.
 #[derive(Default)]
 struct Waiter {
-    /// Its thread id; 0 before it waits for an event.
+    /// Thread id; 0 before the thread waits for an event.
     thread: AtomicI32,
     /// The result of the call, once it has returned.
     result: OnceLock<Result<(), c_int>>,

@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// Whatever the other side's memory holds: no panic, no read outside, nothing longer than allowed.
+    /// Any content of the other side's memory: no panic, no read outside, nothing longer than allowed.
     #[test]
     fn any_memory_is_safe_to_read(
         rounds in vec((any::<[u64; 3]>(), vec(any::<u8>(), CAPACITY), 0_u64..400), 1..20),

@@ -76,13 +76,13 @@ pub struct CommIds {
 }
 
 impl CommIds {
-    /// Those of a process that has its addresses to itself.
+    /// Creates the numbering of a process that has its addresses to itself.
     #[must_use]
     pub const fn new(keys: [u64; 2]) -> Self {
         Self { slot: None, permutation: Permutation::new(32, keys) }
     }
 
-    /// Those of the process in a slot, of 10 bits.
+    /// Returns the numbering of the process in a slot, of 10 bits.
     #[must_use]
     pub const fn of_slot(self, slot: u16) -> Self {
         Self { slot: Some(slot), ..self }

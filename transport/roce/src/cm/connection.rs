@@ -52,7 +52,7 @@ pub(super) struct Unanswered {
     pub(super) message: CmMessage,
     /// The number of transmissions so far.
     pub(super) sent: u32,
-    /// From this time on MRAs no longer extend the wait.
+    /// Time from which on MRAs no longer extend the wait.
     pub(super) patience_until: u64,
     /// A DREQ of a program that waits for its outcome: sent until this time, not a number of times.
     pub(super) until: Option<u64>,
@@ -82,7 +82,7 @@ pub(super) struct Connection {
     pub(super) is_released: bool,
     /// Time for which a DREQ is repeated while the program waits for its outcome.
     pub(super) closing_ns: u64,
-    /// When the timer fires, if it runs.
+    /// Time at which the timer fires, if it runs.
     pub(super) timer: Option<u64>,
 }
 

@@ -62,7 +62,7 @@ pub enum Event {
         id: ConnectionId,
         /// The QP that serves the port, unchecked.
         qpn: QpNumber,
-        /// Its Q_Key.
+        /// Q_Key of that QP.
         qkey: u32,
         /// 136 bytes.
         private: Vec<u8>,

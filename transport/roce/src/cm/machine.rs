@@ -40,7 +40,7 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
-    /// From when on a peer may be asked again whether it still has a connection.
+    /// Time from which on a peer may be asked again whether it still has a connection.
     pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,

@@ -65,7 +65,7 @@ pub struct Connect<'a> {
     pub traffic_class: u8,
     /// The QP has an SRQ; not sent for XRC.
     pub srq: bool,
-    /// Up to 56 bytes.
+    /// Private data, up to 56 bytes.
     pub private: &'a [u8],
 }
 
@@ -87,7 +87,7 @@ pub struct Accept<'a> {
     pub flow_control: bool,
     /// The QP has an SRQ; always sent as true for XRC.
     pub srq: bool,
-    /// Up to 196 bytes.
+    /// Private data, up to 196 bytes.
     pub private: &'a [u8],
 }
 
@@ -98,7 +98,7 @@ pub struct Ask<'a> {
     pub local: SocketAddr,
     /// The peer, and the service's port.
     pub remote: SocketAddr,
-    /// Up to 180 bytes.
+    /// Private data, up to 180 bytes.
     pub private: &'a [u8],
 }
 
@@ -109,7 +109,7 @@ pub struct Answer<'a> {
     pub qpn: QpNumber,
     /// The Q_Key that datagrams to it must carry.
     pub qkey: u32,
-    /// Up to 136 bytes.
+    /// Private data, up to 136 bytes.
     pub private: &'a [u8],
 }
 

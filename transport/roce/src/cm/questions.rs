@@ -36,7 +36,7 @@ pub(super) struct Question {
     /// `request_id` is our own `id` if we asked.
     pub(super) key: QuestionKey,
     pub(super) stage: Stage,
-    /// When the timer fires: it always runs.
+    /// Time at which the timer fires: it always runs.
     pub(super) timer: u64,
 }
 

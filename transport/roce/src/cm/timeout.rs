@@ -7,7 +7,7 @@ use crate::wire::cm::{Answered, Mra};
 use trunkline_verbs::RejectReason;
 
 impl CmMachine {
-    /// When [`Self::handle_timeout`] is to be called next.
+    /// Returns the time at which [`Self::handle_timeout`] is to be called next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let timers = [self.table.next_timer(), self.questions.next_timer()];

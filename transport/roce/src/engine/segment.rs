@@ -13,7 +13,7 @@ pub const JOINED_BYTES: u32 = 16 << 10;
 /// A packet that was written to the caller's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Its PSN.
+    /// PSN of the packet.
     pub psn: Psn,
     /// It repeats what was sent before.
     pub retransmission: bool,

@@ -84,7 +84,7 @@ pub enum Work<'a> {
 /// QP, lengths) and waits to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// Its PSN: unique among the placements of the QP for half the PSN space.
+    /// PSN, unique among the placements of the QP for half the PSN space.
     pub psn: Psn,
     /// XRC: the SRQ it names. RC: `None`.
     pub srq: Option<SrqNumber>,

@@ -30,7 +30,7 @@ pub enum PcapError {
         offset: u64,
         /// The structure.
         what: &'static str,
-        /// Its length in bytes, as the file has it.
+        /// Length in bytes, as the file has it.
         length: u64,
         /// The largest length that is accepted, in bytes.
         limit: u64,

@@ -34,7 +34,7 @@ pub struct Frame<'a> {
     pub time_ns: u64,
     /// The type of its link-layer header.
     pub link: LinkType,
-    /// Its length on the wire in bytes; `bytes` may be shorter.
+    /// Length on the wire in bytes; `bytes` may be shorter.
     pub original_length: u32,
     /// The captured bytes, from the link-layer header on.
     pub bytes: &'a [u8],

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Skip {
-    /// This module does not know the link type.
+    /// The link type is unknown to this module.
     UnknownLink,
     /// ARP, LLDP and so on.
     NotIp,

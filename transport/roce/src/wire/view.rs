@@ -10,11 +10,11 @@ use trunkline_verbs::{Psn, QpNumber};
 /// A packet whose length fits its opcode.
 pub(super) struct PacketView<'a> {
     pub(super) bth: Bth,
-    /// Its extension headers.
+    /// Extension headers of the packet.
     pub(super) headers: Headers,
-    /// Their fields.
+    /// Fields of the headers.
     pub(super) fields: Fields<'a>,
-    /// Without the pad.
+    /// Payload without the pad.
     pub(super) payload: &'a [u8],
 }
 
@@ -25,7 +25,7 @@ impl<'a> PacketView<'a> {
         Self::with(bytes, |rule| rule)
     }
 
-    /// As [`PacketView::new`], for a packet that may have the payload of several.
+    /// Like [`PacketView::new`], for a packet that may have the payload of several.
     #[inline]
     pub(super) fn joined(bytes: &'a [u8]) -> Result<Self, WireError> {
         // The connection checks that a part of a message is a whole number of path MTUs.

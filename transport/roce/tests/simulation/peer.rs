@@ -21,7 +21,7 @@ pub(crate) struct Endpoint {
     pub(crate) responses: VecDeque<Vec<u8>>,
     pub(crate) deferred: Option<Deferred>,
     pub(crate) holding: Option<(usize, Receive)>,
-    /// When the endpoint is served next, if that is scheduled.
+    /// Time at which the endpoint is served next, if that is scheduled.
     pub(crate) service_at: Option<u64>,
 }
 

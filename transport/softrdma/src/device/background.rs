@@ -87,7 +87,7 @@ struct ShardMachine {
     lock: Arc<ShardLock>,
     rest: Rest,
     step: Step,
-    /// When it wakes by itself from its last [`Step::Sleep`].
+    /// Time at which it wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
     /// Other shards wake it when they hand something over.
     listens: bool,
@@ -109,7 +109,7 @@ enum Step {
 /// Sleep mode.
 enum Rest {
     Descriptors(Descriptors),
-    /// In a simulation.
+    /// Sleeper of a simulation.
     Bell(Sleeper),
 }
 

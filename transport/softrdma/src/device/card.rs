@@ -31,7 +31,7 @@ pub(super) struct Card {
     control: Mutex<Control>,
     shards: Shards,
     runtime: Runtime,
-    /// When control wants to be called, in nanoseconds; so that nobody takes its lock to ask.
+    /// Time in nanoseconds at which control wants to be called; read without its lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
 }
@@ -149,7 +149,7 @@ impl Card {
         (more, shard)
     }
 
-    /// When a shard's work wants to be done although nothing arrives; may have passed.
+    /// Returns the time at which a shard's work wants to be done although nothing arrives; it may have passed.
     pub(super) fn deadline(&self, lock: &ShardLock, shard: &Shard, now: Time) -> Option<Time> {
         if self.present().is_err() {
             return None;

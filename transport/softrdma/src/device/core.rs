@@ -44,7 +44,7 @@ pub(super) struct Core {
     next_pd: AtomicU32,
     /// Dropped first, see `Drop`.
     backgrounds: Mutex<Vec<Background>>,
-    /// In its slot, if it has one. The last field, so that it goes last.
+    /// Guard of the device's slot, if it has one. The last field, so that it is dropped last.
     slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 

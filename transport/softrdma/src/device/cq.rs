@@ -43,7 +43,7 @@ impl SoftCq {
         Self { core, home, ring, polls: AtomicU32::new(0), use_count: UseCount::default() }
     }
 
-    /// Its entries.
+    /// Returns the ring of completions.
     pub(super) fn ring(&self) -> &Arc<CqRing> {
         &self.ring
     }

@@ -23,7 +23,7 @@ impl ShardIndex {
     /// they share.
     pub(super) const FIRST: Self = Self(0);
 
-    /// Its place in a list.
+    /// Returns the index in a list.
     pub(super) fn place(self) -> usize {
         usize::from(self.0)
     }

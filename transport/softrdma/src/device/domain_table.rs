@@ -30,12 +30,12 @@ pub(super) struct Domain {
 }
 
 impl Domain {
-    /// Its name.
+    /// Returns the domain's number.
     pub(super) fn number(&self) -> DomainNumber {
         self.number
     }
 
-    /// Its name among all members of the host, if a file names it: then its TGTs are shared.
+    /// Returns the name among all members of the host, if a file names the domain: then its TGTs are shared.
     pub(super) fn shared(&self) -> Option<u64> {
         self.claim.as_ref().map(DomainClaim::id)
     }

@@ -26,7 +26,7 @@ pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
     /// Number of addresses that the user named. Others are loopback addresses that were bound.
     named: Option<usize>,
-    /// Those that the host does not have any more. Their indices stay, so that they are the same when they come back.
+    /// Addresses that the host no longer has. Their indices stay, so that they are the same when they come back.
     gone: Vec<IpAddr>,
     /// Addresses of the host that the table has no room for. Each was warned of.
     left_out: BTreeSet<IpAddr>,
@@ -160,7 +160,7 @@ impl GidTable {
         self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }
 
-    /// As verbs show it.
+    /// Returns the entries as verbs show them.
     pub(super) fn entries(&self) -> Vec<GidEntry> {
         (0..)
             .zip(&self.addresses)

@@ -40,7 +40,7 @@ pub(super) enum Numbers {
 pub(super) struct Blocks {
     /// The indices that are left of the block that numbers come from.
     left: Range<u32>,
-    /// Its start.
+    /// Start of that block.
     start: u32,
     /// Numbers in use, for each block by its start.
     used: BTreeMap<u32, Block>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{PathChoice, VerbsError, headroom};
 
-/// On which link a device's packets travel.
+/// Choice of the link on which a device's packets travel.
 #[derive(Debug, Clone, Default)]
 pub enum LinkChoice {
     /// Unprivileged UDP sockets on port 4791.

@@ -22,12 +22,12 @@ pub(super) struct Progress {
     /// The machine sleeps, or is about to, on the descriptors of an armed link. Written in a turn of the
     /// shard when it becomes true.
     watching: AtomicBool,
-    /// When the sleeping machine wakes by itself.
+    /// Time at which the sleeping machine wakes by itself.
     sleeps_until_ns: AtomicU64,
     /// Version of the link's descriptors that it watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
-    /// This process is a child that has no background thread yet.
+    /// True if this process is a child that has no background thread yet.
     orphan: AtomicBool,
     waker: Arc<WakeUp>,
 }

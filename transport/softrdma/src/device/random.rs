@@ -21,7 +21,7 @@ impl Random {
         Self::with([seed, 0])
     }
 
-    /// With the runtime's randomness.
+    /// Creates a generator from the runtime's randomness.
     pub(super) fn of(runtime: &Runtime) -> Self {
         Self::with([runtime.random(), runtime.random()])
     }

@@ -30,7 +30,7 @@ const LENT_AT_ONCE: usize = 8;
 /// Domain and CQ of an XRC SRQ.
 #[derive(Debug)]
 pub(super) struct XrcSide {
-    /// Its domain.
+    /// Domain of the SRQ.
     pub(super) domain: Arc<Domain>,
     /// CQ in which they complete.
     pub(super) cq: Arc<CqRing>,
@@ -56,7 +56,7 @@ pub(super) struct Srq {
 #[derive(Debug)]
 struct Xrc {
     number: DomainNumber,
-    /// Its name among the members of the host, if a file names it.
+    /// Name among the members of the host, if a file names it.
     shared: Option<u64>,
     cq: Arc<CqRing>,
     /// Keeps the domain until the SRQ is destroyed.
@@ -64,7 +64,7 @@ struct Xrc {
 }
 
 impl Srq {
-    /// Its number; a basic one has one too.
+    /// Returns the SRQ's number; a basic one has one too.
     pub(super) fn number(&self) -> u32 {
         self.number
     }

@@ -10,7 +10,7 @@ use trunkline_machine::{Runtime, Sleeper, Waker};
 #[derive(Debug)]
 pub(super) enum WakeUp {
     Descriptor(EventFd),
-    /// In a simulation, which has no descriptors.
+    /// The waker of a simulation, which has no descriptors.
     Bell(Waker),
 }
 

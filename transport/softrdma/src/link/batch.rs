@@ -65,7 +65,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Their UDP payloads.
+    /// Returns the UDP payloads.
     pub(super) fn payloads(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.entries.iter().map(move |entry| entry.bytes_in(bytes))
@@ -122,7 +122,7 @@ impl SendBatch {
         self.push_run(source, destination, 1, |bytes| write.take().map(|write| write(bytes)).is_some());
     }
 
-    /// As [`Self::push_with`], for up to `most` datagrams: it ends when the writer returns `false`, having written
+    /// Like [`Self::push_with`], for up to `most` datagrams: it ends when the writer returns `false`, having written
     /// nothing to keep. Returns how many datagrams were added.
     pub(crate) fn push_run(
         &mut self,
@@ -283,7 +283,7 @@ impl ReceiveBatch {
         self.push_from(datagram, Origin::default())
     }
 
-    /// As [`Self::push`], with what is known of the sender.
+    /// Like [`Self::push`], with what is known of the sender.
     pub(super) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Datagram { source, destination, bytes } = datagram;
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {

@@ -20,7 +20,7 @@ pub enum LinkError {
         /// The address.
         address: IpAddr,
     },
-    /// This host does not have it.
+    /// The host does not have the address.
     #[error("no interface of this host has the address {address}; `ip address` shows those it has")]
     NoSuchAddress {
         /// The address.

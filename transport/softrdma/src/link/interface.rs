@@ -36,7 +36,7 @@ impl Interface {
         Ok(Self { name: named })
     }
 
-    /// Its MTU in bytes.
+    /// Returns the MTU of an address's interface, in bytes.
     pub(super) fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         let failed = |source| LinkError::Os { doing: "read the MTU", address, source };
         let socket = above_stdio(|| Socket::new(Domain::IPV4, Type::DGRAM, None)).map_err(failed)?;

@@ -82,7 +82,7 @@ pub trait Judge {
 /// [`Link::fds`], call [`Link::arm`]; the descriptors may be watched level- or edge-triggered,
 /// provided that `receive` is called until it returns 0 after each wake-up.
 pub trait Link: Send + Debug {
-    /// Its name in reports: `udp`, `in-process`.
+    /// Returns the name in reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
 
     /// Opens the address: from now on packets to its port 4791 that are for us are received. Opening
@@ -117,7 +117,7 @@ pub trait Link: Send + Debug {
     /// that no datagram waits at any open address; the batch's capacity means that more may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
-    /// As [`Link::receive`]. A link that forwards datagrams to other processes has each judged first, in the
+    /// Like [`Link::receive`]. A link that forwards datagrams to other processes has each judged first, in the
     /// order of their arrival.
     fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
         let _ = judge;
@@ -150,7 +150,7 @@ pub trait Link: Send + Debug {
         0
     }
 
-    /// When [`Link::poll`] has to be called, if at all.
+    /// Returns the time at which [`Link::poll`] has to be called, if at all.
     fn next_timeout(&self) -> Option<Time> {
         None
     }

@@ -27,7 +27,7 @@ pub struct PortOwner {
 pub enum Owner {
     /// A process.
     Process {
-        /// Its id.
+        /// Process id.
         pid: u32,
         /// The name of its program.
         program: String,

@@ -188,7 +188,7 @@ impl Relay {
         readable
     }
 
-    /// As [`Relay::is_readable`], but does not affect the next `take`.
+    /// Like [`Relay::is_readable`], but does not affect the next `take`.
     pub(super) fn has_arrivals(&self) -> bool {
         self.at < self.arrived.len() || self.members.has_arrivals()
     }

@@ -36,7 +36,7 @@ pub(crate) trait Sockets: Send + Debug {
 
 /// A bound socket that never blocks. Dropping it frees its port.
 pub(crate) trait DatagramSocket: Send + Debug {
-    /// Its address, with the actual port.
+    /// Returns the socket's address, with the actual port.
     fn local(&self) -> SocketAddr;
 
     /// Sends datagrams from the front of the batch, `count` at most, and leaves the batch as it is.

@@ -75,7 +75,7 @@ pub struct SimulatedProcess {
 }
 
 impl SimulatedProcess {
-    /// Its host.
+    /// Returns the process's host.
     #[must_use]
     pub fn host(&self) -> &Arc<SimulatedHost> {
         &self.host

@@ -11,7 +11,7 @@ pub(crate) struct Soft {
     pub(crate) options: fn() -> [SoftOptions; 2],
 }
 
-/// In one process, and over UDP.
+/// Returns the benches in one process and over UDP.
 pub(crate) fn benches() -> [Soft; 2] {
     [
         Soft { link: "in-process", options: super::in_process },

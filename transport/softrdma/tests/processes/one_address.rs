@@ -47,7 +47,7 @@ impl Group {
             .unwrap_or_else(|why| panic!("{address}: {why}"))
     }
 
-    /// As [`Self::start`]; the reason when a program outside the group holds port 4791 of the address.
+    /// Like [`Self::start`]; the reason when a program outside the group holds port 4791 of the address.
     fn start_if_free(
         address: IpAddr,
         messages: u32,

@@ -37,7 +37,7 @@ enum Command {
     List,
     /// Runs one attack.
     Run {
-        /// Its name, as `list` prints it.
+        /// Name of the attack, as `list` prints it.
         attack: String,
         #[command(flatten)]
         plan: Plan,

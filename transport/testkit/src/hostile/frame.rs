@@ -39,7 +39,7 @@ pub struct Announcement {
     pub rkey: u32,
     /// Address at which the sender's peer finds it.
     pub address: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 

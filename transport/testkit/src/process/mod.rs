@@ -150,7 +150,7 @@ impl Process {
         self
     }
 
-    /// Its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -220,7 +220,7 @@ impl Process {
         }
     }
 
-    /// As [`after`](Self::after), with lines before it kept for later.
+    /// Like [`after`](Self::after), with lines before it kept for later.
     ///
     /// # Errors
     /// When the process ended before, or printed no such line within the bound.
@@ -240,7 +240,7 @@ impl Process {
         found
     }
 
-    /// As [`pick`](Self::pick), without waiting.
+    /// Like [`pick`](Self::pick), without waiting.
     pub fn picked(&mut self, start: &str) -> Option<String> {
         self.unread.extend(self.output.try_iter());
         take(&mut self.unread, start)

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 /// Below this, vectors of 16 bytes are as fast as longer ones.
 const WIDE: usize = 256;
-/// From here on the processor's own string move is faster.
+/// Length from which on the processor's string move is faster.
 const STRING: usize = 2048;
 
 /// See [`super::read`].

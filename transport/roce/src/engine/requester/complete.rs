@@ -35,7 +35,7 @@ impl Requester {
         self.respond(now, packet, self.geometry.mtu, memory)
     }
 
-    /// As [`Requester::handle_response`], for one of [`ResponderState::poll_joined`].
+    /// Like [`Requester::handle_response`], for one of [`ResponderState::poll_joined`].
     ///
     /// [`ResponderState::poll_joined`]: crate::engine::ResponderState::poll_joined
     pub fn handle_joined(

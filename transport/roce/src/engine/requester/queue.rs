@@ -66,7 +66,7 @@ pub(super) struct Wqe {
     pub(super) first_psn: Psn,
     /// PSNs it covers.
     pub(super) psns: u32,
-    /// Its message number; of a READ in pieces, the last one.
+    /// Message number; of a READ in pieces, the last one.
     pub(super) ssn: Psn,
     /// READ: response packets that are in place.
     pub(super) received: u32,
@@ -134,7 +134,7 @@ impl Wqe {
         Ok(())
     }
 
-    /// Its completion with this status.
+    /// Returns the request's completion with this status.
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let opcode = match self.operation {
             SendOperation::Send | SendOperation::SendWithImmediate(_) => CompletionOpcode::Send,

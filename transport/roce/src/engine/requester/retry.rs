@@ -22,7 +22,7 @@ pub(super) struct Retry {
     rnr_retry: u8,
     left: u8,
     rnr_left: u8,
-    /// When the ACK timeout expires.
+    /// Time at which the ACK timeout expires.
     deadline: Option<Time>,
     /// Nothing is sent before this: the peer had no receive.
     rnr_until: Option<Time>,
@@ -50,7 +50,7 @@ impl Retry {
         self.rnr_left = self.rnr_retry;
     }
 
-    /// When the ACK timeout of a packet that is sent now expires.
+    /// Returns the time at which the ACK timeout of a packet sent now expires.
     fn deadline(&self, now: Time) -> Option<Time> {
         self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.has_answered)]))
     }
@@ -122,7 +122,7 @@ impl Requester {
         }
     }
 
-    /// When [`Requester::handle_timeout`] has something to do next; may have passed already.
+    /// Returns the time at which [`Requester::handle_timeout`] has something to do next; it may have passed already.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         if !self.is_sending() {
@@ -137,7 +137,7 @@ impl Requester {
         self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
     }
 
-    /// When the oldest packet is probed for. Nothing to probe while it waits to be sent anyway.
+    /// Returns the time of the probe for the oldest packet. `None` while that waits to be sent anyway.
     fn probe_deadline(&self) -> Option<Time> {
         let tuning = &self.tuning;
         if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
@@ -232,7 +232,7 @@ impl Requester {
         self.seek();
     }
 
-    /// In a state in which packets leave and answers count.
+    /// Returns true in a state in which packets leave and answers count.
     pub(super) fn is_sending(&self) -> bool {
         matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
     }

@@ -36,7 +36,7 @@ impl Requester {
         self.transmit(now, memory, 1, out)
     }
 
-    /// As [`Requester::poll_transmit`], for a way that carries longer packets than a network: one may have
+    /// Like [`Requester::poll_transmit`], for a way that carries longer packets than a network: one may have
     /// the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the same
     /// PSNs as they would, so packets of both kinds may follow each other in any order.
     pub fn poll_joined(

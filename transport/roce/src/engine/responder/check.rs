@@ -23,7 +23,7 @@ impl ResponderState {
         self.handle(packet, self.mtu(), target)
     }
 
-    /// As [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. One of which a part
+    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. One of which a part
     /// was taken before counts as a duplicate: the requester goes on after that part when it has its answer.
     ///
     /// [`Requester::poll_joined`]: crate::engine::Requester::poll_joined

@@ -12,7 +12,7 @@ impl ResponderState {
         self.transmit(1, target, out)
     }
 
-    /// As [`ResponderState::poll_transmit`], for a way that carries longer packets than a network: one may
+    /// Like [`ResponderState::poll_transmit`], for a way that carries longer packets than a network: one may
     /// have the payload of as many successive packets of a READ's answer as [`JOINED_BYTES`] hold.
     pub fn poll_joined(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(JOINED_BYTES / self.mtu(), target, out)

@@ -51,7 +51,7 @@ impl Connections {
         &mut self.machine
     }
 
-    /// When the machine wants to be called.
+    /// Returns the time at which the machine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout().map(Time)
     }

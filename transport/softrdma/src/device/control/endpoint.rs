@@ -78,7 +78,7 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Its service, which no other device that shares the addresses can have.
+    /// Services of the endpoint, which no other device that shares the addresses can have.
     pub(super) claims: Vec<ServiceClaim>,
 }
 

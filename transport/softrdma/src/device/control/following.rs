@@ -72,7 +72,7 @@ impl Following {
         }
     }
 
-    /// When [`Control::follow_addresses`] wants to be called.
+    /// Returns the time at which [`Control::follow_addresses`] wants to be called.
     pub(super) fn next_look(&self) -> Option<Time> {
         self.next
     }

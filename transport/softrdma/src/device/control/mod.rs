@@ -133,7 +133,7 @@ impl Control {
         shards.flush(now);
     }
 
-    /// When [`Control::work`] wants to be called.
+    /// Returns the time at which [`Control::work`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let own = [self.removal.next_look(), self.following.next_look()];
         [self.connections.next_timeout(), self.qps.next_timeout()].into_iter().chain(own).flatten().min()

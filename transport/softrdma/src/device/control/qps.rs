@@ -209,7 +209,7 @@ impl Qps {
         }
     }
 
-    /// When [`Qps::work`] wants to be called.
+    /// Returns the time at which [`Qps::work`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.sharing.as_ref().and_then(Sharing::next_timeout)
     }

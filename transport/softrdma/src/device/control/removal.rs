@@ -29,7 +29,7 @@ impl Removal {
         Self { is_removed: Arc::default(), away: away.map(|files| (files, Time(0))) }
     }
 
-    /// When [`Removal::is_due`] wants to be called.
+    /// Returns the time at which [`Removal::is_due`] wants to be called.
     pub(super) fn next_look(&self) -> Option<Time> {
         self.away.as_ref().map(|(_, next)| *next)
     }

@@ -12,7 +12,7 @@ use trunkline_verbs::QpNumber;
 pub(in crate::device) enum Found {
     /// A management datagram for QP 1.
     Mad {
-        /// Its sender.
+        /// Sender's address.
         from: IpAddr,
         /// The own address that it was sent to.
         to: IpAddr,

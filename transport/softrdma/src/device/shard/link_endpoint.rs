@@ -45,7 +45,7 @@ impl LinkEndpoint {
         }
     }
 
-    /// Its name in reports.
+    /// Returns the name in reports.
     pub(super) fn name(&self) -> &'static str {
         self.link.name()
     }
@@ -92,7 +92,7 @@ impl LinkEndpoint {
         }
     }
 
-    /// When [`LinkEndpoint::poll`] wants to be called.
+    /// Returns the time at which [`LinkEndpoint::poll`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.link.next_timeout()
     }

@@ -184,7 +184,7 @@ impl Shard {
         more || self.has_work()
     }
 
-    /// When it wants to be called although nothing arrives; may have passed.
+    /// Returns the time at which it wants to be called although nothing arrives; it may have passed.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);

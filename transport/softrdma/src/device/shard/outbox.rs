@@ -47,7 +47,7 @@ impl MemberOutbox {
         self.push_with(to, None, write)
     }
 
-    /// As [`MemberOutbox::push`], with an area of ours.
+    /// Like [`MemberOutbox::push`], with an area of ours.
     pub(super) fn hand_over(
         &mut self,
         to: MemberId,

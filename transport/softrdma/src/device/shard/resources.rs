@@ -62,7 +62,7 @@ impl Resources {
 pub(super) struct Split<'a> {
     pub(super) reading: Reading<'a>,
     pub(super) tables: &'a Tables,
-    /// In whose name receives are taken.
+    /// Shard in whose name receives are taken.
     pub(super) borrower: Option<ShardIndex>,
     pub(super) completer: Completer<'a>,
     pub(super) outbox: &'a mut MemberOutbox,

@@ -81,7 +81,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Asks again where no answer came.
     fn ask_again(&mut self, tgt: QpNumber, now: Time, outbox: &mut MemberOutbox);
 
-    /// When [`SharedTgt::ask_again`] wants to be called.
+    /// Returns the time at which [`SharedTgt::ask_again`] wants to be called.
     fn next_timeout(&self) -> Option<Time>;
 
     /// Drops what is in progress, and has its owner end, or forget, the receive that it holds.

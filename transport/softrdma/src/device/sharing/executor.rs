@@ -24,7 +24,7 @@ use trunkline_roce::engine::{
 };
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber, SrqNumber, Time};
 
-/// When an owner that does not answer is asked again.
+/// Time until an owner that does not answer is asked again.
 const AGAIN_NS: u64 = 10_000_000;
 /// Packets that wait for a placement, and their bytes. What no longer fits is lost, and repeated by
 /// the peer.

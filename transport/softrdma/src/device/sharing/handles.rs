@@ -54,7 +54,7 @@ impl Handles {
         self.0.get(number).map(|opened| opened.record)
     }
 
-    /// Its domain.
+    /// Returns the TGT's domain.
     pub(super) fn domain(&self, number: u32) -> Option<&Arc<Domain>> {
         self.0.get(number).map(|opened| &opened.domain)
     }

@@ -153,7 +153,7 @@ impl Sharing {
         }
     }
 
-    /// When [`Sharing::work`] wants to be called.
+    /// Returns the time at which [`Sharing::work`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.takeovers.next_timeout()
     }

@@ -42,7 +42,7 @@ struct PendingTakeover {
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
     pending: Vec<PendingTakeover>,
-    /// When to try again to connect to the executors of other TGTs.
+    /// Time at which to try again to connect to the executors of other TGTs.
     watch_again: Option<Time>,
 }
 
@@ -63,7 +63,7 @@ impl Takeovers {
         }
     }
 
-    /// When [`Takeovers::due`] wants to be called.
+    /// Returns the time at which [`Takeovers::due`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.pending.iter().map(|pending| pending.again).chain(self.watch_again).min()
     }

@@ -81,7 +81,7 @@ pub(crate) struct FaultyLink {
     delayed: VecDeque<Held>,
     /// Datagrams for the inner link.
     out: SendBatch,
-    /// When `out` is tried again, if it is not empty.
+    /// Time at which `out` is tried again, if it is not empty.
     again_at: Option<Time>,
     scratch: Vec<u8>,
     counts: Counts,

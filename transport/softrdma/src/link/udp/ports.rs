@@ -180,7 +180,7 @@ impl Ports {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
     }
 
-    /// When [`Ports::poll`] has to be called; time 0 means at once.
+    /// Returns the time at which [`Ports::poll`] has to be called; time 0 means at once.
     pub(super) fn next_attempt(&self) -> Option<Time> {
         self.attempt.map(|attempt| attempt.at)
     }

@@ -72,7 +72,7 @@ struct SendConnection {
     acknowledged: u32,
     total: u32,
     failed: bool,
-    /// Its peer is dead, so failures are expected.
+    /// True if the peer is dead, so failures are expected.
     excused: bool,
     id: Option<Arc<dyn CmId>>,
 }

@@ -275,7 +275,7 @@ impl Actor {
         SrqNumber::new(self.number("srq"))
     }
 
-    /// Its memory, `offset` bytes in.
+    /// Returns the actor's memory, `offset` bytes in.
     pub(crate) fn remote(&mut self, offset: u64) -> RemoteAddress {
         let answer = self.ask("remote");
         let (rkey, address) = answer.split_once(' ').unwrap();

@@ -13,7 +13,7 @@ const HEADERS: u64 = 28;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caught {
     pub(crate) packets: u64,
-    /// Their bytes, headers of IP and UDP included.
+    /// Bytes of the packets, headers of IP and UDP included.
     pub(crate) bytes: u64,
     /// The last one.
     pub(crate) last: Vec<u8>,

@@ -51,10 +51,10 @@ type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 pub(crate) struct NodeArguments {
     /// Address that it listens on.
     pub(super) listen: SocketAddr,
-    /// Its kind of connections.
+    /// Kind of connections.
     #[arg(long, default_value = "xrc")]
     pub(super) connections: Connections,
-    /// Its pollers.
+    /// Number of pollers.
     #[arg(long, default_value_t = 1)]
     pub(super) pollers: u16,
     /// Receives that each of its pollers keeps posted.

@@ -13,7 +13,7 @@ use trunkline_testkit::{Folder, Random, fresh_ip};
 const ADDRESSES: usize = 16;
 /// The flood of `lockout`.
 const LOCKOUT: (u64, Duration) = (21_000, Duration::from_secs(7));
-/// Within this a new honest peer joins.
+/// Time within which a new honest peer joins.
 const JOIN: Duration = Duration::from_secs(1);
 /// A peer that has not joined by then never does.
 const GIVE_UP: Duration = Duration::from_secs(60);

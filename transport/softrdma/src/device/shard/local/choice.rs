@@ -36,7 +36,7 @@ impl Choice {
 /// The path of a QP, and whether it was chosen by what is known now.
 #[derive(Debug)]
 pub(in crate::device::shard) struct QpPath {
-    /// When it was chosen; 0 is never.
+    /// Time of the choice; 0 is never.
     pub(in crate::device::shard) epoch: u64,
     pub(in crate::device::shard) choice: Choice,
 }

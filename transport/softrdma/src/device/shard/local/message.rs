@@ -39,13 +39,13 @@ impl Ends {
 pub(in crate::device) enum Refusal {
     /// `TRUNKLINE_LINK=udp`.
     AsksForUdp,
-    /// Its packets are captured.
+    /// The member's packets are captured.
     Captures,
-    /// Its packets have faults.
+    /// The member's packets have faults.
     Faults,
     /// The caller has wrapped the device's link.
     Wrapped,
-    /// Its format of areas is another one.
+    /// The member has another format of areas.
     OtherVersion,
     /// It has no memory, descriptor or place for more.
     NoRoom,
@@ -69,7 +69,7 @@ impl Refusal {
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
     }
 
-    /// In words, of this process.
+    /// Returns the reason in words, for this process.
     pub(in crate::device) fn ours(self) -> &'static str {
         match self {
             Self::AsksForUdp => "TRUNKLINE_LINK=udp (or setting link)",
@@ -82,7 +82,7 @@ impl Refusal {
         }
     }
 
-    /// In words, of the peer.
+    /// Returns the reason in words, for the peer.
     pub(super) fn theirs(self) -> &'static str {
         match self {
             Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp (or setting link)",

@@ -46,7 +46,7 @@ fn offset(word: Word) -> usize {
 enum Other {
     /// It has not shown its area yet.
     Awaited,
-    /// Its area, and the area's number.
+    /// The peer's area, and the area's number.
     Mapped(PeerArea, u64),
     /// The same shard: what it sends comes back to itself.
     Same,
@@ -64,7 +64,7 @@ pub(super) struct Pair {
     consumer: Consumer,
     /// The other side has mapped our area.
     is_attached: bool,
-    /// When it was made, or something came last.
+    /// Time at which the pair was made, or something came last.
     heard: Time,
     /// Bytes written and not yet published.
     unpublished: usize,
@@ -127,7 +127,7 @@ impl Pair {
         }
     }
 
-    /// With this shard itself.
+    /// Creates the pair of this shard with itself.
     pub(super) fn with_itself(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self { other: Other::Same, is_attached: true, ..Self::new(partner, own, number, now) }
     }
@@ -236,7 +236,7 @@ impl Pair {
         self.consumer.unpark(&Own(&self.own));
     }
 
-    /// When something came last.
+    /// Returns the time at which something came last.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }

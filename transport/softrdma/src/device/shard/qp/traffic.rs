@@ -222,7 +222,7 @@ impl Qp {
         any
     }
 
-    /// When it wants to be called although nothing arrives.
+    /// Returns the time at which it wants to be called although nothing arrives.
     pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
         let requester = self.requester.as_ref().and_then(Requester::next_timeout);
         let shared = self.shared.as_ref().and_then(|shared| shared.next_timeout());
