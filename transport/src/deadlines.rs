@@ -1,8 +1,8 @@
 //! Deadlines: a few lists that are in order, and a timer wheel for the rest.
 //!
 //! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Deadlines
-//! are the times of calls and their time limits, of which a program has few. So most are no earlier than the last one of one
-//! of the lists, the *runs*, and are appended there. What fits no run goes to the wheel. There time is cut into ticks
+//! are the times of calls and their time limits, of which a program has few. Most are therefore no earlier than the last one of
+//! one of the lists, the *runs*, and are appended there. The other deadlines go to the wheel. There time is cut into ticks
 //! of about a millisecond. The first level has a list for each of 64 ticks, the next one for each of 64 times 64, and so
 //! on: a later deadline moves to a finer level when its time comes near. Due times themselves are exact.
 //!

@@ -1,7 +1,7 @@
 //! One incarnation of a node's device: everything that is made on it, from its opening to its end.
 //!
-//! A node outlives its device. What is made here ends with the device and is replaced by another
-//! incarnation's; what lives as long as the node (upper halves, pools, budgets) is
+//! A node outlives its device. Objects made here end with the device, and the next
+//! incarnation makes its own. Parts that live as long as the node (upper halves, pools, budgets) are
 //! in [`crate::shared::NodeShared`]. The node opens the first incarnation. Nothing here runs after
 //! that: pollers and the CM machine own their parts, and none may keep a part for longer than the
 //! incarnation, because a kernel's device goes away only when every object on it is gone.

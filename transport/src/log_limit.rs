@@ -1,6 +1,6 @@
 //! Bounds what a peer can make us write into the log.
 //!
-//! Used wherever a line is written because of what somebody sent: they decide how often.
+//! Used wherever a peer's frame or packet causes a log line: the peer decides how often.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -146,8 +146,8 @@ pub struct Outgoing<'a> {
     pub ordered: bool,
     /// First part: copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags (1), two
     /// bytes that are its own, and four that the transport writes; in all 8 times as many bytes as the upper four
-    /// bits of the kind give. `docs/wire.md` has the flags. Of those that are the transport's only the one for a
-    /// time left may be set: then the header has at least 20 bytes, and in those from 16 the transport writes
+    /// bits of the kind give. `docs/wire.md` has the flags. The only one of the transport's flags that may be set is
+    /// the one for a time left: then the header has at least 20 bytes, and in those from 16 the transport writes
     /// the microseconds until `deadline` when the message leaves.
     pub head: &'a [u8],
     /// Number of bytes of the head, the header first among them, that reach the peer with the announcement of a large

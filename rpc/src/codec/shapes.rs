@@ -2,8 +2,8 @@
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
 //! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
-//! all values are compared, and the names of what comes of them. Later it costs one look-up in a table. Of a codec with
-//! names, only structs and variants with unnamed fields are compared.
+//! all values are compared, and the names of what comes of them. Later it costs one look-up in a table. A codec with
+//! names has only structs and variants with unnamed fields compared.
 
 use std::any::type_name;
 use std::cell::RefCell;

@@ -141,7 +141,7 @@ impl Context {
 
     /// Sets the metadata for the start of the response, in place of what was set before.
     ///
-    /// It reaches the caller with the handler's stream, if the handler returns one. What is set later is dropped.
+    /// It reaches the caller with the handler's stream, if the handler returns one. Metadata set later is dropped.
     ///
     /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
     /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds

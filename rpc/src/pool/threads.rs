@@ -85,7 +85,7 @@ impl PoolThreads {
         Ok(())
     }
 
-    /// Waits for the workers, at most until a time. What has not ended by then is abandoned, and named in the log.
+    /// Waits for the workers, at most until a time. Workers that run on are abandoned, and named in the log.
     pub(crate) fn end(&self, until: Time) {
         self.pool.close();
         for (index, running) in self.running.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {

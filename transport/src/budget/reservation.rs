@@ -74,8 +74,8 @@ impl Reservation {
         true
     }
 
-    /// The same for a use with a lower limit than others have. What this poller has reserved may be what the others
-    /// reserved up to theirs, so it is not enough to have it.
+    /// The same for a use with a lower limit than others have. Units that this poller has reserved may have been reserved
+    /// up to the others' limit, so having them is not enough.
     pub(super) fn take_below(
         &mut self,
         units: usize,

@@ -1,7 +1,7 @@
 //! Blocks for large messages: size-classed, registered, counted against a limit.
 //!
-//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped. What one
-//! peer's messages use is limited, too.
+//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped. The memory
+//! of one peer's messages is limited too.
 //! Freed memory is kept for the next message, up to a limit. Memory that peers may READ is registered
 //! again for each use, and no more of it than is used: a key that a peer has works for one message and for no other
 //! byte, and for no later message.

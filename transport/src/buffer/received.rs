@@ -113,8 +113,8 @@ impl ReceiveSlots {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts receives in place of `count` that were taken, and those that are missing. What cannot be posted for want
-    /// of slots is missing from now on.
+    /// Posts receives in place of `count` that were taken, and those that are missing. Receives that
+    /// cannot be posted for want of slots are missing from now on.
     pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
         let wanted = count + self.missing;
         let (_, missing) = self.fill(srq, wanted);

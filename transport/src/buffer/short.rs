@@ -1,7 +1,7 @@
 //! Memory of short frames, copied out of their receive slots: blocks that neighbours share.
 //!
 //! A frame's bytes keep their block, so the block is used again when the last of its frames is dropped, on any thread. While
-//! a program drops what it receives, nothing is allocated. What it keeps, keeps a block.
+//! a program drops what it receives, nothing is allocated. A frame that it keeps, keeps a block.
 #![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};

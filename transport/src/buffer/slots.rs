@@ -109,8 +109,8 @@ impl SendSlots {
         !self.free.is_empty()
     }
 
-    /// Copies `bytes` to `at` in the slot; answers where they end. What does not fit is a bug of
-    /// the caller and is not written.
+    /// Copies `bytes` to `at` in the slot; answers where they end. Bytes that do not fit are a bug
+    /// of the caller and are not written.
     pub(crate) fn write(&self, slot: u32, at: usize, bytes: &[u8]) -> usize {
         let end = at.saturating_add(bytes.len());
         debug_assert!(end <= self.region.slot_bytes());

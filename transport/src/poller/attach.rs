@@ -1,7 +1,7 @@
 //! A poller and the device: taking one, and releasing one that was removed.
 //!
-//! The upper half and everything that waits to be sent live on. What was in progress has its outcome
-//! when the device is released, and no memory of it is left registered but what the pools hold.
+//! The upper half and everything that waits to be sent live on. Work in progress has its outcome
+//! when the device is released, and only the pools' memory stays registered.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -47,9 +47,8 @@ impl Core {
         }
     }
 
-    /// The device was removed. What it has completed still counts, and what it has received is handed
-    /// on, because its senders believe that it arrived. All else is lost, and nobody knows how far it
-    /// came.
+    /// The device was removed. Its completions still count, and received messages are handed on, because
+    /// their senders believe that they arrived. All other work is lost, and nobody knows how far it came.
     pub(super) fn device_lost(&mut self) {
         while self.poll_completions(&mut Queue) {}
         for slot in self.trunks.slots() {

@@ -19,8 +19,8 @@ pub(crate) use source::{Hold, Source, Sources};
 
 /// Bytes of one READ.
 pub(crate) const PIECE: usize = 256 << 10;
-/// READs of a trunk that the device has at a time. What is posted after them waits until the last was asked for, small
-/// messages too, so together they are few bytes. With one, nothing would be on the way while its completion is handled.
+/// READs of a trunk that the device has at a time. Later work requests, small messages too, wait until the
+/// last of them was asked for, so together they are few bytes. With one, nothing would be on the way while its completion is handled.
 pub(crate) const READS_OUT: u32 = 2;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");

@@ -53,7 +53,7 @@ pub(super) struct Presence {
     /// Options of the first opening, and the reasons for that device and its kind of connections.
     options: NodeOptions,
     why: (String, String),
-    /// Peers that somebody wants a session with.
+    /// Peers with messages that wait for a session.
     wanted: BTreeSet<PeerKey>,
 }
 
@@ -85,7 +85,7 @@ impl Presence {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Somebody wants to send to this peer once there is a device.
+    /// Notes that a message to this peer waits for a device.
     pub(super) fn want(&mut self, peer: PeerKey) {
         self.wanted.insert(peer);
     }

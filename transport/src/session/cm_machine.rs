@@ -347,7 +347,7 @@ impl CmMachine {
         }
     }
 
-    /// Has somebody look after the node, if it is time for that.
+    /// Has the watch look at the node, if it is time for that.
     fn have_watched(&mut self, now: Time) {
         if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
             *next = watch.look(now);

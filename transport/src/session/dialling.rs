@@ -1,7 +1,7 @@
 //! The active half of the CM machine: from a session that is wanted to INIs that its pollers have.
 //!
 //! ```text
-//! dial -> somebody finds the way -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
+//! dial -> the way is looked up -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
 //!  ^                                              |
 //!  `---------- refused as unproven, with a cookie -'
 //! ```

@@ -219,7 +219,7 @@ impl Machine {
         matches!(self.state, State::Idle)
     }
 
-    /// Somebody wants to send.
+    /// Asks for a session to send on: opens one, or reports why the last attempt failed.
     pub(crate) fn want(&mut self, now: Time, connect: Connect, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
@@ -483,7 +483,7 @@ impl Machine {
         self.state = State::Open(session);
     }
 
-    /// Ends the session because the peer has begun another. Who waits keeps waiting.
+    /// Ends the session because the peer has begun another. Messages that wait keep waiting.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
         actions.push(Action::Close { number: session.number });

@@ -1,9 +1,9 @@
-//! Requests of peers: what is checked before anything is made for one.
+//! Requests of peers: the checks before anything is made for one.
 //!
 //! A request is a stranger's word, and so is the address that it comes from. It is parsed with bounds, and
 //! unless its sender proves that address, by our cookie or by echoing our session, it costs no more than a
-//! refusal. What one that does may cost is bounded by its host and in all, and the dial-back goes to where it
-//! came from, never to an address that it names. Decides only; `accepting.rs` performs.
+//! refusal. The cost of a proven one is bounded by host and in all, and the dial-back goes to the address
+//! that it came from, never to one that it names. Decides only; `accepting.rs` performs.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;

@@ -160,7 +160,7 @@ impl Lane {
     }
 
     /// Returns the poller's failure for longer than the limit: to send its settings, if the session or anything waits for them, or
-    /// to take anything of what waits for its credit or its READs. What waits for room of our own is not its fault.
+    /// to take anything of what waits for its credit or its READs. Messages that wait for room on our side are not its fault.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
         let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;

@@ -74,8 +74,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// The application's own memory, if it is registered, for the peer to READ and nothing else by the same key. What is
-    /// not is copied first.
+    /// Lends the application's memory to the peer, if it is registered, under a key that covers nothing else. Other
+    /// memory is copied first.
     fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
         let announced = Some(&message.body).filter(|_| self.is_lendable(message));
         let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;

@@ -78,7 +78,7 @@ pub(super) struct Frame {
     has_time_left: bool,
     /// The times left in all its headers are as of this moment; [`Time::MAX`] if they differ.
     as_of: Time,
-    /// Somebody is told when a message is delivered that has joined the first one.
+    /// True if the delivery of a message that has joined the first one is reported.
     is_told: bool,
     /// The messages that have joined the first one.
     joined: Vec<Joined>,
@@ -167,7 +167,7 @@ pub(super) struct Completed {
     pub(super) record: Record,
     /// The messages in the bundle, but for the first one; return the list to [`Pipeline::rest`].
     pub(super) joined: Vec<Joined>,
-    /// True if somebody is told when one of them is delivered.
+    /// True if the delivery of one of them is reported.
     pub(super) is_told: bool,
 }
 

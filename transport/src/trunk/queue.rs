@@ -35,7 +35,7 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Copies the head, into memory of one that has left. What has to wait is reported when it was delivered.
+    /// Copies the head, into memory of one that has left. A message that has to wait is reported when it was delivered.
     pub(crate) fn new(message: &Outgoing<'_>, turn: Turn, heads: &mut Heads) -> Self {
         let mut head = heads.0.pop().unwrap_or_default();
         head.extend_from_slice(message.head);

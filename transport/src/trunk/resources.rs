@@ -263,7 +263,7 @@ impl ReceiveRoom {
         if frame.is_lent() && self.slots.free() < self.low_water { frame.copied() } else { frame }
     }
 
-    /// Releases the device. What was lent stays readable.
+    /// Releases the device. Lent slots stay readable.
     pub(crate) fn close(&mut self) {
         self.slots.close();
     }
