@@ -61,7 +61,7 @@ use std::path::PathBuf;
 ///
 /// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written any more; 2 wrong usage, or something cannot be
 /// measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts
-/// failed, and the others were measured. What was measured before a failure is printed and written.
+/// failed, and the others were measured. Results from before a failure are printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {

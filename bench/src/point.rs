@@ -68,7 +68,7 @@ pub(crate) struct Point {
 pub(crate) struct Results {
     pub(crate) size_bytes: usize,
     pub(crate) outstanding: usize,
-    /// Medians over the repetitions. What the subcommand does not measure is left out.
+    /// Medians over the repetitions. Values that the subcommand does not measure are left out.
     #[serde(flatten)]
     pub(crate) headline: BTreeMap<&'static str, f64>,
     /// The values whose medians these are, in the order of measurement: `compare` takes the noise from them.

@@ -61,7 +61,7 @@ impl<'a> Run<'a> {
         u64::from(self.settings.repetitions) * self.points.iter().map(of_point).sum::<u64>()
     }
 
-    /// Measures everything. What was measured before a failure stays in the points.
+    /// Measures everything. Results from before a failure stay in the points.
     ///
     /// # Errors
     /// Why it cannot be measured.

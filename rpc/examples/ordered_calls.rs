@@ -19,8 +19,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, Node, Status, block_on};
 
-/// Sends one-way calls in order and checks the order in which their handlers start. Of a thousand calls one has
-/// 200,000 bytes, the others 10 to 4096.
+/// Sends one-way calls in order and checks the order in which their handlers start. One call of a
+/// thousand has 200,000 bytes, the others 10 to 4096.
 #[derive(Debug, Parser)]
 struct Options {
     /// Number of calls.

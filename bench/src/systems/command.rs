@@ -21,7 +21,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts a program on a core. What it prints, to either output, is read line by line.
+    /// Starts a program on a core. Both of its outputs are read line by line.
     ///
     /// # Errors
     /// Fails if it is not installed or does not start.

@@ -43,8 +43,8 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     })
 }
 
-/// Columns of a latency: bytes, iterations, and us: least, most, typical, mean, deviation, 99 %, 99.9 %. Of a bandwidth: bytes,
-/// iterations, highest and mean MiB/s, and millions of messages per second.
+/// Columns of a latency: bytes, iterations, and us: least, most, typical, mean, deviation, 99 %, 99.9 %. Those of a
+/// bandwidth: bytes, iterations, highest and mean MiB/s, and millions of messages per second.
 fn row(measure: Measure, line: &str) -> Option<Figures> {
     let columns = line.split_whitespace().map(|column| column.parse().ok()).collect::<Option<Vec<f64>>>()?;
     let round_trip = |half_us: f64| Some(half_us * 2e3);

@@ -23,7 +23,7 @@ use trunkline_roce::wire::Bth;
 use trunkline_testkit::{CountingAllocator, Folder};
 use world::World;
 
-/// Counts the allocations of the program. What it costs itself is not counted.
+/// Counts the allocations of the program. Its own cost is not counted.
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
@@ -39,7 +39,7 @@ pub(crate) struct Steps {
     pub(crate) linked: Linked,
     /// Calls or streams that are under way at a time.
     pub(crate) outstanding: u32,
-    /// Calls that are counted. Of streams, eight times as many items are.
+    /// Calls that are counted. For streams, eight times as many items are counted.
     pub(crate) calls: u64,
     /// The programs that call and serve.
     #[arg(value_enum, default_value_t)]

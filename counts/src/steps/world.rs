@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A poller therefore never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
-//! moves by [`STEP_NS`] with each turn. What is in shared memory nobody sees but the pollers, which take turns then.
+//! moves by [`STEP_NS`] with each turn. Only the pollers see messages in shared memory, so they
+//! take turns then.
 
 use super::Steps;
 use super::echo::{EchoServer, FeedServer};

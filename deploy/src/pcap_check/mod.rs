@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// Name every RoCE packet in captures and check it
 ///
 /// Reads pcap and pcapng files (Ethernet with or without VLAN tags, raw IP, Linux cooked,
-/// loopback) and prints one line for each RoCEv2 packet. Of each packet it checks that
+/// loopback) and prints one line for each RoCEv2 packet. It checks of each packet that
 ///
 ///   * it parses, and the parsed packet is emitted as the same bytes;
 ///   * its ICRC is right;

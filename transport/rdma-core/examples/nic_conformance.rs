@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The device is the first one of the host, or the one that `TRUNKLINE_DEVICE` names. The two sides are at
-//! its first two RoCE v2 addresses of one family, or at the same one if it has no second. What the device
-//! cannot do is skipped with the reason. On the drop-in libraries of the software device, which have XRC,
+//! its first two RoCE v2 addresses of one family, or at the same one if it has no second. Items that the
+//! device cannot do are skipped with the reason. On the drop-in libraries of the software device, which have XRC,
 //! the items between processes run as well, with this program as their other process. Exits with status 1
 //! if an item fails, with 2 for wrong arguments and without a device.
 

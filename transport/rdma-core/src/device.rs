@@ -1,7 +1,7 @@
 //! Opened devices, which make all other objects.
 //!
-//! Owns the checks that the objects of one call belong to one device and fit together. What is asked of
-//! the device once, when it is opened, is in `limits`.
+//! Owns the checks that the objects of one call belong to one device and fit together. `limits` has the
+//! queries that are made once, when the device is opened.
 
 use crate::channel::Channel;
 use crate::cm::Manager;

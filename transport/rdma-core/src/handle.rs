@@ -2,7 +2,7 @@
 //!
 //! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for
 //! reading, the destruction for writing. Uses never wait for one another, and a use must not use the
-//! same handle again. What a use gets is a [`Live`] pointer, whose lifetime is the lock's.
+//! same handle again. A use gets a [`Live`] pointer, whose lifetime is the lock's.
 
 use std::ffi::c_int;
 use std::fmt;

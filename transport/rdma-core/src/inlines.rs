@@ -152,7 +152,7 @@ pub(crate) unsafe fn open_qp(
     unsafe { open(context.raw(), attributes) }
 }
 
-/// `ibv_query_port`: 0 or an errno. What an older library does not fill in stays as it was.
+/// `ibv_query_port`: 0 or an errno. Fields that an older library does not fill in stay as they were.
 pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &mut ibv_port_attr) -> c_int {
     match extended_op!(context, query_port) {
         // SAFETY: the context is open while it is `Live`, and the structure has the size that is named.

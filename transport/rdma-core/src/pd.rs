@@ -1,4 +1,4 @@
-//! Protection domains as C objects. What a program does with one is in `registration.rs`.
+//! Protection domains as C objects. Their use is in `registration.rs`.
 
 use crate::context::Opened;
 use crate::error::{Doing, check_destroy, last};

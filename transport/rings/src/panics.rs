@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Runs `code`; never panics. What `code` leaves half done must not be used again.
+/// Runs `code`; never panics. State that `code` leaves half done must not be used again.
 #[inline]
 pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {

@@ -85,7 +85,7 @@ impl Drop for Reader {
     }
 }
 
-/// The time during which a reader reads. What it has found is out of reach when this is dropped.
+/// The time during which a reader reads. References to what it read end when this is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,

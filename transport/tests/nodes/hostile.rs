@@ -577,7 +577,7 @@ fn a_lane_begins_with_settings_or_its_session_ends() {
     }
 }
 
-/// A peer may be up before us. What it sends then may be its settings, and nothing else.
+/// A peer may be up before us. It may send its settings then, and nothing else.
 #[test]
 fn a_message_in_a_half_made_session_ends_it() {
     for (sending, options) in [

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_q
     })
 }
 
-/// Makes the id's QP. What `init` does not name is taken from the id or made.
+/// Makes the id's QP. Objects that `init` does not name are taken from the id or made.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_
     })
 }
 
-/// Makes the id's SRQ. What `init` does not name is taken from the id or made.
+/// Makes the id's SRQ. Objects that `init` does not name are taken from the id or made.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.

@@ -38,7 +38,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     Ok(context.as_ptr())
 }
 
-/// `ibv_close_device(3)`. What the program has made in the context and not destroyed is destroyed
+/// `ibv_close_device(3)`. Objects of the context that the program has not destroyed are destroyed
 /// with it (contract A14).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {

@@ -8,7 +8,7 @@ use crate::wire::cm::{Answered, CmMessage, REQ_USER_BYTES, Rep, Req};
 use trunkline_verbs::{Mtu, QpNumber, RejectReason};
 
 impl CmMachine {
-    /// Sends a REQ. What follows is `Reply`, `Rejected` or `Unreachable`.
+    /// Sends a REQ. `Reply`, `Rejected` or `Unreachable` follows.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::AddressFamily`], [`CmError::Full`].

@@ -26,8 +26,8 @@ use trunkline_verbs::{PKEY_DEFAULT, PortSpace, QpNumber, RejectReason, SidrStatu
 const LONGEST_WAIT: u64 = 16;
 
 impl CmMachine {
-    /// Asks for the QP that serves a port. What follows is `ServiceReply`, `ServiceRefused` or
-    /// `Unreachable`.
+    /// Asks for the QP that serves a port. `ServiceReply`, `ServiceRefused` or `Unreachable`
+    /// follows.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::AddressFamily`], [`CmError::Full`].

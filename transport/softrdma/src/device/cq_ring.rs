@@ -73,7 +73,7 @@ impl CqRing {
         lock(&self.state).capacity
     }
 
-    /// Changes that. What waits stays.
+    /// Changes the capacity. Completions that wait stay.
     pub(super) fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         let mut state = lock(&self.state);
         let waiting = state.entries.len();

@@ -111,8 +111,8 @@ impl Progress {
         }
     }
 
-    /// After a poller has done the shard's work, in its turn. What it took off the link may have
-    /// ended the link's arming; a thread that sleeps on the descriptors relies on it.
+    /// After a poller has done the shard's work, in its turn. Packets that it took off the link
+    /// may have ended the link's arming; a thread that sleeps on the descriptors relies on it.
     pub(super) fn worked(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if !self.watching.load(Ordering::Relaxed) {
             return;

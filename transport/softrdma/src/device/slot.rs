@@ -41,7 +41,7 @@ impl Slot {
         lock(&self.0).opened.extend(opened);
     }
 
-    /// Puts the device back, so that it can be opened again. What was opened before stays gone.
+    /// Puts the device back, so that it can be opened again. Devices opened before stay gone.
     pub fn restore(&self) {
         lock(&self.0).is_empty = false;
     }

@@ -2,8 +2,8 @@
 //!
 //! Owns their posted requests and limits. Programs post; the responders of all shards take: an SRQ belongs to
 //! no shard. Its receives are lent to the shards in small batches ([`trunkline_rings::lending`]), so that
-//! shards which deliver into the same SRQ meet once per batch only. While a limit is armed none is lent. What is lent
-//! is posted, but takes no room: a program may post as many more.
+//! shards which deliver into the same SRQ meet once per batch only. While a limit is armed none is lent. Lent receives
+//! are posted, but take no room: a program may post as many more.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;

@@ -1,6 +1,6 @@
 //! Another program of the host, as of another user, that knows everything of a connection: it sends from the
-//! peer's address, with right checksums and the very PSN that is expected. What it cannot have is a port
-//! of a member.
+//! peer's address, with right checksums and the very PSN that is expected. It cannot have a port of
+//! a member.
 
 use crate::common;
 use crate::common::by_hand::FIRST_PSN;

@@ -173,8 +173,8 @@ impl Control {
         &mut self.connections
     }
 
-    /// All counters of the device. What the shards have counted as received and found for control is done
-    /// first, so that its effects are counted, too.
+    /// Returns all counters of the device. Handles packets that the shards have received for control first, so that
+    /// their effects are counted too.
     pub(super) fn counters(&mut self, shards: &mut Reach<'_>, now: Time) -> Vec<Counter> {
         if !self.is_removed() {
             self.work(shards, now);

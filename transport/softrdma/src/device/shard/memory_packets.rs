@@ -1,7 +1,8 @@
 //! Packets that come and go through memory which processes of the host share.
 //!
 //! Owns the order in which rings are looked into, and the checks of a packet before it reaches an engine: it comes
-//! from the process of its QP's peer, or is dropped. What a ring holds that no device writes ends the ring.
+//! from the process of its QP's peer, or is dropped. Bytes in a ring that no device writes end the
+//! ring.
 
 use super::Shard;
 use super::local::{Ends, KINDS, LocalPaths, Taken};

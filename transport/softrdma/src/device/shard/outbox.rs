@@ -1,8 +1,8 @@
 //! Messages to other members of the host.
 //!
-//! Owns what is written and has not been sent. What finds no room with its receiver stays, in order and
-//! bounded; what no longer fits is dropped, and its sender asks again if it waits for an answer. It
-//! knows nothing of what the messages mean.
+//! Owns messages that are written and not yet sent. A message without room at its receiver stays, in order and
+//! bounded. One that no longer fits is dropped, and its sender asks again if it waits for an answer. The outbox
+//! does not interpret messages.
 #![forbid(unsafe_code)]
 
 use super::found::Found;
@@ -91,7 +91,7 @@ impl MemberOutbox {
         self.waiting.is_empty()
     }
 
-    /// Sends what waits to its receivers. What is for this process itself, and members that cannot be reached any more, are
+    /// Sends the messages that wait. Messages for this process itself, and members that can no longer be reached, are
     /// added to `found`.
     pub(super) fn send(&mut self, found: &mut Vec<Found>) {
         let mut full: Vec<MemberId> = Vec::new();

@@ -17,7 +17,7 @@
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
 //! A foreign peer that has left its window is known again with the second of two packets that follow
-//! each other. What is unsure is dropped, except where its content is proof in itself: management
+//! each other. An unsure packet is dropped, except where its content is proof in itself: management
 //! datagrams, and acknowledgements of a PSN that is outstanding at the QP that they name. An
 //! acknowledgement may be a fatal NAK, which is sent only once. Everything else comes again by
 //! retransmission.

@@ -1,7 +1,7 @@
 //! The receive side of a QP.
 //!
-//! Owns where receives come from and the one that a half-arrived message holds. What a packet does to
-//! it is decided in `target`.
+//! Owns where receives come from and the one that a half-arrived message holds. `target` decides
+//! what a packet does to it.
 
 use super::receives::Receives;
 use super::resources::{Completer, Intake};

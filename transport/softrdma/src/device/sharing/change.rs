@@ -1,7 +1,7 @@
 //! Changes and attributes of a TGT in plain numbers.
 //!
-//! Owns their form in messages and in the shared image. What is read back is checked as far as
-//! types go; whether a change is legal is decided where it is carried out.
+//! Owns their form in messages and in the shared image. Values read back are checked as far as
+//! types go. The code that carries out a change decides whether it is legal.
 #![forbid(unsafe_code)]
 
 use super::message::{Reader, put32, put64};

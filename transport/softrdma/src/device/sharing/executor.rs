@@ -26,8 +26,8 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber,
 
 /// Time until an owner that does not answer is asked again.
 const AGAIN_NS: u64 = 10_000_000;
-/// Packets that wait for a placement, and their bytes. What no longer fits is lost, and repeated by
-/// the peer.
+/// Packets that wait for a placement, and their bytes. Packets that no longer fit are lost, and
+/// repeated by the peer.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
 /// Packets of a READ's answer fetched at once.
