@@ -12,8 +12,8 @@ const ANNOUNCED: usize = 4096;
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
 
-/// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. What was taken leaves
-/// no encoded part that is larger than needs be copied.
+/// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. After
+/// success `encoded` holds no large part: the carrier has its memory.
 ///
 /// # Errors
 /// The carrier did not take it. Body and encoded part are as they were.

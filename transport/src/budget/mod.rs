@@ -12,9 +12,9 @@
 //!
 //! A limit is never exceeded. At most an eighth of it may be reserved by pollers that do not use it.
 //!
-//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit of a host. Of
-//! what all may use, an eighth is set aside, of which each host may use little. So hosts that fill the rest leave
-//! some to every other one, until there are many of them:
+//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit of a host. An
+//! eighth of the limit in all is set aside, and each host may use little of that. Hosts that fill the rest
+//! therefore leave some to every other one, until there are many of them:
 //!
 //! ```text
 //! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |

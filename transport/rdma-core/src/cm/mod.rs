@@ -21,8 +21,8 @@
 //!   unacknowledged event when it is destroyed, and its destruction does not wait.
 //! - The context pointer of an id is its number and is never followed.
 //! - librdmacm does not know the QPs, since it would use them at any time, even after they are destroyed.
-//!   What it does for an id with a QP is done here, while the QP is kept from being destroyed
-//!   (`bring_up`).
+//!   `bring_up` does its work for an id with a QP instead, and keeps the QP from being destroyed
+//!   meanwhile.
 
 mod address;
 mod bring_up;

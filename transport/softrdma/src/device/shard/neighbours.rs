@@ -2,8 +2,8 @@
 //!
 //! Owns an inbox per shard, of one bounded ring per sender, and what wakes the shard's machine. A peer that does not
 //! know yet where a QP sends from, or that is not a software device, sends to port 4791, which the first shard
-//! has. It judges the packet, and the QP's own shard does the rest as if it had come by its link. What
-//! finds no room is dropped, and the peer sends it again.
+//! has. It judges the packet, and the QP's own shard does the rest as if it had come by its link. A
+//! packet that finds no room is dropped, and the peer sends it again.
 
 use crate::device::directory::{QpDirectory, ShardIndex};
 use crate::device::wake_up::WakeUp;

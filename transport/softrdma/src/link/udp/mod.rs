@@ -1,8 +1,8 @@
 //! The link over UDP sockets, without privileges.
 //!
 //! Owns a socket or two per open address, and the relay to the other processes of the host. The
-//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee. What
-//! comes from the address of members, but from no port of theirs, it drops and counts.
+//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee. It drops
+//! and counts datagrams that come from the address of members, but from none of their ports.
 //!
 //! | file | what it owns |
 //! |---|---|
