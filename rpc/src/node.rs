@@ -479,7 +479,7 @@ impl NodeBuilder {
     /// ```
     ///
     /// # Errors
-    /// As [`NodeBuilder::start`].
+    /// Same as [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
         // Before the thread is started.
         let checked = self.checked();
@@ -669,7 +669,7 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// As [`NodeBuilder::start`].
+    /// Same as [`NodeBuilder::start`].
     pub fn in_process(service: impl Into<Service>) -> Result<(Self, Self), StartError> {
         let network = InProcessNetwork::new();
         let server = Self::builder().in_process(&network).serve(service).start()?;

@@ -122,13 +122,13 @@ pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())
 }
 
-/// The status of a call that must not be made here, if it must not.
+/// Returns the error of a call that must not be made on this thread; `None` if calls may be made.
 #[inline]
 pub(crate) fn refusal() -> Option<Status> {
     would_wait().then(|| Status::not_run(Code::Internal, WOULD_WAIT).because(Reason::Misuse))
 }
 
-/// The status of a call, made before, that must not be waited for here.
+/// Returns the error of a wait, on this thread, for a call made before; `None` if the thread may wait.
 #[inline]
 pub(crate) fn interruption() -> Option<Status> {
     would_wait().then(|| Status::ran(Code::Internal, WOULD_WAIT).because(Reason::Misuse))

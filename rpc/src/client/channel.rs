@@ -515,7 +515,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// A wait for a call that was handed to a poller, from any thread and on any executor.
+/// The outcome of a call that was handed to a poller. Any thread and any executor may wait for it.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
     waiting: Waiting,

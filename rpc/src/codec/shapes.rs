@@ -382,7 +382,7 @@ impl Shapes {
     }
 }
 
-/// The names of fields and variants, as a decoder's types list them. Aliases are among them.
+/// Names of fields and variants, aliases included, as a decoder's types list them.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,

@@ -74,7 +74,7 @@ pub(super) enum Flushed {
     NoRoom,
 }
 
-/// Room of a writer.
+/// Permission for a writer to go on.
 #[derive(Debug)]
 pub(super) enum Room {
     /// Add items of this window.

@@ -129,7 +129,7 @@ impl Qp {
     /// Changes the QP by attributes in the form of C, which `rdma_init_qp_attr` has returned.
     ///
     /// # Errors
-    /// As [`QueuePair::modify`].
+    /// Same as [`QueuePair::modify`].
     pub(crate) fn modify_raw(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), VerbsError> {
         // SAFETY: the QP is `Live`, and libibverbs reads what the mask names.
         let status = self.handle.with(|qp| unsafe { ibv_modify_qp(qp.raw(), attributes, mask) })?;

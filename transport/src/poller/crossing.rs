@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Takes what was handed on for a session that is known, if it is.
+    /// Takes a frame, or the end of them, that another poller handed on, if its session is known.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {

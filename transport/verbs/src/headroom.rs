@@ -117,7 +117,7 @@ pub fn check(bytes: usize) -> Result<(), NoRoom> {
 /// Refuses shared memory of `bytes`, mapped from a file, that would not leave [`HEADROOM`].
 ///
 /// # Errors
-/// As [`check`].
+/// Same as [`check`].
 pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)
 }

@@ -174,7 +174,7 @@ impl Memory {
     /// Reads the 8 bytes at `offset` atomically, with acquire ordering, in host byte order.
     ///
     /// # Errors
-    /// As [`Memory::atomic`].
+    /// Same as [`Memory::atomic`].
     pub fn load(&self, offset: usize) -> Result<u64, MemoryError> {
         self.atomic(offset, |word| word.load(Ordering::Acquire))
     }

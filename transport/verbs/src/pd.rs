@@ -22,7 +22,7 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// (`ibv_reg_mr_iova`).
     ///
     /// # Errors
-    /// As [`ProtectionDomain::register`]; [`VerbsError::Invalid`] when the range would wrap.
+    /// Same as [`ProtectionDomain::register`]; [`VerbsError::Invalid`] when the range would wrap.
     fn register_at(
         &self,
         memory: Arc<Memory>,
@@ -41,7 +41,7 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// ([`IoAddress::from_random_like`]).
     ///
     /// # Errors
-    /// As [`ProtectionDomain::register_at`]; [`VerbsError::Invalid`] when the range is not inside the memory.
+    /// Same as [`ProtectionDomain::register_at`]; [`VerbsError::Invalid`] when the range is not inside the memory.
     fn register_range(
         &self,
         memory: Arc<Memory>,

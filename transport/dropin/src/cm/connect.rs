@@ -202,7 +202,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c
 /// `rdma_reject_ece(3)`: rejects a request because of the vendor options that it offers.
 ///
 /// # Safety
-/// As [`rdma_reject`].
+/// Same as [`rdma_reject`].
 #[unsafe(export_name = "trunkline_rdma_reject_ece")]
 pub unsafe extern "C" fn rdma_reject_ece(
     id: *mut rdma_cm_id,
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
 }
 
 /// # Safety
-/// As [`rdma_reject`].
+/// Same as [`rdma_reject`].
 unsafe fn reject(
     id: *mut rdma_cm_id,
     reason: RejectReason,

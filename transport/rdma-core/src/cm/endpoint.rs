@@ -53,7 +53,7 @@ impl RawId {
 /// Makes an endpoint. For an active one it waits up to 2 s for the address and up to 2 s for the route.
 ///
 /// # Errors
-/// As [`trunkline_verbs::ConnectionManager::create_endpoint`].
+/// Same as [`trunkline_verbs::ConnectionManager::create_endpoint`].
 pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
     let _held = HeldStdio::take()?;
     let info = AddressInfo::find(request)?;

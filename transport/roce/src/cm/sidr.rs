@@ -71,7 +71,7 @@ impl CmMachine {
     /// Refuses a question.
     ///
     /// # Errors
-    /// As [`Self::answer`].
+    /// Same as [`Self::answer`].
     pub fn decline(&mut self, now: u64, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
         let nothing = Answer { qpn: QpNumber::new(0), qkey: 0, private };
         self.decide(now, id, SidrStatus::REJECT, &nothing)

@@ -53,7 +53,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// Moves each byte.
 ///
 /// # Safety
-/// As [`copy`], for 1 to 3 bytes.
+/// Same as [`copy`], for 1 to 3 bytes.
 unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: it reads and writes `length` bytes from the two addresses on; the caller guarantees the ranges.
     unsafe {
@@ -72,7 +72,7 @@ unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
 /// Moves the first and the last 4 bytes.
 ///
 /// # Safety
-/// As [`copy`], for 4 to 8 bytes.
+/// Same as [`copy`], for 4 to 8 bytes.
 unsafe fn ends_of_4(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: it moves the first and the last 4 bytes of the ranges that the caller guarantees.
     unsafe {
@@ -91,7 +91,7 @@ unsafe fn ends_of_4(from: *const u8, to: *mut u8, length: usize) {
 /// Moves the first and the last 8 bytes.
 ///
 /// # Safety
-/// As [`copy`], for 8 to 16 bytes.
+/// Same as [`copy`], for 8 to 16 bytes.
 unsafe fn ends_of_8(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: it moves the first and the last 8 bytes of the ranges that the caller guarantees.
     unsafe {
@@ -110,7 +110,7 @@ unsafe fn ends_of_8(from: *const u8, to: *mut u8, length: usize) {
 /// Moves the first and the last 16 bytes.
 ///
 /// # Safety
-/// As [`copy`], for 16 to 32 bytes.
+/// Same as [`copy`], for 16 to 32 bytes.
 unsafe fn ends_of_16(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: it moves the first and the last 16 bytes of the ranges that the caller guarantees.
     unsafe {
@@ -129,7 +129,7 @@ unsafe fn ends_of_16(from: *const u8, to: *mut u8, length: usize) {
 /// Moves 32 bytes at a time.
 ///
 /// # Safety
-/// As [`copy`], for 32 bytes or more.
+/// Same as [`copy`], for 32 bytes or more.
 unsafe fn narrow(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: the last 32 bytes are read first and written at the end; until then it moves 32 bytes at a time, as long
     // as more than 32 are left. All are in the ranges that the caller guarantees.
@@ -160,7 +160,7 @@ unsafe fn narrow(from: *const u8, to: *mut u8, length: usize) {
 /// Moves 128 bytes at a time.
 ///
 /// # Safety
-/// As [`copy`], for 128 bytes or more, on a processor with AVX.
+/// Same as [`copy`], for 128 bytes or more, on a processor with AVX.
 unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as `narrow`, with 128 bytes; the caller guarantees that there are these instructions. The upper halves of
     // the registers are cleared, as code without AVX expects.
@@ -202,7 +202,7 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
 /// Has the processor move a string.
 ///
 /// # Safety
-/// As [`copy`].
+/// Same as [`copy`].
 unsafe fn string(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: it moves `length` bytes from the two addresses on; the caller guarantees the ranges. The direction flag
     // is clear, as the ABI demands.

@@ -67,7 +67,7 @@ impl LegacyXrc {
     /// Opens the XRC domain of the file's inode, or with `None` a private one.
     ///
     /// # Errors
-    /// As [`Device::open_xrcd`]; ENOSYS without XRC.
+    /// Same as [`Device::open_xrcd`]; ENOSYS without XRC.
     pub fn open_xrc_domain(
         &self,
         file: Option<BorrowedFd<'_>>,
@@ -88,7 +88,7 @@ impl LegacyXrc {
     /// Creates an XRC SRQ. [`SharedReceiveQueue::number`] replaces `srq->xrc_srq_num`.
     ///
     /// # Errors
-    /// As [`Device::create_srq`]; ENOSYS without XRC.
+    /// Same as [`Device::create_srq`]; ENOSYS without XRC.
     pub fn create_xrc_srq(
         &self,
         pd: &Arc<dyn ProtectionDomain>,
@@ -104,7 +104,7 @@ impl LegacyXrc {
     /// Creates an XRC receive QP and registers this process with it (contract B3).
     ///
     /// # Errors
-    /// As [`Device::create_qp`]; ENOSYS without XRC.
+    /// Same as [`Device::create_qp`]; ENOSYS without XRC.
     pub fn create_xrc_rcv_qp(&self, domain: &Arc<dyn XrcDomain>) -> Result<QpNumber, LegacyError> {
         let init = QpInit { xrcd: Some(Arc::clone(domain)), ..QpInit::new(QpType::XrcTgt) };
         let handle = self.device()?.create_qp(init)?;
