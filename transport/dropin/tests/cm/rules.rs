@@ -33,7 +33,7 @@ fn an_address_of_another_family_is_invalid() {
     destroy(id);
 }
 
-/// As `cma_check_port` of Linux decides.
+/// The rule is the one of `cma_check_port` in Linux.
 #[test]
 fn every_address_of_ipv6_has_the_port_of_ipv4_only_if_it_is_restricted_to_its_family() {
     let channel = Channel::new();
@@ -57,7 +57,7 @@ fn every_address_of_ipv6_has_the_port_of_ipv4_only_if_it_is_restricted_to_its_fa
     destroy_all(&[first, second]);
 }
 
-/// As `cma_check_port` of Linux decides.
+/// The rule is the one of `cma_check_port` in Linux.
 #[test]
 fn a_taken_port_is_not_available_if_one_of_both_ids_is_at_every_address() {
     let channel = Channel::new();
@@ -110,7 +110,7 @@ fn a_route_names_a_path_as_the_kernel_does() {
     destroy(id);
 }
 
-/// As `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` of Linux.
+/// The rules are those of `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` in Linux.
 #[test]
 fn flow_control_and_type_of_service_reach_the_peer() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());

@@ -32,7 +32,7 @@ fn a_list_is_posted_up_to_the_bad_request() {
     finish(lab, cq, [from, to], block);
 }
 
-/// As libiscsi has it, in a packed structure.
+/// libiscsi has such lists, in a packed structure.
 #[test]
 fn gather_and_scatter_lists_may_lie_at_any_address() {
     #[repr(C, packed)]

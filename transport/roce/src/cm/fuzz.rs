@@ -219,7 +219,7 @@ impl World {
         questions.check();
     }
 
-    /// With no more messages everything but established connections comes to an end.
+    /// Ends the run: without more messages all but established connections end.
     fn end(&mut self) {
         while let Some(at) = self.machine.next_timeout() {
             self.now = self.now.max(at);

@@ -75,7 +75,7 @@ impl Background {
         let _panicked = self.machine.join();
     }
 
-    /// Its thread is the parent's, in the child of a fork.
+    /// Forgets the thread, which is the parent's, in the child of a fork.
     pub(super) fn forget(self) {
         std::mem::forget(self.machine);
     }

@@ -115,7 +115,7 @@ pub struct SoftOptions {
     pub runtime_directory: Option<PathBuf>,
     /// The slot that the device sits in; `None`: one that nobody empties.
     pub slot: Option<Slot>,
-    /// On UDP: whether [`take_away`](crate::device::take_away), as by `trunkctl device remove`, takes it away.
+    /// True if [`take_away`](crate::device::take_away), as by `trunkctl device remove`, removes a device on UDP.
     pub removable: bool,
     /// Start of numbers, keys and PSNs; `None`: at random by [`Runtime::random`], as it should be
     /// outside of tests. QP and SRQ numbers of devices on UDP come from the registry of their host.

@@ -24,7 +24,7 @@ impl SoftPd {
         Arc::new_cyclic(|this| Self { core, number, use_count: UseCount::default(), this: Weak::clone(this) })
     }
 
-    /// Its number.
+    /// Returns the PD's number.
     pub(super) fn number(&self) -> PdNumber {
         self.number
     }

@@ -24,7 +24,7 @@ pub(super) struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// With the first shard's turn, which the caller has waited for.
+    /// Starts with the first shard's turn, which the caller has waited for.
     pub(super) fn new(shards: &'a Shards, first: Turn<'a, Shard>, now: Time) -> Self {
         Self { shards, first, now }
     }

@@ -28,7 +28,7 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// With the first shard alone.
+    /// Creates the list with the first shard alone.
     pub(super) fn new(
         first: ShardLock,
         neighbours: Arc<Neighbours>,
@@ -211,7 +211,7 @@ mod tests {
         });
     }
 
-    /// With everything locked that is not its own, a shard goes on with its work: it takes nothing of that.
+    /// A shard goes on with its work while everything that it shares is locked: it takes none of that.
     #[test]
     fn a_shard_takes_nothing_that_it_shares_with_another() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());

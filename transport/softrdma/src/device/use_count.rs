@@ -56,7 +56,7 @@ impl UseCount {
 
 /// An object whose users are counted.
 pub(super) trait Counted {
-    /// Its count.
+    /// Returns the object's count.
     fn use_count(&self) -> &UseCount;
 }
 

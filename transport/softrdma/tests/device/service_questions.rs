@@ -130,7 +130,7 @@ fn requests_and_replies_reach_the_right_member_of_an_address() {
     ask_and_answer(&other, &outside);
 }
 
-/// As for endpoints of one device.
+/// The rule is the same as for endpoints of one device.
 #[test]
 fn a_taken_service_is_not_available_if_one_of_both_members_is_at_every_address() {
     let address = common::address();

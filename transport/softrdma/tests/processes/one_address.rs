@@ -37,7 +37,7 @@ struct Group {
     processes: Vec<Process>,
     /// The ports that each process listens at.
     ports: Vec<String>,
-    /// Their runtime directory; removed at the end, after the processes.
+    /// Runtime directory of the processes; removed at the end, after them.
     host: Host,
 }
 

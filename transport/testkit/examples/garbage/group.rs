@@ -33,7 +33,7 @@ struct Guard {
     what: &'static str,
     memory: Arc<Memory>,
     key: u64,
-    /// Its registration, where it has one.
+    /// Registration of the memory, if it has one.
     region: Option<Arc<dyn MemoryRegion>>,
 }
 

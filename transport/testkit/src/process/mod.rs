@@ -305,7 +305,7 @@ impl Process {
         gone.map(drop).map_err(|cause| ProcessError::Wait { name: self.name.clone(), cause })
     }
 
-    /// Its exit status, if it ends in time. Its input stays open.
+    /// Waits for the exit status, if it ends in time. Its input stays open.
     ///
     /// # Panics
     /// When the operating system refuses to wait for a child.
@@ -332,7 +332,7 @@ impl Process {
         }
     }
 
-    /// Its resident memory in KiB: all of it, and its private part.
+    /// Returns its resident memory in KiB: all of it, and its private part.
     ///
     /// # Errors
     /// When it has ended.

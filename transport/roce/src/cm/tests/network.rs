@@ -265,7 +265,7 @@ impl Network {
         self.now = end;
     }
 
-    /// Until nothing is on its way, and only established connections are left; bounded.
+    /// Runs until nothing is on its way, and only established connections are left; bounded.
     pub(super) fn settle(&mut self) {
         self.run(milliseconds(200_000));
         assert!(self.next_step().is_none(), "still busy: {:?}", self.next_step());

@@ -28,7 +28,7 @@ pub(in crate::device) enum Found {
         me: MemberId,
         /// Kind that tells how to read its bytes.
         kind: u8,
-        /// Its body.
+        /// Body of the message.
         bytes: Vec<u8>,
         /// An area that goes along.
         area: Option<AreaHandle>,

@@ -344,7 +344,7 @@ impl Shard {
         qps.get_mut(number).ok_or(NO_QP)?.post_receive(requests, resources)
     }
 
-    /// Its own counts, and those of its QPs; those of its link are appended.
+    /// Returns the shard's counts, and those of its QPs; appends those of its link.
     pub(super) fn counters(&self, link: &mut Vec<Counter>) -> (&ShardCounters, QpCounters) {
         self.link.counters(link);
         (&self.resources.counters, self.qps.counters())

@@ -48,7 +48,7 @@ pub(in crate::device) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Without any shard.
+    /// Creates the neighbours of a device that has no shards yet.
     pub(in crate::device) fn new(directory: QpDirectory) -> Arc<Self> {
         let inboxes = [const { OnceLock::new() }; MAX_SENDERS];
         Arc::new(Self { directory, inboxes, count: AtomicUsize::new(0) })

@@ -156,7 +156,7 @@ impl QpTable {
         }
     }
 
-    /// When the first of them comes up.
+    /// Returns the time at which the first of them comes up.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.timers.next()
     }

@@ -44,7 +44,7 @@ pub(crate) struct UdpLink {
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at our addresses.
     relay: Option<Relay>,
-    /// When connections that wait for descriptors or memory are attempted again, once that was decided.
+    /// Time of the next attempt at connections that wait for descriptors or memory, once that was decided.
     resume_at: Option<Time>,
     /// The ports that the members of the registry send from.
     sources: Option<MemberPorts>,

@@ -29,7 +29,7 @@ pub(super) enum Took {
     Unseen,
     /// A connection was established.
     Established,
-    /// These counters increased, and no others.
+    /// The counters that increased; no others did.
     Counted(Vec<String>),
 }
 

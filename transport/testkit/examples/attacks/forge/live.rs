@@ -27,7 +27,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// From the capture that a client writes.
+    /// Taps the capture that a client writes.
     pub(crate) fn open(capture: &Path, client: IpAddr, server: IpAddr) -> Outcome<Self> {
         let tap = Tap::open(capture, client, server)?;
         Ok(Self { tap, server, to_server: VecDeque::new(), to_client: VecDeque::new() })

@@ -21,7 +21,7 @@ pub(crate) trait Honest {
     async fn hold(&self) -> Result<(), Status>;
 }
 
-/// Its implementation.
+/// Implementation of the service.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handler;
 

@@ -38,7 +38,7 @@ impl Rig {
         Self::with(&attributes(QpType::XrcIni), Tuning::default())
     }
 
-    /// Without probes, for tests of the nominal timeout.
+    /// Returns a requester without probes, for tests of the nominal timeout.
     fn patient() -> Self {
         Self::with(&attributes(QpType::XrcIni), Tuning { probe_floor_ns: 0, ..Tuning::default() })
     }
@@ -384,7 +384,7 @@ fn psns_wrap() {
 }
 
 proptest! {
-    /// Whatever a hostile peer answers: no panic, and every request ends at most once, in order.
+    /// Any answers of a hostile peer: no panic, and every request ends at most once, in order.
     #[test]
     fn no_answers_make_it_panic(
         answers in proptest::collection::vec((0x0d_u8..0x13, 95_u32..130, any::<u8>(), 0_usize..300, 0_u64..3), 1..60),

@@ -78,7 +78,7 @@ struct Known {
     pair: Option<usize>,
     /// Why there is none.
     why: &'static str,
-    /// When one may be offered again; `None` is never.
+    /// Time at which one may be offered again; `None` is never.
     again: Option<Time>,
     /// Pairs that ended.
     ended: u32,

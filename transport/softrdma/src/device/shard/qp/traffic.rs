@@ -229,7 +229,7 @@ impl Qp {
         requester.into_iter().chain(shared).min()
     }
 
-    /// Its time has come. Returns whether it had no answer in time.
+    /// Handles a timeout. Returns whether an answer was missing.
     pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) -> bool {
         let mut is_silent = false;
         if let Some(requester) = &mut self.requester {
