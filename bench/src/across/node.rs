@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Address that it listens on.
 #[derive(Debug, Args)]
 pub(crate) struct Host {
-    /// Address of the node; by default the address of the interface towards other networks
+    /// Address of the node; by default the address of the interface towards other networks.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
