@@ -2,8 +2,8 @@
 //!
 //! Owns what it forges, and the rule that nobody sends anything to its UDP port. The network has it observe
 //! datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed all of them.
-//! What protects a session is what it must not take from there: PSNs and communication ids. A PSN near
-//! a live one would be a lucky guess, whose odds docs/security.md has, and is left out.
+//! It must not take PSNs and communication ids from there, since they protect a session. A PSN near a live one
+//! would be a lucky guess, whose odds docs/security.md has, and is left out.
 
 use crate::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Credits, slots, memory and what is open, counted over all nodes between two turns.
 //!
-//! A pair of a spender and a grantor is found by the TGT between them. Of what the grantor has granted,
-//! every credit is with exactly one: on its way to the spender, held by it, released and on its way
+//! A pair of a spender and a grantor is found by the TGT between them. Every credit that the grantor has
+//! granted is in exactly one place: on its way to the spender, held by it, released and on its way
 //! back, in a message that is on its way, or consumed. Each of these is a difference of two positions,
 //! so credits are conserved exactly when none is negative and their sum is within the SRQ's depth.
 

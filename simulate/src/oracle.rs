@@ -422,9 +422,8 @@ impl Oracle {
         self.lock().disturbed.insert(address, now);
     }
 
-    /// Everything that was under way has arrived: handlers of all one-way calls that succeeded have run,
-    /// unless something has happened to their servers since they were made, or those refused to run so
-    /// many: nobody is told of that.
+    /// Judges one-way calls once nothing is under way: the handler of each call that succeeded has run, unless its
+    /// server was disturbed after the call was made, or refused it. Nobody is told of a refused one-way call.
     pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {

@@ -46,7 +46,7 @@ pub(crate) trait Work {
     /// Keeps the texts while it waits.
     async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status>;
 
-    /// Calls `number` at another node before it replies. Of a failure it returns the status itself, or a new one.
+    /// Calls `number` at another node before it replies. After a failure it returns that status, or a new one.
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status>;
 
     /// Calls `slow` at one node with a local client, and then `number` at another with a local client and at both

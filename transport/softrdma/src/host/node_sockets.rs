@@ -1,9 +1,9 @@
 //! Sockets at which the running nodes of a user describe themselves.
 //!
-//! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers a connection of
-//! its own user with one message, whose content is the node's affair. Answering never waits: what the connection's buffer
-//! does not take is dropped. A socket is bound under another name and renamed once it listens, so one that refuses
-//! connections is left of a node that died, and is removed by the next one that starts or asks.
+//! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers each
+//! connection of the same user with one message, whose content the node chooses. Answering never waits: bytes that do
+//! not fit the connection's buffer are dropped. A socket is bound under another name and renamed once it listens, so one
+//! that refuses connections belongs to a dead node, and the next node that starts or asks removes it.
 #![forbid(unsafe_code)]
 
 use super::HostError;

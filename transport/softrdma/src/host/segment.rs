@@ -94,7 +94,7 @@ unsafe impl Sync for Mapping {}
 impl Segment {
     /// Maps the file, which is made when it does not exist. The caller holds the host's lock.
     /// `magic` names the format, version included: another format is refused, and `length` is
-    /// part of it. Of its start, `reserved` bytes are allocated before anything is touched, no matter who
+    /// part of it. The first `reserved` bytes are allocated before anything is touched, no matter who
     /// made the file; [`Segment::reserve`] allocates more.
     pub(crate) fn open(path: &Path, magic: u64, length: usize, reserved: usize) -> Result<Self, HostError> {
         let failed = |doing| {

@@ -3,7 +3,7 @@
 //! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
 //! indefinitely. Called by each member that joins, in any namespace. A folder is removed when no
 //! member lives there and none has joined for an hour; one that joins at that moment finds the folder
-//! gone, and starts again. What one start may spend on this is bounded: the next one continues.
+//! gone, and starts again. The work of one start is bounded: the next one continues.
 #![forbid(unsafe_code)]
 
 use super::member::{any_lives, try_lock};
