@@ -163,7 +163,10 @@ fn calls_keep_their_order() {
             assert!(in_order(&alone), "large: {size}");
         }
         for channel in 0..3 {
-            assert!(in_order(&|(_, order, _)| *order == Some(Turn::new(channel))), "channel {channel}: {left:?}");
+            assert!(
+                in_order(&|(_, order, _)| *order == Some(Turn::new(channel))),
+                "channel {channel}: {left:?}"
+            );
         }
         assert_eq!(rig.poller.sizes().0, left.len());
         let tokens = left.iter().map(|(_, token)| *token).collect::<Vec<Token>>();
