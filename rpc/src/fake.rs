@@ -167,7 +167,7 @@ impl Carrier for FakeCarrier {
             bytes: [message.head, &message.body].concat().into(),
             token: message.token,
         });
-        let turn = Turn(u32::try_from(self.given.len()).unwrap_or_default());
+        let turn = Turn::new(u32::try_from(self.given.len()).unwrap_or_default());
         Ok(Taken { turn, left: self.leaves_through })
     }
 

@@ -14,6 +14,7 @@ use bytes::{Buf as _, Bytes};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 use trunkline_verbs::{Time, VerbsError};
 
@@ -34,14 +35,20 @@ pub enum Toward {
 
 /// Poller of a peer that the carrier has chosen for a message: this number modulo those that the peer has in
 /// the session through which the message leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn(pub u32);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Turn(NonZeroU32);
 
 impl Turn {
+    /// The turn with this number. The last two numbers are one turn, so that an `Option<Turn>` fits in four bytes.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(number))
+    }
+
     /// The poller, of `pollers` in all.
     #[must_use]
     pub fn of(self, pollers: u16) -> PollerIndex {
-        let index = self.0.checked_rem(u32::from(pollers)).unwrap_or_default();
+        let index = (self.0.get() - 1).checked_rem(u32::from(pollers)).unwrap_or_default();
         PollerIndex(u16::try_from(index).unwrap_or_default())
     }
 }

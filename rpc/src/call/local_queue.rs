@@ -102,7 +102,7 @@ impl LocalQueue {
 
     /// The number of another ordered channel.
     pub(crate) fn next_order(&self) -> Turn {
-        Turn(self.orders.replace(self.orders.get().wrapping_add(1)))
+        Turn::new(self.orders.replace(self.orders.get().wrapping_add(1)))
     }
 
     /// An empty completion cell: a kept one if there is one.

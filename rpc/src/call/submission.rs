@@ -39,6 +39,9 @@ pub(crate) struct Submission<A = Answer> {
     pub(crate) answer: Option<A>,
 }
 
+/// The compiler moves values of up to this size without a call of `memcpy`.
+const _: () = assert!(size_of::<Submission>() <= 128);
+
 impl<A: Into<Answer>> Submission<A> {
     /// Converts the answer to [`Answer`].
     pub(crate) fn erase_answer(mut self) -> Submission {

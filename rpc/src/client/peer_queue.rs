@@ -12,7 +12,7 @@ use super::no_room::NoRoom;
 use crate::call::{Entry, Submission};
 use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
-use trunkline_transport::Leaves;
+use trunkline_transport::{Leaves, Turn};
 
 /// Position of a waiting call: lower ones are older.
 pub(super) type Place = u64;
@@ -57,7 +57,7 @@ pub(super) struct PeerQueue {
     parts: [Waiters; 2],
     turn: Part,
     /// Number of calls in each part, by ordered channel; only channels with calls.
-    ordered: BTreeMap<u32, [usize; 2]>,
+    ordered: BTreeMap<Turn, [usize; 2]>,
     /// Number of small calls that may still be queued before a large one.
     may_be_queued: usize,
 }
@@ -84,7 +84,7 @@ impl PeerQueue {
     /// Returns the limit that it waits for. A handler's call waits only behind calls of its ordered channel.
     pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, NoRoom> {
         let own = Part::of(call);
-        if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order.0)) {
+        if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order)) {
             let part = if of_channel[Part::Large as usize] > 0 { Part::Large } else { Part::Small };
             return Err(self.parts[part as usize].why);
         }
@@ -106,7 +106,7 @@ impl PeerQueue {
     pub(super) fn push(&mut self, place: Place, call: Submission, why: NoRoom) {
         let mut part = Part::of(&call);
         if let Some(order) = call.order {
-            let of_channel = self.ordered.entry(order.0).or_default();
+            let of_channel = self.ordered.entry(order).or_default();
             if of_channel[Part::Large as usize] > 0 {
                 part = Part::Large;
             }
@@ -174,7 +174,7 @@ impl PeerQueue {
     }
 
     /// Records that a call on an ordered channel has left its part.
-    pub(super) fn left_order(&mut self, part: Part, order: u32) {
+    pub(super) fn left_order(&mut self, part: Part, order: Turn) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;
         if *of_channel == [0, 0] {
@@ -199,7 +199,7 @@ impl PeerQueue {
     /// Returns true if the first large call must wait for one of the small part.
     fn large_wait_for_order(&self) -> bool {
         let first = self.parts[Part::Large as usize].calls.first_key_value();
-        let of_channel = first.and_then(|(_, call)| self.ordered.get(&call.order?.0));
+        let of_channel = first.and_then(|(_, call)| self.ordered.get(&call.order?));
         of_channel.is_some_and(|of_channel| of_channel[Part::Small as usize] > 0)
     }
 

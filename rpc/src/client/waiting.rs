@@ -9,7 +9,7 @@ use super::peer_queue::{Part, PeerQueue, Place};
 use crate::call::{Answer, Submission};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use trunkline_transport::{Leaves, PeerKey};
+use trunkline_transport::{Leaves, PeerKey, Turn};
 use trunkline_verbs::Time;
 
 /// Maximum time between two rounds.
@@ -22,7 +22,7 @@ pub(super) struct Seat {
     place: Place,
     part: Part,
     deadline: Time,
-    order: Option<u32>,
+    order: Option<Turn>,
 }
 
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ impl Waiting {
         let (part, place, call) = queue.next(self.round)?;
         let leaves = queue.leaves(part, &call);
         self.turns.rotate_left(1);
-        let order = call.order.map(|order| order.0);
+        let order = call.order;
         Some((Seat { peer, place, part, deadline: call.deadline, order }, call, leaves))
     }
 
@@ -200,7 +200,7 @@ impl Waiting {
 
     fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, NoRoom)> {
         let (part, call, why) = self.queues.get_mut(&peer)?.remove(place)?;
-        let order = call.order.map(|order| order.0);
+        let order = call.order;
         self.forget(Seat { peer, place, part, deadline: call.deadline, order });
         Some((call, why))
     }

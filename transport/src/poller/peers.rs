@@ -84,11 +84,11 @@ impl Peers {
     pub(super) fn route(&mut self, key: PeerKey, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
         let peer = self.0.get_mut(key)?;
         let turn = match toward {
-            Toward::Poller(poller) => Turn(poller.0.into()),
+            Toward::Poller(poller) => Turn::new(poller.0.into()),
             Toward::Turn(turn) => turn,
             Toward::Any => {
                 peer.turns = peer.turns.wrapping_add(1);
-                Turn(peer.turns.wrapping_sub(1).wrapping_add(own))
+                Turn::new(peer.turns.wrapping_sub(1).wrapping_add(own))
             }
         };
         Some((turn, peer.trunk))

@@ -232,7 +232,7 @@ mod tests {
         Outbound {
             receipt: Receipt { token: Token(token), report: Report::Always },
             toward: Toward::Any,
-            turn: Turn(0),
+            turn: Turn::new(0),
             head: Vec::new(),
             announced: 0,
             body: Body::default(),

@@ -178,7 +178,7 @@ fn a_dropped_call_leaves_the_line() {
 fn ordered_calls_are_not_overtaken_by_those_of_handlers() {
     let mut rig = rig(3);
     let ordered = |rig: &mut Rig, entry, order| {
-        let getter = rig.submit_ordered(PORT, LONG, entry, Some(Turn(order)));
+        let getter = rig.submit_ordered(PORT, LONG, entry, Some(Turn::new(order)));
         rig.run();
         getter
     };
@@ -194,7 +194,7 @@ fn ordered_calls_are_not_overtaken_by_those_of_handlers() {
 fn ordered_calls_that_wait_do_not_follow_others_to_another_session() {
     let mut rig = rig(2);
     let _held = submit(&mut rig, PORT, Entry::Waits);
-    let mut ordered = rig.submit_ordered(PORT, LONG, Entry::Waits, Some(Turn(1)));
+    let mut ordered = rig.submit_ordered(PORT, LONG, Entry::Waits, Some(Turn::new(1)));
     let mut other = rig.submit_ordered(PORT, LONG, Entry::Waits, None);
     rig.run();
     let token = tokens(&mut rig)[0];

@@ -72,7 +72,7 @@ fn a_call_made_when_its_numbers_session_has_ended_goes_by_hash_unless_it_is_orde
     let mut rig = taught();
     rig.carrier.sessions_are_over = true;
     assert_eq!(asked(&mut rig), by_hash());
-    rig.order = Some(Turn(0));
+    rig.order = Some(Turn::new(0));
     let mut refused = rig.submit(PORT, ECHO, LONG, false);
     rig.run();
     assert!(sent(&mut rig).is_empty(), "it must not follow others into the next session");

@@ -139,7 +139,7 @@ fn calls_keep_their_order() {
             rig.carrier.is_full_of_large = random(4) > 0;
             rig.carrier.leaves_through = (random(2) > 0).then_some(SessionNumber(1));
             let is_large = random(2) > 0;
-            let order = (random(2) > 0).then(|| Turn(u32::try_from(random(3)).unwrap()));
+            let order = (random(2) > 0).then(|| Turn::new(u32::try_from(random(3)).unwrap()));
             let entry = if random(8) == 0 { Entry::Reserved } else { Entry::Waits };
             let bytes = if is_large { LARGE } else { SMALL };
             made.insert(number, (is_large, order, entry));
@@ -163,7 +163,10 @@ fn calls_keep_their_order() {
             assert!(in_order(&alone), "large: {size}");
         }
         for channel in 0..3 {
-            assert!(in_order(&|(_, order, _)| *order == Some(Turn(channel))), "channel {channel}: {left:?}");
+            assert!(
+                in_order(&|(_, order, _)| *order == Some(Turn::new(channel))),
+                "channel {channel}: {left:?}"
+            );
         }
         assert_eq!(rig.poller.sizes().0, left.len());
         let tokens = left.iter().map(|(_, token)| *token).collect::<Vec<Token>>();

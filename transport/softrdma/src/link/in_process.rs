@@ -7,7 +7,7 @@
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ const HUB_MTU_BYTES: u32 = 9000;
 /// A network inside one process.
 #[derive(Debug, Default)]
 pub struct Hub {
-    inboxes: RwLock<HashMap<IpAddr, Arc<Inbox>>>,
+    inboxes: RwLock<BTreeMap<IpAddr, Arc<Inbox>>>,
 }
 
 #[derive(Debug)]
