@@ -77,6 +77,12 @@ impl MethodCounters {
         self.latency.record(ns);
     }
 
+    /// Takes back a call that has begun, and whose handler never ran.
+    #[cold]
+    pub(crate) fn withdrawn(&self) {
+        add(&self.ended, 1);
+    }
+
     /// Counts a call that ended in the turn in which it began.
     #[inline]
     pub(crate) fn ended_at_once(&self) {

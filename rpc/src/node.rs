@@ -686,8 +686,8 @@ impl Node {
         self.0.local_address
     }
 
-    /// Returns the node's state and counters. After a shutdown, they are those from before it. In a forked child only
-    /// `address` is set, and `why` says that the process was forked.
+    /// Returns the node's state and counters. After a shutdown, `served`, `called` and the counters of requests are final, and
+    /// the rest is from before it. In a forked child only `address` is set, and `why` says that the process was forked.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.0.lifecycle.is_forked() {
@@ -798,11 +798,17 @@ impl Shared {
         report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
         report.limits.extend(self.limits.report());
         report.servers = self.routes.report();
+        self.count(&mut report);
+        report
+    }
+
+    /// Sets this layer's counters in a report.
+    fn count(&self, report: &mut NodeReport) {
         report.served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
         self.pool.iter().for_each(|pool| pool.pool().add_waits(&mut report.served));
         report.called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
         let unknown = self.lifecycle.unknown_extensions();
-        report.counters.extend([
+        let counters = [
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
             DeviceCounter { name: "requests_unauthorised", value: self.lifecycle.unauthorised() },
@@ -810,8 +816,9 @@ impl Shared {
             DeviceCounter { name: "one_way_requests_failed", value: self.lifecycle.one_way_failed() },
             DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
             DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
-        ]);
-        report
+        ];
+        report.counters.retain(|counter| counters.iter().all(|own| own.name != counter.name));
+        report.counters.extend(counters);
     }
 }
 
