@@ -8,7 +8,7 @@ use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::context::Spawn;
 use crate::counted::CountedMethods;
 use crate::frame::Encoded;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Drain, Lifecycle};
 use crate::occupant::Occupant;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
@@ -112,6 +112,11 @@ impl Inbox {
     /// Returns the node's lifecycle.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
+    }
+
+    /// Returns the drain of the node, for the contexts of this poller's calls.
+    pub(crate) fn drain(&self) -> Arc<Drain> {
+        Drain::new(&self.lifecycle)
     }
 
     /// Returns the code that the poller runs.

@@ -92,6 +92,7 @@ mod thread_time;
 mod timers;
 mod upper;
 mod wait;
+mod waiters;
 mod watchdog;
 
 pub use admission::Admission;
@@ -99,7 +100,7 @@ pub use block_on::block_on;
 pub use bytes::Bytes;
 pub use call_error::CallError;
 pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
-pub use context::{Cancelled, Context, Peer, PollerContext, Scoped};
+pub use context::{Cancelled, Context, Draining, Peer, PollerContext, Scoped};
 pub use details::Details;
 pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
 #[cfg(feature = "clap")]

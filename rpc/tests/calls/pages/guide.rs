@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use trunkline::{
     CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
     NodeBuilder, Policy, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError,
-    Stream, Streaming, Target, block_on, stream,
+    Stream, Streaming, Target, block_on, stream, timeout,
 };
 
 use trunkline::{Bytes, Status};
@@ -633,6 +633,40 @@ fn node_is_drained_and_shut_down() {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         (!status.may_have_run()).then_some(())
     });
+}
+
+#[trunkline::service]
+pub trait Ticker {
+    async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+}
+
+struct Metronome;
+
+impl Ticker for Metronome {
+    async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+        let ((sender, ticks), cx) = (stream::channel(1), cx.clone());
+        trunkline::spawn(async move {
+            let mut tick = 0;
+            while sender.send(Ok(tick)).await.is_ok() {
+                if timeout(Duration::from_millis(100), cx.draining()).await.is_ok() {
+                    break; // the stream ends, and the caller sees its end
+                }
+                tick += 1;
+            }
+        });
+        Ok(ticks)
+    }
+}
+
+#[test]
+fn handler_ends_its_stream_at_a_drain() -> Outcome {
+    let pair = Pair::start(TickerServer::new(Metronome));
+    let ticker = TickerClient::new(pair.node.channel(pair.server.local_address()));
+    let mut ticks = block_on(ticker.ticks())?;
+    assert_eq!(block_on(ticks.message())?, Some(0));
+    pair.server.begin_drain();
+    while block_on(ticks.message())?.is_some() {}
+    Ok(())
 }
 
 #[test]
