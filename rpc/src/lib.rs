@@ -40,6 +40,9 @@
 
 #![forbid(unsafe_code)]
 
+// The macro names this crate by its name.
+extern crate self as trunkline;
+
 mod admission;
 mod block_on;
 mod budgets;
@@ -61,6 +64,7 @@ mod foreign;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod health;
 mod inbox;
 mod inboxes;
 mod lifecycle;

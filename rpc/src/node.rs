@@ -7,6 +7,7 @@ use crate::client::Channel;
 use crate::context::{Peer, PollerContext};
 use crate::counted;
 use crate::foreign::Foreign;
+use crate::health::{HealthReporter, HealthServer};
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
@@ -50,6 +51,7 @@ pub struct NodeBuilder {
     limits: Limits,
     services: Vec<Service>,
     authorizers: Authorizers,
+    health: Option<HealthReporter>,
     grace: Duration,
     foreign: Foreign,
     pool: PoolSettings,
@@ -70,6 +72,7 @@ impl NodeBuilder {
             limits: Limits::default(),
             services: Vec::new(),
             authorizers: Authorizers::default(),
+            health: None,
             grace: ending::DEFAULT_GRACE,
             foreign: Foreign::default(),
             pool: PoolSettings { workers: None, queued: QUEUED_JOBS },
@@ -97,6 +100,13 @@ impl NodeBuilder {
     pub fn serve(mut self, service: impl Into<Service>) -> Self {
         self.services.push(service.into());
         self
+    }
+
+    /// Adds the [health service](crate::health) with the statuses of this reporter. The node's services are `Serving` from its
+    /// start on, unless the reporter has another status for them.
+    pub fn health(mut self, reporter: &HealthReporter) -> Self {
+        self.health = Some(reporter.clone());
+        self.serve(HealthServer::new(reporter.clone()))
     }
 
     /// Adds code that decides which calls of peers may run, by caller, method and metadata, before anything is decoded. If
@@ -549,6 +559,9 @@ impl NodeBuilder {
     fn start_pollers(self) -> Result<Node, StartError> {
         let mut options = self.options;
         let (services, clock) = (self.services, options.clock().clone());
+        if let Some(health) = &self.health {
+            health.add(services.iter().map(|service| service.name.name));
+        }
         let mut limits = LimitReports::default();
         for service in &services {
             service.report_limits(&mut limits);

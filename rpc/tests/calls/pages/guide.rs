@@ -16,6 +16,7 @@ use trunkline::{
     Stream, Streaming, Target, block_on, stream, timeout,
 };
 
+use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
 use trunkline::{Bytes, Status};
 
 #[trunkline::service]
@@ -633,6 +634,36 @@ fn node_is_drained_and_shut_down() {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         (!status.may_have_run()).then_some(())
     });
+}
+
+fn start_with_health(builder: NodeBuilder) -> Result<Node, StartError> {
+    let health = HealthReporter::new();
+    let node = builder.serve(KvServer::new(Store::default())).health(&health).start()?;
+    health.set("Kv", ServingStatus::NotServing); // and back, as the program decides
+    Ok(node)
+}
+
+async fn wait_for(health: &HealthClient, service: &str) -> Result<(), Status> {
+    let mut watch = health.watch(service.to_owned()).await?;
+    while let Some(status) = watch.message().await? {
+        if status == ServingStatus::Serving {
+            return Ok(());
+        }
+    }
+    Err(Status::unavailable("the node drains"))
+}
+
+#[test]
+fn health_is_asked_for_and_waited_for() -> Outcome {
+    let network = InProcessNetwork::new();
+    let server = start_with_health(Node::builder().in_process(&network))?;
+    let node = Node::builder().in_process(&network).start()?;
+    let health = HealthClient::new(node.channel(server.local_address()));
+    assert_eq!(block_on(health.check("Kv".into())), Ok(ServingStatus::NotServing));
+    block_on(wait_for(&health, ""))?;
+    server.drain();
+    assert_eq!(block_on(wait_for(&health, "Kv")).unwrap_err().code(), Code::Unavailable);
+    Ok(())
 }
 
 #[trunkline::service]
