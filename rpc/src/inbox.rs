@@ -104,8 +104,8 @@ impl Inbox {
             most_decoded: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
-            served: CountedMethods::default(),
-            called: CountedMethods::default(),
+            served: CountedMethods::new("server"),
+            called: CountedMethods::new("client"),
         }
     }
 

@@ -80,6 +80,8 @@ mod on_poller;
 #[cfg(feature = "opentelemetry")]
 mod otel;
 mod pool;
+#[cfg(feature = "metrics")]
+mod published;
 mod reason;
 pub mod report;
 mod resolved;
