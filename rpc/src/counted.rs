@@ -4,6 +4,8 @@
 //! relaxed, and neither locks nor allocates. The report adds the pollers' counters up.
 
 use crate::name::MethodName;
+#[cfg(feature = "metrics")]
+use crate::published::Published;
 use crate::status::Code;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,10 +51,14 @@ pub(crate) struct MethodCounters {
     latency: HistogramWriter,
     /// Present once a call has waited.
     queued: OnceLock<Box<HistogramWriter>>,
+    #[cfg(feature = "metrics")]
+    published: Published<{ CODES.len() }>,
 }
 
 impl MethodCounters {
-    fn new(name: (&'static str, &'static str)) -> Self {
+    fn new(side: &'static str, name: (&'static str, &'static str)) -> Self {
+        #[cfg(not(feature = "metrics"))]
+        let _ = side;
         Self {
             name,
             begun: AtomicU64::new(0),
@@ -61,6 +67,8 @@ impl MethodCounters {
             failed: [const { AtomicU64::new(0) }; CODES.len()],
             latency: HistogramWriter::default(),
             queued: OnceLock::new(),
+            #[cfg(feature = "metrics")]
+            published: Published::new(side, name),
         }
     }
 
@@ -75,27 +83,45 @@ impl MethodCounters {
     pub(crate) fn ended(&self, ns: u64) {
         add(&self.ended, 1);
         self.latency.record(ns);
+        #[cfg(feature = "metrics")]
+        self.published.ended(ns);
+    }
+
+    /// Takes back a call that has begun, and whose handler never ran.
+    #[cold]
+    pub(crate) fn withdrawn(&self) {
+        add(&self.ended, 1);
     }
 
     /// Counts a call that ended in the turn in which it began.
     #[inline]
     pub(crate) fn ended_at_once(&self) {
         self.latency.record_zero();
+        #[cfg(feature = "metrics")]
+        self.published.ended(0);
     }
 
     /// Counts a call that ends before it begins. Its failure is counted apart.
     pub(crate) fn refused(&self) {
         add(&self.refused, 1);
+        #[cfg(feature = "metrics")]
+        self.published.refused();
     }
 
     /// Counts the failure of a call.
     pub(crate) fn failed(&self, code: Code) {
-        self.failed.get(usize::from(code.number())).into_iter().for_each(|count| add(count, 1));
+        self.failed_with(usize::from(code.number()));
     }
 
     /// Counts a call that ended with an error of its method's own type.
     pub(crate) fn failed_by_error(&self) {
-        add(&self.failed[0], 1);
+        self.failed_with(0);
+    }
+
+    fn failed_with(&self, at: usize) {
+        self.failed.get(at).into_iter().for_each(|count| add(count, 1));
+        #[cfg(feature = "metrics")]
+        CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
     }
 
     /// Counts the wait of a call.
@@ -117,10 +143,19 @@ impl MethodCounters {
 }
 
 /// The counters of the methods on one side of one poller.
-#[derive(Debug, Default)]
-pub(crate) struct CountedMethods(Mutex<Vec<Arc<MethodCounters>>>);
+#[derive(Debug)]
+pub(crate) struct CountedMethods {
+    /// `server` or `client`.
+    side: &'static str,
+    methods: Mutex<Vec<Arc<MethodCounters>>>,
+}
 
 impl CountedMethods {
+    /// Creates the counters of this side, without a method.
+    pub(crate) fn new(side: &'static str) -> Self {
+        Self { side, methods: Mutex::default() }
+    }
+
     /// Adds the counters of a method.
     pub(crate) fn add(&self, method: &'static MethodName) -> Arc<MethodCounters> {
         self.add_named((method.service.name, method.name))
@@ -132,8 +167,8 @@ impl CountedMethods {
     }
 
     fn add_named(&self, name: (&'static str, &'static str)) -> Arc<MethodCounters> {
-        let counters = Arc::new(MethodCounters::new(name));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        let counters = Arc::new(MethodCounters::new(self.side, name));
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
         counters
     }
 }
@@ -142,7 +177,7 @@ impl CountedMethods {
 pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> Vec<MethodReport> {
     let mut rows = BTreeMap::new();
     for poller in pollers {
-        for counters in poller.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for counters in poller.methods.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let (service, method) = counters.name;
             let (row, failed) = rows.entry(counters.name).or_insert_with(|| {
                 let row = MethodReport {
@@ -186,7 +221,7 @@ mod tests {
 
     #[test]
     fn pollers_add_up() {
-        let pollers = [CountedMethods::default(), CountedMethods::default()];
+        let pollers = [(); 2].map(|()| CountedMethods::new("server"));
         for (poller, ns) in pollers.iter().zip([1000, 2000]) {
             let _others = poller.add_others();
             let counters = poller.add_named(("Kv", "get"));
@@ -202,5 +237,87 @@ mod tests {
         assert_eq!((row.calls, row.refused, row.running, row.queued.count()), (6, 2, 4, 2));
         assert_eq!(row.failed, [FailedCalls { code: "UNAVAILABLE", calls: 2 }]);
         assert_eq!(row.latency.sum().as_nanos(), 3000);
+    }
+}
+
+#[cfg(all(test, feature = "metrics"))]
+mod published_tests {
+    use super::*;
+    use metrics::{
+        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Notes(Arc<Mutex<Vec<String>>>);
+
+    struct Note(Arc<Mutex<Vec<String>>>, Key);
+
+    impl Note {
+        fn write(&self, value: String) {
+            let labels = self.1.labels().map(|label| format!("{}={}", label.key(), label.value()));
+            let labels = labels.collect::<Vec<_>>().join(" ");
+            self.0.lock().unwrap().push(format!("{} {labels}: {value}", self.1.name()));
+        }
+    }
+
+    impl CounterFn for Note {
+        fn increment(&self, value: u64) {
+            self.write(format!("+{value}"));
+        }
+        fn absolute(&self, value: u64) {
+            self.write(format!("={value}"));
+        }
+    }
+
+    impl HistogramFn for Note {
+        fn record(&self, value: f64) {
+            self.write(value.to_string());
+        }
+    }
+
+    impl Recorder for Notes {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+            assert_eq!(unit, Some(Unit::Seconds), "{}", name.as_str());
+        }
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(Arc::new(Note(Arc::clone(&self.0), key.clone())))
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Note(Arc::clone(&self.0), key.clone())))
+        }
+    }
+
+    #[test]
+    fn calls_are_published_by_side_with_their_codes() {
+        let notes = Notes::default();
+        metrics::with_local_recorder(&notes, || {
+            for side in ["server", "client"] {
+                let others = CountedMethods::new(side).add_others();
+                others.began();
+                others.ended(1_500_000_000);
+                others.ended_at_once();
+                others.failed(Code::Unavailable);
+                others.failed_by_error();
+                others.refused();
+            }
+        });
+        let of = "rpc.system=trunkline rpc.service= rpc.method=_OTHER";
+        let expected = ["server", "client"].iter().flat_map(|side| {
+            [
+                format!("rpc.{side}.call.duration {of}: 1.5"),
+                format!("rpc.{side}.call.duration {of}: 0"),
+                format!("trunkline.{side}.calls.failed {of} rpc.response.status_code=UNAVAILABLE: +1"),
+                format!("trunkline.{side}.calls.failed {of} rpc.response.status_code=ERROR: +1"),
+                format!("trunkline.{side}.calls.refused {of}: +1"),
+            ]
+        });
+        assert_eq!(*notes.0.lock().unwrap(), expected.collect::<Vec<_>>());
     }
 }

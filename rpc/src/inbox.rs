@@ -8,7 +8,7 @@ use crate::call::{Entry, Opening, Outcome, Submission};
 use crate::context::Spawn;
 use crate::counted::CountedMethods;
 use crate::frame::Encoded;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Drain, Lifecycle};
 use crate::occupant::Occupant;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
@@ -104,14 +104,19 @@ impl Inbox {
             most_decoded: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
-            served: CountedMethods::default(),
-            called: CountedMethods::default(),
+            served: CountedMethods::new("server"),
+            called: CountedMethods::new("client"),
         }
     }
 
     /// Returns the node's lifecycle.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
+    }
+
+    /// Returns the drain of the node, for the contexts of this poller's calls.
+    pub(crate) fn drain(&self) -> Arc<Drain> {
+        Drain::new(&self.lifecycle)
     }
 
     /// Returns the code that the poller runs.

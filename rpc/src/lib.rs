@@ -40,6 +40,9 @@
 
 #![forbid(unsafe_code)]
 
+// The macro names this crate by its name.
+extern crate self as trunkline;
+
 mod admission;
 mod block_on;
 mod budgets;
@@ -61,6 +64,7 @@ mod foreign;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod health;
 mod inbox;
 mod inboxes;
 mod lifecycle;
@@ -76,6 +80,8 @@ mod on_poller;
 #[cfg(feature = "opentelemetry")]
 mod otel;
 mod pool;
+#[cfg(feature = "metrics")]
+mod published;
 mod reason;
 pub mod report;
 mod resolved;
@@ -92,6 +98,7 @@ mod thread_time;
 mod timers;
 mod upper;
 mod wait;
+mod waiters;
 mod watchdog;
 
 pub use admission::Admission;
@@ -99,7 +106,7 @@ pub use block_on::block_on;
 pub use bytes::Bytes;
 pub use call_error::CallError;
 pub use client::{CallOptions, Channel, ClientCall, ClientInterceptor, LocalChannel};
-pub use context::{Cancelled, Context, Peer, PollerContext, Scoped};
+pub use context::{Cancelled, Context, Draining, Peer, PollerContext, Scoped};
 pub use details::Details;
 pub use executor::{Elapsed, Sleep, Spawned, Yielded, sleep, spawn, timeout, yield_now};
 #[cfg(feature = "clap")]

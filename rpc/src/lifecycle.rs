@@ -6,9 +6,11 @@
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use crate::waiters::Waiters;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 use trunkline_verbs::fork::{FORKED, Process};
 
@@ -44,6 +46,39 @@ pub(crate) struct Lifecycle {
     jobs: AtomicUsize,
     left: Mutex<Left>,
     changed: Condvar,
+    /// Handlers that wait for the drain.
+    waiting: Waiters,
+}
+
+/// The drain of a node, as the contexts of one poller's calls see it. Each poller has one, so that pollers do not contend for
+/// one reference count.
+#[derive(Debug)]
+pub(crate) struct Drain(Arc<Lifecycle>);
+
+impl Drain {
+    pub(crate) fn new(lifecycle: &Arc<Lifecycle>) -> Arc<Self> {
+        Arc::new(Self(Arc::clone(lifecycle)))
+    }
+
+    /// Returns true if requests of peers are refused.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.is_draining()
+    }
+
+    /// Registers a waker for the drain. Returns true if that has begun.
+    pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) -> bool {
+        if !self.has_begun() && !self.0.is_forked() {
+            self.0.waiting.register(key, waker);
+        }
+        self.has_begun()
+    }
+
+    /// Removes such a waker.
+    pub(crate) fn remove(&self, key: &mut Option<usize>) {
+        if !self.0.is_forked() {
+            self.0.waiting.remove(key);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -70,6 +105,7 @@ impl Lifecycle {
             jobs: AtomicUsize::new(0),
             left: Mutex::new(Left { pollers, is_cut: false }),
             changed: Condvar::new(),
+            waiting: Waiters::default(),
         })
     }
 
@@ -83,11 +119,13 @@ impl Lifecycle {
     /// Pollers refuse requests from now on. They must be woken after this, so that they report.
     pub(crate) fn begin_drain(&self) {
         self.phase.fetch_max(DRAINING, Ordering::SeqCst);
+        self.waiting.wake_all();
     }
 
     /// The node shuts down.
     pub(crate) fn begin_end(&self) {
         self.phase.fetch_max(ENDING, Ordering::SeqCst);
+        self.waiting.wake_all();
     }
 
     /// Returns true if requests of peers are refused.

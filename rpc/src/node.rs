@@ -7,6 +7,7 @@ use crate::client::Channel;
 use crate::context::{Peer, PollerContext};
 use crate::counted;
 use crate::foreign::Foreign;
+use crate::health::{HealthReporter, HealthServer};
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
 use crate::lifecycle::{Lifecycle, lost_in_child, refused_in_child};
@@ -50,6 +51,7 @@ pub struct NodeBuilder {
     limits: Limits,
     services: Vec<Service>,
     authorizers: Authorizers,
+    health: Option<HealthReporter>,
     grace: Duration,
     foreign: Foreign,
     pool: PoolSettings,
@@ -70,6 +72,7 @@ impl NodeBuilder {
             limits: Limits::default(),
             services: Vec::new(),
             authorizers: Authorizers::default(),
+            health: None,
             grace: ending::DEFAULT_GRACE,
             foreign: Foreign::default(),
             pool: PoolSettings { workers: None, queued: QUEUED_JOBS },
@@ -97,6 +100,13 @@ impl NodeBuilder {
     pub fn serve(mut self, service: impl Into<Service>) -> Self {
         self.services.push(service.into());
         self
+    }
+
+    /// Adds the [health service](crate::health) with the statuses of this reporter. The node's services are `Serving` from its
+    /// start on, unless the reporter has another status for them.
+    pub fn health(mut self, reporter: &HealthReporter) -> Self {
+        self.health = Some(reporter.clone());
+        self.serve(HealthServer::new(reporter.clone()))
     }
 
     /// Adds code that decides which calls of peers may run, by caller, method and metadata, before anything is decoded. If
@@ -549,6 +559,9 @@ impl NodeBuilder {
     fn start_pollers(self) -> Result<Node, StartError> {
         let mut options = self.options;
         let (services, clock) = (self.services, options.clock().clone());
+        if let Some(health) = &self.health {
+            health.add(services.iter().map(|service| service.name.name));
+        }
         let mut limits = LimitReports::default();
         for service in &services {
             service.report_limits(&mut limits);
@@ -686,8 +699,8 @@ impl Node {
         self.0.local_address
     }
 
-    /// Returns the node's state and counters. After a shutdown, they are those from before it. In a forked child only
-    /// `address` is set, and `why` says that the process was forked.
+    /// Returns the node's state and counters. After a shutdown, `served`, `called` and the counters of requests are final, and
+    /// the rest is from before it. In a forked child only `address` is set, and `why` says that the process was forked.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.0.lifecycle.is_forked() {
@@ -798,11 +811,17 @@ impl Shared {
         report.budgets.splice(0..0, self.budgets.report().into_iter().chain(jobs));
         report.limits.extend(self.limits.report());
         report.servers = self.routes.report();
+        self.count(&mut report);
+        report
+    }
+
+    /// Sets this layer's counters in a report.
+    fn count(&self, report: &mut NodeReport) {
         report.served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
         self.pool.iter().for_each(|pool| pool.pool().add_waits(&mut report.served));
         report.called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
         let unknown = self.lifecycle.unknown_extensions();
-        report.counters.extend([
+        let counters = [
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
             DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
             DeviceCounter { name: "requests_unauthorised", value: self.lifecycle.unauthorised() },
@@ -810,8 +829,9 @@ impl Shared {
             DeviceCounter { name: "one_way_requests_failed", value: self.lifecycle.one_way_failed() },
             DeviceCounter { name: "one_way_calls_not_served", value: self.lifecycle.not_served_by_peers() },
             DeviceCounter { name: "pollers_held", value: self.watchdog.held() },
-        ]);
-        report
+        ];
+        report.counters.retain(|counter| counters.iter().all(|own| own.name != counter.name));
+        report.counters.extend(counters);
     }
 }
 

@@ -73,7 +73,8 @@ impl RpcPoller {
         let _here = OnPoller::enter(inbox.lifecycle());
         let (is_first, has_threads) = (index.0 == 0, clock.as_virtual().is_none());
         let lookups = (is_first && has_threads).then(|| Lookups::new(routes.pollers(), foreign.clone()));
-        let context = PollerContext::new(index, clock, foreign, Arc::clone(&routes), Arc::clone(&inbox) as _);
+        let (owner, drain) = (Arc::clone(&inbox) as _, inbox.drain());
+        let context = PollerContext::new(index, clock, foreign, Arc::clone(&routes), owner, drain);
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
         let shares = (handlers, arguments, budgets.waiting_replies(index));

@@ -131,7 +131,8 @@ pub struct MethodReport {
     pub service: &'static str,
     /// Name of the method.
     pub method: &'static str,
-    /// Calls that have ended, well or not. Streams count when they end.
+    /// Calls that have ended, well or not. Streams count when they end. A request that a server refuses because it drains is
+    /// not a call: the counter `requests_refused_draining` has those.
     pub calls: u64,
     /// Calls that have failed, by code. Codes without a call are left out.
     pub failed: Vec<FailedCalls>,

@@ -1,6 +1,7 @@
 //! A call as its handler sees it.
 
 use super::{Peer, Scoped, ambient};
+use crate::lifecycle::Drain;
 use crate::metadata::{Metadata, ReplyMetadata, TraceContext};
 use slab::Slab;
 use std::fmt;
@@ -29,6 +30,8 @@ pub struct Context(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
+    /// The drain of the call's node; `None` in a detached context.
+    drain: Option<Arc<Drain>>,
     peer: Option<Peer>,
     deadline: Option<Time>,
     request: Sent,
@@ -69,14 +72,25 @@ struct State {
 }
 
 impl Context {
-    pub(super) fn new(clock: Clock, peer: Peer, deadline: Option<Time>, metadata: Metadata) -> Self {
-        Self::with(clock, Some(peer), deadline, metadata)
+    pub(super) fn new(
+        clock: Clock,
+        drain: Arc<Drain>,
+        peer: Peer,
+        deadline: Option<Time>,
+        metadata: Metadata,
+    ) -> Self {
+        Self::with((clock, Some(drain)), Some(peer), deadline, metadata)
     }
 
-    fn with(clock: Clock, peer: Option<Peer>, deadline: Option<Time>, metadata: Metadata) -> Self {
+    fn with(
+        (clock, drain): (Clock, Option<Arc<Drain>>),
+        peer: Option<Peer>,
+        deadline: Option<Time>,
+        metadata: Metadata,
+    ) -> Self {
         let (request, changes) = (Sent::new(metadata), OnceLock::new());
         let (is_over, state) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Shared { clock, peer, deadline, request, changes, is_over, state }))
+        Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, state }))
     }
 
     /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
@@ -96,7 +110,7 @@ impl Context {
     /// Creates a detached context with the metadata of a request, for tests that call a handler directly.
     #[must_use]
     pub fn detached_with(metadata: Metadata) -> Self {
-        Self::with(Clock::monotonic(), None, None, metadata)
+        Self::with((Clock::monotonic(), None), None, None, metadata)
     }
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
@@ -188,6 +202,56 @@ impl Context {
     /// started, and in `#[blocking]` methods, which keep running.
     pub fn cancelled(&self) -> Cancelled<'_> {
         Cancelled { context: self, key: None }
+    }
+
+    /// Returns true if the node of the call drains or shuts down. See [`Context::draining`].
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.drain.as_ref().is_some_and(|drain| drain.has_begun())
+    }
+
+    /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early what would
+    /// outlast the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as an endless stream. Never
+    /// completes in a detached context, and in a forked child.
+    ///
+    /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trunkline::{Context, Node, Status, Stream, block_on, spawn, stream, timeout};
+    ///
+    /// #[trunkline::service]
+    /// trait Ticker {
+    ///     async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    /// }
+    ///
+    /// struct Clock;
+    ///
+    /// impl Ticker for Clock {
+    ///     async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+    ///         let ((sender, ticks), cx) = (stream::channel(1), cx.clone());
+    ///         spawn(async move {
+    ///             let mut tick = 0;
+    ///             while sender.send(Ok(tick)).await.is_ok()
+    ///                 && timeout(Duration::from_millis(10), cx.draining()).await.is_err()
+    ///             {
+    ///                 tick += 1;
+    ///             }
+    ///         });
+    ///         Ok(ticks)
+    ///     }
+    /// }
+    ///
+    /// let (server, node) = Node::in_process(TickerServer::new(Clock))?;
+    /// let client = TickerClient::new(node.channel(server.local_address()));
+    /// let mut ticks = block_on(client.ticks())?;
+    /// assert_eq!(block_on(ticks.message())?, Some(0));
+    /// server.begin_drain();
+    /// while block_on(ticks.message())?.is_some() {} // the stream has ended, without an error
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn draining(&self) -> Draining<'_> {
+        Draining { context: self, key: None }
     }
 
     /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
@@ -301,14 +365,52 @@ impl Drop for Cancelled<'_> {
     }
 }
 
+/// A future that completes when the node of a call drains, from [`Context::draining`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Draining<'c> {
+    context: &'c Context,
+    /// Key of its waker.
+    key: Option<usize>,
+}
+
+impl Draining<'_> {
+    /// Polls the drain of a context, for streams that own that. `key` has the waker's key.
+    pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
+        let has_begun = context.0.drain.as_ref().is_some_and(|drain| drain.register(key, task.waker()));
+        if has_begun { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Removes the waker with this key.
+    pub(crate) fn remove(context: &Context, key: &mut Option<usize>) {
+        context.0.drain.iter().for_each(|drain| drain.remove(key));
+    }
+}
+
+impl Future for Draining<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
+        Self::poll_of(self.context, &mut self.key, task)
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        Self::remove(self.context, &mut self.key);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::Lifecycle;
     use std::pin::pin;
 
     fn of_call() -> Context {
         let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()));
-        Context::new(Clock::monotonic(), peer, Some(Time::MAX), Metadata::new())
+        let drain = Drain::new(&Lifecycle::new(1));
+        Context::new(Clock::monotonic(), drain, peer, Some(Time::MAX), Metadata::new())
     }
 
     #[test]

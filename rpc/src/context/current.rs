@@ -4,15 +4,19 @@
 //! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends.
 
 use super::{Context, Inherited, Peer};
+use crate::lifecycle::Drain;
 use crate::metadata::Metadata;
 use std::cell::Cell;
 use std::fmt;
+use std::sync::Arc;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
 
 /// The current call of one poller.
 pub(crate) struct CurrentCall {
     clock: Clock,
+    /// The drain of its node.
+    drain: Arc<Drain>,
     peer: Cell<Option<PeerKey>>,
     /// Deadline of that handler's call.
     deadline: Cell<Option<Time>>,
@@ -26,9 +30,10 @@ pub(crate) struct CurrentCall {
 
 impl CurrentCall {
     /// Creates the state in which no handler is being polled.
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, drain: Arc<Drain>) -> Self {
         Self {
             clock,
+            drain,
             peer: Cell::new(None),
             deadline: Cell::new(None),
             context: Cell::new(None),
@@ -111,7 +116,13 @@ impl CurrentCall {
     }
 
     fn make(&self, peer: PeerKey, metadata: Metadata) -> Context {
-        Context::new(self.clock.clone(), Peer::new(peer), self.deadline.get(), metadata)
+        Context::new(
+            self.clock.clone(),
+            Arc::clone(&self.drain),
+            Peer::new(peer),
+            self.deadline.get(),
+            metadata,
+        )
     }
 }
 

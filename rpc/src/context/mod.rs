@@ -10,7 +10,7 @@ mod poller;
 mod scoped;
 
 pub(crate) use ambient::{Entered, InPool, Inherited, Scope, current_timers, inherited};
-pub use call::{Cancelled, Context};
+pub use call::{Cancelled, Context, Draining};
 pub(crate) use current::CurrentCall;
 pub use peer::Peer;
 pub use poller::PollerContext;

@@ -3,6 +3,7 @@
 use super::{CurrentCall, ambient};
 use crate::call::LocalQueue;
 use crate::foreign::Foreign;
+use crate::lifecycle::Drain;
 use crate::routes::Routes;
 use crate::stream::Owner;
 use crate::timers::Timers;
@@ -44,8 +45,9 @@ impl PollerContext {
         foreign: Foreign,
         routes: Arc<Routes>,
         owner: Arc<dyn Owner>,
+        drain: Arc<Drain>,
     ) -> Self {
-        let call = Rc::new(CurrentCall::new(clock.clone()));
+        let call = Rc::new(CurrentCall::new(clock.clone(), drain));
         let (timers, spawned) = (Arc::new(Timers::new(clock.clone())), RefCell::default());
         Self(Rc::new(OfPoller {
             poller,

@@ -179,7 +179,7 @@ impl Shared {
             // The pollers wait for its job.
             return node.begin_shutdown(grace);
         }
-        let report = self.complete(node.report());
+        let mut report = self.complete(node.report());
         let abandoned = node.shutdown(grace);
         if let Some(pool) = self.pool.as_ref().filter(|_| !is_own_thread) {
             pool.end(until);
@@ -188,6 +188,7 @@ impl Shared {
             self.abandon(*poller);
         }
         if node.is_ended() || !abandoned.is_empty() {
+            self.count(&mut report);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if matches!(&*state, State::Running(_)) {
                 *state = State::Ended(Box::new(report));

@@ -217,6 +217,7 @@ impl SharedPool {
         let since = self.clock.now();
         let mut state = self.state();
         if state.is_draining || state.is_closed {
+            self.lifecycle.count_refused();
             return Err((draining(), job));
         }
         if let Err(exhausted) = state.share.take(peer, 1) {

@@ -402,7 +402,6 @@ impl Dispatch {
             }
             Err(outcome) => {
                 let metadata = context.and_then(|context| context.end());
-                self.counters(table).ended_at_once();
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 if let Some(stream) = stream {
@@ -410,9 +409,15 @@ impl Dispatch {
                 }
                 match outcome {
                     Ok(reply) if !caller.one_way && caller.number.is_none() && metadata.is_none() => {
+                        self.counters(table).ended_at_once();
                         self.reply_at_once(carrier, &caller, (reply.encoded, reply.body));
                     }
-                    outcome => self.reply(carrier, caller, outcome, metadata),
+                    outcome => {
+                        if !is_of_drain(&outcome) {
+                            self.counters(table).ended_at_once();
+                        }
+                        self.reply(carrier, caller, outcome, metadata);
+                    }
                 }
             }
         }
@@ -518,7 +523,7 @@ impl Dispatch {
             running.context = context;
         }
         let Some(outcome) = polled else { return };
-        if let Some((caller, metadata)) = self.forget(carrier.now(), task) {
+        if let Some((caller, metadata)) = self.forget(carrier.now(), task, !is_of_drain(&outcome)) {
             self.reply(carrier, caller, outcome, metadata);
         }
     }
@@ -826,9 +831,7 @@ impl Dispatch {
     /// own counter.
     fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
         let Err(failure) = outcome else { return };
-        let is_draining =
-            matches!(&failure, Failure::Node(status) if status.reason() == Some(Reason::Draining));
-        if !is_draining {
+        if !failure.is_of_drain() {
             self.inbox.lifecycle().count_one_way_failed();
         }
         if let Failure::Node(status) = failure
@@ -917,7 +920,7 @@ impl Dispatch {
 
     /// Drops a handler. Returns false if it does not run.
     fn drop_task(&mut self, now: Time, task: TaskId) -> bool {
-        if self.forget(now, task).is_none() {
+        if self.forget(now, task, true).is_none() {
             return false;
         }
         if let Some(served) = self.methods.get_mut(task.table as usize) {
@@ -928,10 +931,21 @@ impl Dispatch {
         true
     }
 
-    /// Removes a handler that has ended. Returns its caller and the metadata of its response.
-    fn forget(&mut self, now: Time, task: TaskId) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
+    /// Removes a handler that has ended. Returns its caller and the metadata of its response. If `has_run` is false, its call
+    /// is not counted.
+    fn forget(
+        &mut self,
+        now: Time,
+        task: TaskId,
+        has_run: bool,
+    ) -> Option<(Caller, Option<Box<ReplyMetadata>>)> {
         let running = self.running.remove(&task)?;
-        self.counters(task.table).ended(now.since(running.started));
+        let counters = self.counters(task.table);
+        if has_run {
+            counters.ended(now.since(running.started))
+        } else {
+            counters.withdrawn()
+        }
         if !mutant!(ended_handlers_stay_charged) {
             self.ended(running.caller.key.peer, task.table);
         }
@@ -949,6 +963,12 @@ impl Dispatch {
         let metadata = running.context.and_then(|context| context.end());
         Some((running.caller, metadata))
     }
+}
+
+/// Returns true if the node was draining, and the handler has not run.
+#[inline]
+fn is_of_drain(outcome: &Outcome) -> bool {
+    outcome.as_ref().is_err_and(Failure::is_of_drain)
 }
 
 /// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.

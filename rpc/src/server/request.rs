@@ -223,6 +223,13 @@ pub enum Failure {
     Node(Status),
 }
 
+impl Failure {
+    /// Returns true if the node was draining, and the handler has not run.
+    pub(crate) fn is_of_drain(&self) -> bool {
+        matches!(self, Self::Node(status) if status.reason() == Some(Reason::Draining) && !status.may_have_run())
+    }
+}
+
 /// Converts a status that a method without a generated stub returns.
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {

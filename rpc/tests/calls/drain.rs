@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use trunkline::{Code, Node, Origin, PollerContext, PollerIndex, Reason, Status, block_on};
+use trunkline::{Code, Node, Origin, PollerContext, PollerIndex, Reason, Status, Stream, block_on};
 
 #[trunkline::service]
 trait Hop {
@@ -215,4 +215,114 @@ fn a_task_that_ends_its_own_node_does_not_wait_for_itself() {
         assert_eq!(node.is_none(), is_dropped);
         drop(until("the address is free", || Node::builder().listen(address).start().ok()));
     }
+}
+
+/// Handlers that end when their node drains.
+#[trunkline::service]
+trait Endless {
+    /// Streams numbers until the drain.
+    async fn numbers(
+        &self,
+        cx: &trunkline::Context,
+    ) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    /// Waits for the drain on the poller.
+    async fn here(&self, cx: &trunkline::Context) -> Result<bool, Status>;
+    /// Waits in a task of tokio.
+    async fn on_tokio(&self, cx: &trunkline::Context) -> Result<bool, Status>;
+    #[offload]
+    async fn offloaded(&self, cx: &trunkline::Context) -> Result<bool, Status>;
+    #[blocking]
+    async fn blocked(&self, cx: &trunkline::Context) -> Result<bool, Status>;
+}
+
+struct UntilDrain(Gate);
+
+impl UntilDrain {
+    async fn wait(&self, cx: &trunkline::Context) -> Result<bool, Status> {
+        let before = cx.is_draining();
+        // It registers before the test sees it.
+        let mut draining = std::pin::pin!(cx.draining());
+        let first = std::future::poll_fn(|task| std::task::Poll::Ready(draining.as_mut().poll(task))).await;
+        self.0.arrive();
+        if first.is_pending() {
+            draining.await;
+        }
+        Ok(!before && first.is_pending() && cx.is_draining() && !cx.is_cancelled())
+    }
+}
+
+impl Endless for UntilDrain {
+    async fn numbers(
+        &self,
+        cx: &trunkline::Context,
+    ) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+        let ((sender, numbers), cx) = (trunkline::stream::channel(1), cx.clone());
+        trunkline::spawn(async move {
+            let mut number = 0;
+            while !cx.is_draining() && sender.send(Ok(number)).await.is_ok() {
+                number += 1;
+            }
+        });
+        Ok(numbers)
+    }
+    async fn here(&self, cx: &trunkline::Context) -> Result<bool, Status> {
+        self.wait(cx).await
+    }
+    async fn on_tokio(&self, cx: &trunkline::Context) -> Result<bool, Status> {
+        let (cx, gate) = (cx.clone(), self.0.clone());
+        let task = tokio::spawn(async move { Self(gate).wait(&cx).await });
+        task.await.map_err(|error| Status::internal(error.to_string()))?
+    }
+    async fn offloaded(&self, cx: &trunkline::Context) -> Result<bool, Status> {
+        self.wait(cx).await
+    }
+    async fn blocked(&self, cx: &trunkline::Context) -> Result<bool, Status> {
+        self.wait(cx).await
+    }
+}
+
+#[test]
+fn handlers_learn_of_a_drain_and_of_a_shutdown() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for shuts_down in [false, true] {
+        let gate = Gate::default();
+        let service = EndlessServer::new(UntilDrain(gate.clone()));
+        // A handler that learns nothing ends with the grace period, and its call with an error.
+        let server = node().grace(LIMIT).tokio(runtime.handle().clone()).serve(service).start().unwrap();
+        let caller = node().start().unwrap();
+        let client =
+            EndlessClient::connect(&caller, server.local_address()).unwrap().with_timeout(10 * LIMIT);
+        let waiting: [Pin<Box<dyn Future<Output = Result<bool, Status>>>>; 4] = [
+            Box::pin(client.here()),
+            Box::pin(client.on_tokio()),
+            Box::pin(client.offloaded()),
+            Box::pin(client.blocked()),
+        ];
+        until("the handlers wait", || (gate.arrived() == waiting.len()).then_some(()));
+        let mut numbers = block_on(client.numbers()).unwrap();
+        assert_eq!(block_on(numbers.message()).unwrap(), Some(0));
+        let reading = std::thread::spawn(move || {
+            let mut last = 0;
+            while let Some(number) = block_on(numbers.message())? {
+                last = number;
+            }
+            Ok::<_, Status>(last)
+        });
+        if shuts_down {
+            server.shutdown()
+        } else {
+            assert!(server.drain(), "all handlers have ended")
+        }
+        for outcome in waiting {
+            assert_eq!(block_on(outcome), Ok(true));
+        }
+        assert!(reading.join().unwrap().is_ok());
+    }
+}
+
+#[test]
+fn a_detached_context_never_drains() {
+    let context = trunkline::Context::detached();
+    let mut task = Context::from_waker(Waker::noop());
+    assert!(!context.is_draining() && std::pin::pin!(context.draining()).poll(&mut task).is_pending());
 }

@@ -19,7 +19,7 @@ struct State {
 impl Gate {
     /// Waits until the gate is open.
     pub(crate) async fn pass(&self) {
-        self.0.lock().unwrap().arrived += 1;
+        self.arrive();
         poll_fn(|context| {
             let mut state = self.0.lock().unwrap();
             if state.is_open {
@@ -29,6 +29,11 @@ impl Gate {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Counts a future that waits elsewhere.
+    pub(crate) fn arrive(&self) {
+        self.0.lock().unwrap().arrived += 1;
     }
 
     /// Futures that have come to it.

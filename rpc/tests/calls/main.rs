@@ -27,6 +27,7 @@ mod fuzz_replay;
 mod gate;
 mod generated;
 mod handlers;
+mod health;
 mod held;
 mod in_process;
 mod interceptors;

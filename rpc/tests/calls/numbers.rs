@@ -1,13 +1,13 @@
 //! The calls of each method in the report, at both sides.
 
-use crate::common::{LIMIT, pair, until};
+use crate::common::{LIMIT, node, pair, until};
 use crate::gate::Gate;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 use trunkline::report::{FailedCalls, MethodReport};
-use trunkline::{Code, Node, Status, Stream, block_on};
+use trunkline::{Code, Node, Reason, Status, Stream, block_on};
 use trunkline_testkit::parse_scrape;
 
 /// An error of the service's own.
@@ -22,6 +22,9 @@ trait Shop {
     async fn order(&self, item: u32) -> u32;
     #[offload]
     async fn pack(&self, item: u32) -> u32;
+    /// Waits at the gate, on a worker.
+    #[blocking]
+    async fn hold(&self, item: u32) -> u32;
     #[oneway]
     async fn note(&self, item: u32);
     async fn items(&self) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
@@ -41,6 +44,10 @@ impl Shop for Till {
         item
     }
     async fn pack(&self, item: u32) -> u32 {
+        item
+    }
+    async fn hold(&self, item: u32) -> u32 {
+        self.0.pass().await;
         item
     }
     async fn note(&self, _: u32) {}
@@ -113,7 +120,7 @@ fn both_sides_count_calls_and_their_failures() {
     assert_eq!(called(&node, "note").calls, 1);
     assert_eq!((served(&server, "pack").queued.count(), called(&node, "pack").queued.count()), (1, 0));
     let names = server.report().served.into_iter().map(|row| row.method).collect::<Vec<_>>();
-    assert_eq!(names, ["buy", "items", "note", "order", "pack", "price"]);
+    assert_eq!(names, ["buy", "hold", "items", "note", "order", "pack", "price"]);
     assert!(node.report().served.is_empty() && server.report().called.is_empty());
     for (node, side) in [(&server, "server"), (&node, "client")] {
         let samples = parse_scrape(&node.report().prometheus());
@@ -173,4 +180,63 @@ fn requests_of_missing_methods_have_one_row() {
     assert_eq!((other.service, other.calls, other.refused), ("", 1, 1));
     assert_eq!(other.failed, failed("UNIMPLEMENTED", 1));
     assert_eq!(called(&node, "find").failed, failed("UNIMPLEMENTED", 1));
+}
+
+/// Callers of a server that shuts down.
+const CALLERS: usize = 8;
+
+#[test]
+fn after_a_shutdown_the_report_has_the_calls_that_were_answered() {
+    let gate = Gate::default();
+    let service = ShopServer::new(Till(gate.clone()));
+    let server = node().pollers(2).workers(1).grace(LIMIT).serve(service).start().unwrap();
+    let caller = node().pollers(2).start().unwrap();
+    let client = ShopClient::connect(&caller, server.local_address()).unwrap().with_timeout(LIMIT);
+    let mut order = Box::pin(client.order(1));
+    assert!(order.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    until("the handler runs", || (served(&server, "order").running == 1).then_some(()));
+    // The first job occupies the only worker, and the second waits for it.
+    let jobs = [1, 2].map(|item| {
+        let mut job = Box::pin(client.hold(item));
+        assert!(job.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        until("the job waits", || (gate.arrived() == 2).then_some(()));
+        job
+    });
+    until("the job waits", || (served(&server, "hold").running == 2).then_some(()));
+    let answered = thread::scope(|scope| {
+        let callers = [(); CALLERS].map(|()| {
+            let client = client.clone();
+            scope.spawn(move || {
+                let mut answered = 0;
+                loop {
+                    match block_on(client.price(1)) {
+                        Ok(_) => answered += 1,
+                        Err(status) => break (answered, status),
+                    }
+                }
+            })
+        });
+        until("calls are answered", || (served(&server, "price").calls > 1000).then_some(()));
+        let ending = scope.spawn(|| server.shutdown());
+        let answered = callers.map(|caller| caller.join().unwrap());
+        gate.open();
+        ending.join().unwrap();
+        answered.map(|(answered, status)| {
+            assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+            answered
+        })
+    });
+    assert!(block_on(order).is_ok());
+    let [first, second] = jobs.map(|job| block_on(job));
+    assert_eq!(first.unwrap(), 1);
+    let status = second.unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+    for (method, calls) in [("price", answered.iter().sum::<u64>()), ("order", 1), ("hold", 1)] {
+        let row = served(&server, method);
+        assert_eq!((row.calls, row.refused, row.running), (calls, 0, 0), "{method}");
+        assert_eq!((row.latency.count(), row.failed), (calls, Vec::new()), "{method}");
+    }
+    let counters = server.report().counters;
+    let refused = counters.iter().filter(|counter| counter.name == "requests_refused_draining");
+    assert_eq!(refused.map(|counter| counter.value).collect::<Vec<_>>(), [CALLERS as u64 + 1]);
 }

@@ -32,13 +32,18 @@ impl Dispatch {
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_call(&mut self, carrier: &mut dyn Carrier, caller: Caller, status: Status) {
-        self.counters(caller.table).refused();
-        self.reply(carrier, caller, Err(Failure::Node(status)), None);
+        let failure = Failure::Node(status);
+        if !failure.is_of_drain() {
+            self.counters(caller.table).refused();
+        }
+        self.reply(carrier, caller, Err(failure), None);
     }
 
-    /// Counts the failure of a call.
+    /// Counts the failure of a call. A request that a draining node refuses is not a call of its method: the caller may make
+    /// it elsewhere.
     pub(super) fn count_failure(&self, table: u32, failure: &Failure) {
         match failure {
+            failure if failure.is_of_drain() => {}
             Failure::Error(_) => self.counters(table).failed_by_error(),
             Failure::Handler(status) | Failure::Node(status) => self.counters(table).failed(status.code()),
         }

@@ -13,9 +13,10 @@ use tokio::runtime::Handle;
 use trunkline::{
     CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
     NodeBuilder, Policy, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError,
-    Stream, Streaming, Target, block_on, stream,
+    Stream, Streaming, Target, block_on, stream, timeout,
 };
 
+use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
 use trunkline::{Bytes, Status};
 
 #[trunkline::service]
@@ -633,6 +634,70 @@ fn node_is_drained_and_shut_down() {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         (!status.may_have_run()).then_some(())
     });
+}
+
+fn start_with_health(builder: NodeBuilder) -> Result<Node, StartError> {
+    let health = HealthReporter::new();
+    let node = builder.serve(KvServer::new(Store::default())).health(&health).start()?;
+    health.set("Kv", ServingStatus::NotServing); // and back, as the program decides
+    Ok(node)
+}
+
+async fn wait_for(health: &HealthClient, service: &str) -> Result<(), Status> {
+    let mut watch = health.watch(service.to_owned()).await?;
+    while let Some(status) = watch.message().await? {
+        if status == ServingStatus::Serving {
+            return Ok(());
+        }
+    }
+    Err(Status::unavailable("the node drains"))
+}
+
+#[test]
+fn health_is_asked_for_and_waited_for() -> Outcome {
+    let network = InProcessNetwork::new();
+    let server = start_with_health(Node::builder().in_process(&network))?;
+    let node = Node::builder().in_process(&network).start()?;
+    let health = HealthClient::new(node.channel(server.local_address()));
+    assert_eq!(block_on(health.check("Kv".into())), Ok(ServingStatus::NotServing));
+    block_on(wait_for(&health, ""))?;
+    server.drain();
+    assert_eq!(block_on(wait_for(&health, "Kv")).unwrap_err().code(), Code::Unavailable);
+    Ok(())
+}
+
+#[trunkline::service]
+pub trait Ticker {
+    async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+}
+
+struct Metronome;
+
+impl Ticker for Metronome {
+    async fn ticks(&self, cx: &Context) -> Result<impl Stream<Item = Result<u64, Status>>, Status> {
+        let ((sender, ticks), cx) = (stream::channel(1), cx.clone());
+        trunkline::spawn(async move {
+            let mut tick = 0;
+            while sender.send(Ok(tick)).await.is_ok() {
+                if timeout(Duration::from_millis(100), cx.draining()).await.is_ok() {
+                    break; // the stream ends, and the caller sees its end
+                }
+                tick += 1;
+            }
+        });
+        Ok(ticks)
+    }
+}
+
+#[test]
+fn handler_ends_its_stream_at_a_drain() -> Outcome {
+    let pair = Pair::start(TickerServer::new(Metronome));
+    let ticker = TickerClient::new(pair.node.channel(pair.server.local_address()));
+    let mut ticks = block_on(ticker.ticks())?;
+    assert_eq!(block_on(ticks.message())?, Some(0));
+    pair.server.begin_drain();
+    while block_on(ticks.message())?.is_some() {}
+    Ok(())
 }
 
 #[test]
