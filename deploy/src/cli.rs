@@ -56,4 +56,17 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn link_local_addresses_of_devices_are_refused_with_the_remedy() {
+        for operation in ["remove", "restore"] {
+            let parse = |address| Cli::try_parse_from(["trunkctl", "device", operation, address]);
+            for address in ["fe80::1%3", "fe80::1%eth0", "fe80::1"] {
+                let error = parse(address).unwrap_err().to_string();
+                assert!(error.contains("is link-local") && error.contains("fd00::/8"), "{error}");
+            }
+            assert!(parse("10.0.0.1%eth0").is_err());
+            parse("fd00::1").unwrap();
+        }
+    }
 }

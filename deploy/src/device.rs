@@ -9,12 +9,13 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{DeviceList, HostError, list_devices, put_back, take_away};
+use trunkline_verbs::VerbsError;
 
 /// Time that devices have to go. A removable one looks every tenth of a second whether it was removed.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,6 +49,7 @@ pub struct Format {
 #[derive(Debug, Args)]
 pub struct Which {
     /// The device at this address; by default all devices of this user and network namespace
+    #[arg(value_parser = device_address)]
     address: Option<IpAddr>,
 }
 
@@ -58,6 +60,15 @@ impl fmt::Display for Which {
             None => f.write_str("all software devices of this user and network namespace"),
         }
     }
+}
+
+/// Parses an address of a device. A device has no link-local one, with or without an interface after it.
+fn device_address(text: &str) -> Result<IpAddr, String> {
+    let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
+    if let Ok(address) = alone.parse::<Ipv6Addr>() {
+        VerbsError::check_scope(address.into()).map_err(|error| error.to_string())?;
+    }
+    text.parse().map_err(|_| "expected an IP address".to_owned())
 }
 
 /// Runs the operation. Exit status 1 if there was nothing to do or it failed.

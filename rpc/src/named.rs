@@ -121,6 +121,17 @@ impl<T: Borrowed, S> Borrowed for HashSet<T, S> {}
 impl<T: Borrowed> Borrowed for BTreeSet<T> {}
 impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
 impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
+impl<A: Borrowed, B> Borrowed for (A, B) {}
+
+/// Pairs whose second element holds references. A trait cannot say that either element does, so the first is one of those
+/// types that never do.
+macro_rules! second_is_borrowed {
+    ($($first:ty)*) => {
+        $(impl<B: Borrowed> Borrowed for ($first, B) {})*
+    };
+}
+
+second_is_borrowed!(bool char u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 String);
 
 const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
@@ -219,7 +230,8 @@ mod tests {
             assert!(!Named::<Option<Blob>>::IS_BYTES && !Named::<Vec<u8>>::IS_BYTES);
             assert!(Named::<std::io::Result<u8>>::IS_RESULT && !Named::<Option<u8>>::IS_RESULT);
             assert!(Named::<&str>::IS_BORROWED && Named::<Vec<Option<&[u8]>>>::IS_BORROWED);
-            assert!(!Named::<Vec<Option<String>>>::IS_BORROWED);
+            assert!(!Named::<Vec<Option<String>>>::IS_BORROWED && !Named::<(u8, String)>::IS_BORROWED);
+            assert!(Named::<(&str, u8)>::IS_BORROWED && Named::<Vec<(String, &str)>>::IS_BORROWED);
             assert!(Named::<Trouble>::IS_REPORT && !Named::<String>::IS_REPORT);
             assert!(Named::<Trouble>::IS_STATUS && !Named::<other::Status>::IS_STATUS);
         }

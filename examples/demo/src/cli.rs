@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use trunkline::DeviceFlags;
 
@@ -116,8 +116,14 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
 }
 
-/// Parses an address that a peer can connect to: the unspecified address is rejected.
+/// Parses an address that a peer can connect to: the unspecified address and link-local ones are rejected.
 fn one_address(text: &str) -> Result<IpAddr, String> {
+    let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
+    if alone.parse::<Ipv6Addr>().is_ok_and(|address| address.is_unicast_link_local()) {
+        return Err(format!(
+            "{text} is link-local, so it may be another host on each interface; name a global address or one of fd00::/8"
+        ));
+    }
     match text.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => {
             Err(format!("{address} means every address; name a single one"))
@@ -141,6 +147,16 @@ mod tests {
     fn the_help_describes_the_program() {
         let about = Cli::command().get_about().map(ToString::to_string).unwrap_or_default();
         assert!(about.starts_with("Trunkline's main job in one command"), "{about}");
+    }
+
+    #[test]
+    fn addresses_that_need_an_interface_are_refused_with_the_remedy() {
+        for flag in ["--server-address", "--client-address"] {
+            for address in ["fe80::1%3", "fe80::1%eth0", "fe80::1"] {
+                let error = Cli::try_parse_from(["demo", flag, address]).unwrap_err().to_string();
+                assert!(error.contains("is link-local") && error.contains("fd00::/8"), "{error}");
+            }
+        }
     }
 
     #[test]

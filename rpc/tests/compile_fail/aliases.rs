@@ -112,6 +112,23 @@ trait AliasOfATuple {
     async fn order(&self, item: Pair) -> u8;
 }
 
+type Labels = Vec<(&'static str, u8)>;
+
+#[trunkline::service]
+trait AliasOfTuples {
+    async fn order(&self) -> Result<Labels, Pair>;
+}
+
+#[trunkline::service]
+trait SelfWithinATuple {
+    async fn order(&self, items: Option<(u8, Vec<Self>)>) -> u8;
+}
+
+#[trunkline::service]
+trait LifetimeOfATraitInAResult<'a> {
+    async fn order(&self) -> Result<std::borrow::Cow<'a, str>, Status>;
+}
+
 /// As the crate, without the library's feature for it.
 mod anyhow {
     pub struct Error;

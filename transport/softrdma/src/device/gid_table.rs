@@ -15,7 +15,7 @@ use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
 /// Most entries, as address handles have one byte for an index. Named loopback addresses are added as they are bound.
-const MAX_ENTRIES: usize = 256;
+pub(super) const MAX_ENTRIES: usize = 256;
 /// Most addresses of the host.
 const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
 
@@ -104,6 +104,18 @@ impl GidTable {
     fn has_room(&self) -> bool {
         let of_host = self.addresses.iter().filter(|address| rank(**address).is_some()).count();
         of_host < MAX_OF_HOST && self.addresses.len() < MAX_ENTRIES
+    }
+
+    /// Returns why the table lacks an address.
+    pub(super) fn reason_without(&self, address: IpAddr) -> &'static str {
+        if self.left_out.contains(&address) {
+            "the device has 128 other addresses of the host, and no room for this one; name those that it is to have in \
+             TRUNKLINE_ADDRESS"
+        } else if self.addresses.len() >= MAX_ENTRIES {
+            "the device has 256 other addresses, and no room for this one"
+        } else {
+            "no port of the device has it; see its GID table"
+        }
     }
 
     /// Returns how often the table had no room for an address of the host.
@@ -263,6 +275,9 @@ mod tests {
         assert_eq!(table.follow(&of(0..130)), Some((of(128..129)[0], 2)));
         assert_eq!(table.follow(&of(0..130)), None, "they were left out before");
         assert_eq!((table.present().len(), table.left_out_count()), (128, 2));
+        let [left_out, unknown] = [129, 130].map(|number| table.reason_without([10, 1, 0, number].into()));
+        assert!(left_out.contains("128 other addresses") && left_out.contains("TRUNKLINE_ADDRESS"));
+        assert!(unknown.contains("no port of the device has it"));
         // Each floating address takes the place of one that has gone.
         for start in 1..1000 {
             table.follow(&of(start..start + 100));

@@ -9,7 +9,7 @@ use super::card::Card;
 use super::control::{Control, ControlInit};
 use super::core::Core;
 use super::directory::{MAX_SHARDS, QpDirectory};
-use super::gid_table::GidTable;
+use super::gid_table::{GidTable, MAX_ENTRIES};
 use super::guid::{address_guid, node_guid};
 use super::limits::{
     DEVICE_NAME, MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS,
@@ -27,6 +27,7 @@ use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use trunkline_machine::Runtime;
 use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PathChoice, PortAttributes, PortState};
@@ -47,7 +48,8 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     }
     let membership = Membership::join(&options)?;
     let paths = paths(&options)?;
-    let link = make_link(&options, &membership)?;
+    let capture_has_ended = Arc::default();
+    let link = make_link(&options, &membership, &capture_has_ended)?;
     let gids = gid_table(&options, &*link)?;
     let away = away_files(&options, &gids)?;
     // The network may come up later, unless the addresses are named.
@@ -75,7 +77,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         runtime: runtime.clone(),
         local: LocalInit::new(host.clone(), targets.clone(), paths, random.next()),
         members: members.as_ref().map(Arc::downgrade),
-        make_link: link_maker(options, members.as_ref()),
+        make_link: link_maker(options, members.as_ref(), capture_has_ended),
     };
     let (shard, sleeper) =
         maker.first(link, members.clone()).map_err(os("make what wakes the card's background thread"))?;
@@ -150,7 +152,11 @@ fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
 }
 
 /// The link of the first shard, wrapped in what the options ask for.
-fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn Link>, OpenError> {
+fn make_link(
+    options: &SoftOptions,
+    membership: &Membership,
+    capture_has_ended: &Arc<AtomicBool>,
+) -> Result<Box<dyn Link>, OpenError> {
     let (members, targets) = (membership.members.as_ref(), membership.targets.as_ref());
     let link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
@@ -163,19 +169,23 @@ fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn L
             factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
         }
     };
-    wrapped(options, link)
+    wrapped(options, link, capture_has_ended)
 }
 
 /// Returns the maker of links of further shards, which have separate ports. A network in process has no ports, so
 /// its devices have one shard.
-fn link_maker(options: SoftOptions, members: Option<&Arc<Members>>) -> MakeLink {
+fn link_maker(
+    options: SoftOptions,
+    members: Option<&Arc<Members>>,
+    capture_has_ended: Arc<AtomicBool>,
+) -> MakeLink {
     // They end with the device's membership.
     let members = members.map(Arc::downgrade);
     Box::new(move || match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
             let members = members.as_ref().and_then(Weak::upgrade);
             let link = udp_link(&options).of_shard(members.as_ref());
-            Ok(Some(wrapped(&options, Box::new(link))?))
+            Ok(Some(wrapped(&options, Box::new(link), &capture_has_ended)?))
         }
         LinkChoice::InProcess(_) | LinkChoice::Custom(_) => Ok(None),
     })
@@ -189,13 +199,17 @@ fn udp_link(options: &SoftOptions) -> UdpLink {
 }
 
 /// A link with captures and faults around it.
-fn wrapped(options: &SoftOptions, mut link: Box<dyn Link>) -> Result<Box<dyn Link>, OpenError> {
+fn wrapped(
+    options: &SoftOptions,
+    mut link: Box<dyn Link>,
+    capture_has_ended: &Arc<AtomicBool>,
+) -> Result<Box<dyn Link>, OpenError> {
     if let Some(wrapper) = &options.wrapper {
         link = wrapper.wrap(link);
     }
     if let Some(path) = &options.capture {
         link = Box::new(
-            CapturedLink::open(link, path, options.runtime.clock().clone())
+            CapturedLink::open(link, path, options.runtime.clock().clone(), Arc::clone(capture_has_ended))
                 .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
         );
     }
@@ -213,6 +227,9 @@ fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenErr
     };
     if addresses.is_empty() {
         return GidTable::of_host().map_err(os("list the interfaces"));
+    }
+    if addresses.len() > MAX_ENTRIES {
+        return Err(OpenError::TooManyAddresses { named: addresses.len(), most: MAX_ENTRIES });
     }
     let addresses = addresses.iter().map(IpAddr::to_canonical).collect::<Vec<_>>();
     for address in &addresses {

@@ -132,6 +132,14 @@ pub enum OpenError {
     /// `TRUNKLINE_ADDRESS` is wrong.
     #[error("invalid TRUNKLINE_ADDRESS {0:?}: expected IP addresses, such as 10.0.0.1,fd00::1")]
     BadAddress(String),
+    /// More addresses are named than a device can have.
+    #[error("{named} addresses are named, and a device has at most {most}: name fewer in TRUNKLINE_ADDRESS")]
+    TooManyAddresses {
+        /// Number of named addresses.
+        named: usize,
+        /// Most addresses of a device.
+        most: usize,
+    },
     /// A variable of the environment is not text.
     #[error("invalid {variable} {value:?}: expected text in UTF-8")]
     NotText {
@@ -219,6 +227,7 @@ impl From<OpenError> for VerbsError {
             OpenError::Link(error) => error.into(),
             OpenError::Host(error) => error.into(),
             OpenError::Capture { source, .. } | OpenError::Os { source, .. } => source.into(),
+            OpenError::TooManyAddresses { .. } => Self::Invalid("a device has at most 256 addresses"),
             OpenError::NoAddress => Self::AddressNotAvailable("no interface of this host is up"),
         }
     }

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::HostError;
-use super::members::{Folder, accept, is_ours, send};
+use super::members::{Folder, send};
 use super::runtime_dir::{namespace_folder, private_directory};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -44,6 +44,7 @@ pub const MAX_NODES: usize = 1024;
 #[derive(Debug)]
 pub struct NodeSocket {
     listener: Socket,
+    folder: Folder,
     path: PathBuf,
     process: Process,
 }
@@ -66,7 +67,7 @@ impl NodeSocket {
             let _absent = fs::remove_file(&from);
             return Err(HostError::Os { doing: "rename the socket of a node to", path, source });
         }
-        Ok(Self { listener, path, process: Process::current() })
+        Ok(Self { listener, folder, path, process: Process::current() })
     }
 
     /// Answers the connections that wait, by what `describe` returns; of a longer text the first [`MAX_NODE_BYTES`] are
@@ -82,7 +83,7 @@ impl NodeSocket {
         let mut answered = false;
         for _ in 0..MAX_ANSWERS {
             // It cannot be accepted, or none waits. A later connection wakes the node again.
-            let Ok(accepted) = accept(&self.listener) else { break };
+            let Ok(accepted) = self.folder.accept(&self.listener) else { break };
             answered = true;
             let Some(socket) = accepted else { continue };
             if let Some(describe) = describe.take() {
@@ -183,7 +184,7 @@ fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Optio
     };
     let found = |pid| FoundNode { name: stem.to_owned(), pid, answer: None };
     match folder.connect_to(name) {
-        Ok(socket) if is_ours(&socket) => {
+        Ok(socket) if folder.is_ours(&socket) => {
             let peer = getsockopt(&socket, PeerCredentials).ok()?;
             let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
             Some((found(pid), Some(socket)))
@@ -324,9 +325,9 @@ mod tests {
         assert_eq!(ask_nodes(Some(&root), Duration::ZERO).unwrap().len(), 1);
         // The answer to the second is there when the patience with the first has ended.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
-        let listener =
-            Folder::new(speaking.parent().unwrap()).unwrap().listen_at("0000000000000002.sock").unwrap();
-        let other = NodeSocket { listener, path: speaking, process: Process::current() };
+        let folder = Folder::new(speaking.parent().unwrap()).unwrap();
+        let listener = folder.listen_at("0000000000000002.sock").unwrap();
+        let other = NodeSocket { listener, folder, path: speaking, process: Process::current() };
         let path = nodes_folder(Some(&root)).unwrap();
         let opened = Folder::new(&path).unwrap();
         let asked: Vec<_> = ["0000000000000001.sock", "0000000000000002.sock"]

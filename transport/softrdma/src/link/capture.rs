@@ -2,26 +2,28 @@
 //!
 //! Wraps any link and records the datagrams that it sends and receives, those with a wrong ICRC or a forged source too.
 //! Below a [`super::FaultyLink`] that is the traffic on the wire, faults included. The file can be shared by
-//! several devices and processes: each record is appended whole by one system call, and a capture
+//! several devices and processes: each record is appended under a lock on the file, whole or not at all, and a capture
 //! that exists is continued. A failing disk loses records, never packets: the first record that cannot be written ends
-//! the capture.
+//! the capture for all links of the device.
 #![forbid(unsafe_code)]
 
 use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch, Verdict};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use std::ffi::c_int;
 use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
-
-/// Longest headers before the bytes of a record: of the record, IPv6 and UDP, rounded up.
-const MAX_RECORD_HEADERS: usize = 128;
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
@@ -34,22 +36,30 @@ pub(crate) struct CapturedLink {
 }
 
 impl CapturedLink {
-    /// Wraps a link; records are appended to the file, which is created if it does not exist.
+    /// Wraps a link; records are appended to the file, which is created if it does not exist. The links of a device share
+    /// `has_ended`, which is set by the first record that cannot be written.
     ///
     /// # Errors
     /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
-    pub(crate) fn open(inner: Box<dyn Link>, path: &Path, clock: Clock) -> io::Result<Self> {
-        let writer = PcapWriter::appending(OneCall(open_file(path)?));
-        Ok(Self { inner, recorder: Recorder { writer, clock, written: 0, lost: 0 }, recorded: 0 })
+    pub(crate) fn open(
+        inner: Box<dyn Link>,
+        path: &Path,
+        clock: Clock,
+        has_ended: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
+        let writer = PcapWriter::appending(Appended(open_file(path)?));
+        Ok(Self { inner, recorder: Recorder { writer, clock, has_ended, written: 0, lost: 0 }, recorded: 0 })
     }
 }
 
 /// Writes the records of one link.
 #[derive(Debug)]
 struct Recorder {
-    writer: PcapWriter<OneCall<File>>,
+    writer: PcapWriter<Appended>,
     /// Clock of the records.
     clock: Clock,
+    /// True once a link of the device could not write a record.
+    has_ended: Arc<AtomicBool>,
     written: u64,
     lost: u64,
 }
@@ -86,18 +96,18 @@ impl Recorder {
     }
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
-        if self.lost > 0 {
+        if self.has_ended.load(Ordering::Relaxed) {
             // A later one that is shorter might fit, and readers would take the capture for complete.
             self.lost += 1;
             return;
         }
-        let written = may_append(&self.writer.get_ref().0, bytes.len())
-            .and_then(|()| self.writer.write(time_ns, headers, bytes));
-        match written {
+        match self.writer.write(time_ns, headers, bytes) {
             Ok(()) => self.written += 1,
             Err(error) => {
-                tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
-                self.lost = 1;
+                self.lost += 1;
+                if !self.has_ended.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
+                }
             }
         }
     }
@@ -128,25 +138,28 @@ impl Judge for RecordingJudge<'_> {
     }
 }
 
-/// An output that writes all or fails, by one call. After a part has fitted, as when another process has appended
-/// meanwhile, one more call would be beyond the process's limit on files and end the process, by SIGXFSZ.
+/// A file to which each `write_all` appends all bytes by one call, or none.
 #[derive(Debug)]
-struct OneCall<W>(W);
+struct Appended(File);
 
-impl<W: Write> Write for OneCall<W> {
+impl Write for Appended {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = &self.0;
+        let _locked = Locked::wait_for(file);
+        may_append(file, bytes.len())?;
         loop {
-            match self.0.write(bytes) {
+            match file.write(bytes) {
                 Ok(written) if written == bytes.len() => return Ok(()),
-                Ok(_) => {
-                    return Err(io::Error::new(
-                        ErrorKind::WriteZero,
-                        "there was room for a part of a record",
-                    ));
+                // The disk is full. Readers would take the part for damage.
+                Ok(written) => {
+                    let end = file.stream_position()?;
+                    file.set_len(end - written as u64)?;
+                    let text = "there was room for a part of a record";
+                    return Err(io::Error::new(ErrorKind::WriteZero, text));
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -156,6 +169,35 @@ impl<W: Write> Write for OneCall<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+/// The lock on a capture around a record. Between the check for room and the write nobody else appends: beyond the
+/// process's limit on files the kernel writes a part, and ends the process by SIGXFSZ at the next attempt.
+struct Locked<'a>(&'a File);
+
+impl<'a> Locked<'a> {
+    /// Waits for the lock. On a file system without locks it goes without.
+    fn wait_for(file: &'a File) -> Self {
+        while fcntl(file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) == Err(Errno::EINTR) {}
+        Self(file)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let _unlocked = fcntl(self.0, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK)));
+    }
+}
+
+/// A lock on a whole file, however long it becomes.
+fn whole_file(kind: c_int) -> libc::flock {
+    libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
     }
 }
 
@@ -192,12 +234,11 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses a record that the process's limit on files has no room for. Processes that append at the
-/// same time may together exceed it.
+/// Refuses a record that the process's limit on files has no room for.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {
         let length = file.metadata()?.len();
-        Ok(headroom::check_file(length + (bytes + MAX_RECORD_HEADERS) as u64)?)
+        Ok(headroom::check_file(length + bytes as u64)?)
     })
 }
 
@@ -296,9 +337,12 @@ mod tests {
     use super::super::Hub;
     use super::*;
     use crate::host::testing::Folder;
+    use nix::sys::resource::{Resource, setrlimit};
     use std::net::SocketAddr;
     use std::path::PathBuf;
+    use std::sync::Barrier;
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
+    use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
     /// The path of a capture, and its folder.
     struct Scratch(PathBuf, #[expect(dead_code, reason = "it is removed when dropped")] Folder);
@@ -319,8 +363,7 @@ mod tests {
         let scratch = Scratch::new("capture");
         let hub = Hub::new();
         let open = |last| {
-            let mut link =
-                CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0, Clock::default()).unwrap();
+            let mut link = open_captured(Box::new(hub.link().unwrap()), &scratch.0);
             link.open(address(last).ip()).unwrap();
             link
         };
@@ -352,8 +395,7 @@ mod tests {
         let hub = Hub::new();
         let mut foreign = hub.link().unwrap();
         foreign.open(address(1).ip()).unwrap();
-        let mut link =
-            CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0, Clock::default()).unwrap();
+        let mut link = open_captured(Box::new(hub.link().unwrap()), &scratch.0);
         link.open(address(2).ip()).unwrap();
         let headers = IpUdp { v4_identification: 0x8d29, ..IpUdp::new(address(1), address(2)) };
         let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
@@ -370,7 +412,7 @@ mod tests {
     #[test]
     fn datagrams_that_are_dropped_are_recorded() {
         let scratch = Scratch::new("capture-dropped");
-        let mut link = CapturedLink::open(Box::new(Full { room: 0 }), &scratch.0, Clock::default()).unwrap();
+        let mut link = open_captured(Box::new(Full { room: 0 }), &scratch.0);
         link.receive_judged(&mut ReceiveBatch::new(8), &mut Refusing);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
         for payload in [b"wrong ICRC", b"forged one"] {
@@ -381,19 +423,91 @@ mod tests {
     }
 
     #[test]
-    fn after_a_record_that_does_not_fit_none_is_written() {
-        let mut room = [0; 60];
-        let mut output = OneCall(&mut room[..]);
-        output.write_all(&[1; 40]).unwrap();
-        assert_eq!(output.write_all(&[2; 40]).unwrap_err().kind(), ErrorKind::WriteZero);
+    fn after_a_record_that_does_not_fit_no_link_of_the_device_writes() {
         let scratch = Scratch::new("capture-ended");
-        let mut link = CapturedLink::open(Box::new(Full { room: 9 }), &scratch.0, Clock::default()).unwrap();
-        let mut batch = SendBatch::new();
-        for bytes in [&[0; 70_000][..], &[1], &[2]] {
-            batch.push(Datagram { source: address(1), destination: address(2), bytes });
+        let has_ended = Arc::default();
+        let open = || {
+            let inner = Box::new(Full { room: 9 });
+            CapturedLink::open(inner, &scratch.0, Clock::default(), Arc::clone(&has_ended)).unwrap()
+        };
+        let (mut link, mut other) = (open(), open());
+        record(&mut link, &[0; 70_000]);
+        // Not written, so there is no second line in the log either.
+        for link in [&mut link, &mut other] {
+            record(link, &[1]);
+            record(link, &[2]);
         }
+        let counts = |link: &CapturedLink| (link.recorder.written, link.recorder.lost);
+        assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
+    }
+
+    /// The links stand for processes: each has opened the file for itself.
+    #[test]
+    fn links_that_reach_the_limit_on_files_together_leave_whole_records() {
+        if !runs_alone(module_path!(), "links_that_reach_the_limit_on_files_together_leave_whole_records") {
+            return;
+        }
+        setrlimit(Resource::RLIMIT_FSIZE, 8 << 10, 8 << 10).unwrap();
+        for _ in 0..200 {
+            let scratch = Scratch::new("capture-limit");
+            let mut links = [(); 2].map(|()| open_captured(Box::new(Full { room: 1 }), &scratch.0));
+            let start = Barrier::new(links.len());
+            #[expect(clippy::disallowed_methods, reason = "real threads")]
+            std::thread::scope(|scope| {
+                for link in &mut links {
+                    scope.spawn(|| {
+                        start.wait();
+                        while link.recorder.lost == 0 {
+                            record(link, &[0; 300]);
+                        }
+                    });
+                }
+            });
+            let written = links.iter().map(|link| link.recorder.written).sum::<u64>();
+            assert_eq!(count_records(&scratch.0), written);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_a_capture_with_a_whole_record() {
+        const PATH: &str = "TRUNKLINE_TEST_CAPTURE";
+        const TEST: &str = "a_full_disk_ends_a_capture_with_a_whole_record";
+        if let Some(path) = std::env::var_os(PATH) {
+            let mut link = open_captured(Box::new(Full { room: 1 }), Path::new(&path));
+            while link.recorder.lost == 0 {
+                record(&mut link, &[0; 3000]);
+            }
+            assert_eq!(count_records(Path::new(&path)), link.recorder.written);
+            return;
+        }
+        let scratch = Scratch::new("capture-disk");
+        let test = same_test(module_path!(), TEST);
+        let Some(mut again) = on_small_file_system(scratch.0.parent().unwrap(), 64, &test) else {
+            println!("skipped: this process may not mount a file system");
+            return;
+        };
+        let output = run(again.env(PATH, &scratch.0), &[]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    }
+
+    fn open_captured(inner: Box<dyn Link>, path: &Path) -> CapturedLink {
+        CapturedLink::open(inner, path, Clock::default(), Arc::default()).unwrap()
+    }
+
+    fn record(link: &mut CapturedLink, bytes: &[u8]) {
+        let mut batch = SendBatch::new();
+        batch.push(Datagram { source: address(1), destination: address(2), bytes });
         link.send(&mut batch, Time(0));
-        assert_eq!((link.recorder.written, link.recorder.lost), (0, 3));
+    }
+
+    fn count_records(path: &Path) -> u64 {
+        let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
+        let mut count = 0;
+        while reader.next_frame().unwrap().is_some() {
+            count += 1;
+        }
+        count
     }
 
     /// Drops everything.
@@ -413,7 +527,7 @@ mod tests {
         let scratch = Scratch::new("capture-other");
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let inner = Box::new(Hub::new().link().unwrap());
-        let error = CapturedLink::open(inner, &scratch.0, Clock::default()).unwrap_err();
+        let error = CapturedLink::open(inner, &scratch.0, Clock::default(), Arc::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(fs::read(&scratch.0).unwrap().starts_with(b"another file's notes"));
     }
@@ -421,7 +535,7 @@ mod tests {
     #[test]
     fn a_datagram_that_is_sent_late_is_recorded_once() {
         let scratch = Scratch::new("capture-wait");
-        let mut link = CapturedLink::open(Box::new(Full { room: 1 }), &scratch.0, Clock::default()).unwrap();
+        let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         let mut batch = SendBatch::new();
         for number in 0..3u8 {
             batch.push(Datagram { source: address(1), destination: address(2), bytes: &[number] });

@@ -5,11 +5,28 @@
 mod tests {
     use crate::common::in_process;
     use crate::common::node::{Node, connect, post, steps};
+    use std::net::IpAddr;
     use std::sync::Arc;
+    use trunkline_softrdma::device::{SoftDevice, SoftOptions};
     use trunkline_verbs::{
         Access, CompletionStatus, Device, Mtu, QpModify, QpState, QpType, QueuePair, SendData, SendFlags,
         SendOperation, SendRequest, Sge, VerbsError,
     };
+
+    #[test]
+    fn addresses_beyond_the_table_are_refused_by_number() {
+        let [options, _] = in_process();
+        let with = |count: u16| {
+            let addresses = (0..count)
+                .map(|number| IpAddr::from([10, 7, number.to_be_bytes()[0], number.to_be_bytes()[1]]));
+            SoftDevice::open(SoftOptions { addresses: addresses.collect(), ..options.clone() })
+        };
+        let device = with(256).unwrap();
+        assert_eq!(device.gid_table().len(), 256);
+        drop(device);
+        let error = with(257).unwrap_err().to_string();
+        assert!(error.contains("257 addresses") && error.contains("at most 256"), "{error}");
+    }
 
     fn nodes() -> [Node; 2] {
         in_process().map(|options| Node::open(options, 8192))

@@ -4,16 +4,17 @@
 
 use crate::common;
 use crate::common::host::{Host, listen, open, part};
+use crate::common::node::{Node, connect, post};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Uid, chroot, setuid};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Input, Process, print_line, same_test};
-use trunkline_verbs::{Device, QpInit, QpType, XrcdFlags};
+use trunkline_verbs::{CompletionStatus, Device, QpInit, QpType, SendOperation, XrcdFlags};
 
 const ADDRESSES: [&str; 2] = ["TRUNKLINE_TEST_ADDRESS", "TRUNKLINE_TEST_OTHER_ADDRESS"];
 
@@ -26,12 +27,11 @@ fn play() {
             fs::create_dir(&root).unwrap();
             go_on_after("change the root", || chroot(&root));
         }
-        Some("umask") => {
-            umask(Mode::from_bits_truncate(0o277));
-            let [one, other] = addresses().map(|address| open(SoftOptions::default(), address).unwrap());
-            drop((one, other));
-            print_line("END");
-        }
+        Some("umask of another user") => match setuid(Uid::from_raw(65534)) {
+            Ok(()) => open_under_a_umask(),
+            Err(errno) => print_line(&format!("END skipped: this process may not change its user: {errno}")),
+        },
+        Some("umask") => open_under_a_umask(),
         Some("watch") => watch_after_the_user_has_changed(),
         Some("hold") => {
             let (_device, id) = open(SoftOptions::default(), addresses()[0]).unwrap();
@@ -40,6 +40,14 @@ fn play() {
         }
         _ => {}
     }
+}
+
+/// The kernel ignores permissions for root, but not for other users.
+fn open_under_a_umask() {
+    umask(Mode::from_bits_truncate(0o277));
+    let [one, other] = addresses().map(|address| open(SoftOptions::default(), address).unwrap());
+    drop((one, other));
+    print_line("END");
 }
 
 fn addresses() -> [IpAddr; 2] {
@@ -119,15 +127,38 @@ fn a_member_that_dies_after_the_user_has_changed_is_found_dead() {
 }
 
 #[test]
+fn a_holder_that_has_changed_its_user_serves_members_that_come_later() {
+    let (host, address) = (Host::new(), common::address());
+    let mut holder = start(&host, "watch", [address; 2]);
+    holder.after("READY").unwrap();
+    let changed = holder.ask("change").unwrap();
+    if changed.contains("skipped") {
+        println!("{changed}");
+        return;
+    }
+    let at = |address| SoftOptions { addresses: vec![address], ..host.options() };
+    let [near, far] = [common::address(), address].map(|address| Node::open(at(address), 4096));
+    let (ini, _tgt) = connect(&near, &far);
+    far.receive(1, 0, 64);
+    post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
+    let outcomes = [near.completion().status, far.completion().status];
+    assert_eq!(outcomes, [CompletionStatus::Success; 2]);
+}
+
+#[test]
 fn processes_that_start_at_once_share_a_directory_under_any_umask() {
-    for _ in 0..4 {
-        let host = Host::new();
-        let mut all = [(); 4].map(|()| start(&host, "umask", [(); 2].map(|()| common::address())));
-        for process in &mut all {
-            process.after("END").unwrap();
-        }
-        for process in all {
-            process.finish().unwrap();
+    for part in ["umask", "umask of another user"] {
+        for _ in 0..4 {
+            let host = Host::new();
+            // The other user makes the runtime directory here.
+            fs::set_permissions(host.path("."), Permissions::from_mode(0o777)).unwrap();
+            let mut all = [(); 4].map(|()| start(&host, part, [(); 2].map(|()| common::address())));
+            for process in &mut all {
+                println!("{part}: {}", process.after("END").unwrap());
+            }
+            for process in all {
+                process.finish().unwrap();
+            }
         }
     }
 }

@@ -69,8 +69,8 @@ impl Addresses {
             // It may be new.
             self.refresh()?;
         }
-        let why = "no port of the device has it; see its GID table";
-        self.gids.index_of(address).map(drop).ok_or(VerbsError::AddressNotAvailable(why))
+        let known = self.gids.index_of(address).map(drop);
+        known.ok_or_else(|| VerbsError::AddressNotAvailable(self.gids.reason_without(address)))
     }
 
     /// The own addresses that an unspecified one means.

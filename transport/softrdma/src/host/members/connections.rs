@@ -1,7 +1,8 @@
 //! The sockets that carry messages between members.
 //!
 //! Owns a listening socket per member and the connections, made on demand: each carries messages
-//! one way, from the member that made it. Called by [`Members`](super::Members) only. It never waits
+//! one way, from the member that made it. A member that has changed its user or its root directory since can make none,
+//! and answers on the connections of the others. Called by [`Members`](super::Members) only. It never waits
 //! and never keeps what a socket has no room for: that is dropped and counted, and retransmission
 //! repairs it.
 //!
@@ -110,6 +111,8 @@ pub(super) struct Connections {
     shortage: Shortage,
     /// True if that is [`Shortage::Now`].
     is_paused: Arc<AtomicBool>,
+    /// True once it was logged that this process may not connect to others.
+    is_cut_off: bool,
     folder: Folder,
     /// Last, so that the slot is ours until the socket in it is gone.
     host: Arc<Host>,
@@ -141,6 +144,7 @@ impl Connections {
             epoll: Arc::new(epoll),
             shortage: Shortage::None,
             is_paused: Arc::default(),
+            is_cut_off: false,
             folder,
             host,
         })
@@ -277,17 +281,37 @@ impl Connections {
             socket::send(&socket, &[IoSlice::new(&hello)])?;
             Ok(socket)
         });
-        let socket = connected.map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
-            _ if is_shortage(&error) => {
-                self.pause(&error);
-                Undelivered::Full
-            }
-            _ => Undelivered::Gone,
-        })?;
-        let key = self.add(socket, Peer::To(to)).ok_or(Undelivered::Full)?;
+        let key = match connected {
+            Ok(socket) => self.add(socket, Peer::To(to)).ok_or(Undelivered::Full)?,
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => return Err(Undelivered::Full),
+                _ if is_shortage(&error) => {
+                    self.pause(&error);
+                    return Err(Undelivered::Full);
+                }
+                _ => self.connection_from(to, &error)?,
+            },
+        };
         self.to.insert(to, key);
         Ok(key)
+    }
+
+    /// The connection that a member has made, if this process may not connect to it.
+    #[cold]
+    fn connection_from(&mut self, member: MemberId, error: &io::Error) -> Result<usize, Undelivered> {
+        if !self.folder.is_closed_to_us(error) {
+            return Err(Undelivered::Gone);
+        }
+        let made = self.from.get(&member).copied();
+        if made.is_none() && !self.is_cut_off {
+            self.is_cut_off = true;
+            tracing::warn!(
+                %error,
+                "this process cannot connect to another process of this host: if it has changed its user or its root \
+                 directory, have it open the device afterwards"
+            );
+        }
+        made.ok_or(Undelivered::Gone)
     }
 
     /// Flag that is set while [`Connections::resume`] has to be called later.
@@ -364,7 +388,7 @@ impl Connections {
     }
 
     fn accept(&mut self) {
-        let socket = match socket::accept(&self.listener) {
+        let socket = match self.folder.accept(&self.listener) {
             Ok(Some(socket)) => socket,
             Ok(None) => {
                 self.counts.nonsense();
@@ -418,7 +442,8 @@ impl Connections {
         self.readable.push_back(readable);
         match connection.peer {
             _ if length == 0 => None,
-            Peer::From(from) if length < self.buffer.len() => {
+            // The other end of a connection that we made answers on it if it cannot connect to us.
+            Peer::From(from) | Peer::To(from) if length < self.buffer.len() => {
                 self.counts.received();
                 Some((from, length, descriptor))
             }
@@ -426,7 +451,7 @@ impl Connections {
                 self.name(key, length);
                 None
             }
-            // No member sends a message that is too long, or replies on a connection that we made.
+            // No member sends a message that is too long.
             Peer::From(_) | Peer::To(_) => {
                 self.counts.nonsense();
                 None
@@ -450,6 +475,9 @@ impl Connections {
         // It has made a new connection, so it sends nothing more on the old one.
         if let Some(old) = self.from.insert(from, key) {
             self.connections.try_remove(old);
+            if self.to.get(&from) == Some(&old) {
+                self.to.remove(&from);
+            }
         }
     }
 

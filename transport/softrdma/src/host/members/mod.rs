@@ -13,7 +13,7 @@ mod socket;
 
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
-pub(super) use socket::{Folder, accept, is_ours, send};
+pub(super) use socket::{Folder, send};
 
 use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};

@@ -5,13 +5,15 @@
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
+use crate::host::private_file::is_at;
+use nix::fcntl::AT_FDCWD;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
-use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio, lift};
 
@@ -28,12 +30,15 @@ const PATH_BYTES: usize = 108;
 pub(in crate::host) struct Folder {
     path: PathBuf,
     open: File,
+    /// The user of all members, also of those that have changed theirs since.
+    owner: u32,
 }
 
 impl Folder {
     pub(in crate::host) fn new(path: &Path) -> Result<Self, HostError> {
         let open = above_stdio(|| File::open(path)).map_err(failed("open", path))?;
-        Ok(Self { path: path.to_owned(), open })
+        let owner = open.metadata().map_err(failed("examine", path))?.uid();
+        Ok(Self { path: path.to_owned(), open, owner })
     }
 
     /// The socket of a slot.
@@ -85,7 +90,7 @@ impl Folder {
         let socket = self.connect_to(&name(slot))?;
         // A smaller buffer only drops more messages under load.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
-        if !is_ours(&socket) {
+        if !self.is_ours(&socket) {
             return Err(ErrorKind::PermissionDenied.into());
         }
         Ok(socket)
@@ -97,15 +102,29 @@ impl Folder {
         socket.connect(&self.address(name)?)?;
         Ok(socket)
     }
-}
 
-/// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
-pub(in crate::host) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
-    let _held = HeldStdio::take()?;
-    let (socket, _unnamed) = listener.accept()?;
-    let socket = Socket::from(lift(socket.into())?);
-    socket.set_nonblocking(true)?;
-    Ok(is_ours(&socket).then_some(socket))
+    /// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
+    pub(in crate::host) fn accept(&self, listener: &Socket) -> io::Result<Option<Socket>> {
+        let _held = HeldStdio::take()?;
+        let (socket, _unnamed) = listener.accept()?;
+        let socket = Socket::from(lift(socket.into())?);
+        socket.set_nonblocking(true)?;
+        Ok(self.is_ours(&socket).then_some(socket))
+    }
+
+    /// Returns true if a process of the members' user is at the other end.
+    pub(in crate::host) fn is_ours(&self, socket: &Socket) -> bool {
+        getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == self.owner)
+    }
+
+    /// Returns true if a failure to connect means that this process may not, or can no longer, open the sockets here.
+    pub(super) fn is_closed_to_us(&self, error: &io::Error) -> bool {
+        match error.kind() {
+            ErrorKind::PermissionDenied => true,
+            ErrorKind::NotFound => !is_at(&self.open, AT_FDCWD, &self.path),
+            _ => false,
+        }
+    }
 }
 
 /// Sends a whole message or nothing.
@@ -137,9 +156,4 @@ fn new_socket() -> io::Result<Socket> {
     let socket = above_stdio(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-/// Returns true if a process of our user is at the other end.
-pub(in crate::host) fn is_ours(socket: &Socket) -> bool {
-    getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }

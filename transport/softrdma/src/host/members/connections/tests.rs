@@ -159,7 +159,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
     }
-    // A known one that sends too much, and replies on a connection that it did not make.
+    // A known one that sends too much, on its own connection and on one that it did not make.
     let socket = b.folder.connect(of_b.slot).unwrap();
     socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
     socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
@@ -168,9 +168,38 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
     b.send(of_a, 1, &[b"x"]).unwrap();
     assert_eq!(next(&mut a).unwrap().0, of_b);
     let key = a.from[&of_b];
-    socket::send(&a.connections[key].socket, &[IoSlice::new(b"\x01back")]).unwrap();
+    socket::send(&a.connections[key].socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
     assert_eq!(next(&mut b), None);
     assert_eq!(count(&b, "drop_local_nonsense"), hellos.len() as u64 + 2);
+}
+
+#[test]
+fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (of_a, of_b) = (me(&a), me(&b));
+    // As after a change of the root directory.
+    let hidden = runtime.path().join("hidden");
+    let hide = || std::fs::rename(runtime.path().join("run"), &hidden).unwrap();
+    let show = || std::fs::rename(&hidden, runtime.path().join("run")).unwrap();
+    hide();
+    assert_eq!(a.send(of_b, 1, &[b"x"]), Err(Undelivered::Gone));
+    assert!(a.is_cut_off, "it says why");
+    show();
+    b.send(of_a, 1, &[b"x"]).unwrap();
+    let again = a.folder.connect(of_a.slot).unwrap();
+    hide();
+    assert!(next(&mut a).is_some());
+    a.send(of_b, 2, &[b"back"]).unwrap();
+    assert_eq!(next(&mut b), Some((of_a, 2, b"back".to_vec())));
+    // The other makes a new connection, which ends the old one.
+    socket::send(&again, &[IoSlice::new(&hello(of_b, of_a))]).unwrap();
+    assert_eq!(next(&mut a), None);
+    a.send(of_b, 3, &[b"here"]).unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!(area_ffi::receive(again.as_fd(), &mut buffer).unwrap().0, 5);
+    assert_eq!((lost(&mut b), lost(&mut b)), (Some(of_a), None));
+    show();
 }
 
 #[test]
