@@ -20,7 +20,6 @@ use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
-use std::collections::BTreeSet;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,8 +57,6 @@ pub(crate) struct RpcPoller {
     pool: Option<Arc<SharedPool>>,
     /// True once the poller has reported that its handlers have ended.
     is_drained: bool,
-    /// True once the node shuts down and all calls that have run here are answered.
-    is_settled: bool,
 }
 
 impl RpcPoller {
@@ -101,7 +98,6 @@ impl RpcPoller {
             tasks: Tasks::default(),
             pool,
             is_drained: false,
-            is_settled: false,
         })
     }
 
@@ -311,10 +307,11 @@ impl RpcPoller {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
-    /// Tells a peer that its calls are answered, if none has lost its reply.
-    fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
-        if self.dispatch.has_answered(peer) {
-            self.table.tell_drained(carrier, peer);
+    /// Has balanced channels leave a server out that has said that it drains.
+    #[cold]
+    fn leave_out(&self, from: Origin) {
+        if let Some(epoch) = self.table.epoch_of(from) {
+            self.context.routes().drains(from.peer, epoch);
         }
     }
 
@@ -365,11 +362,18 @@ impl Upper for RpcPoller {
             }
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.table.learn(from, number));
+                if let By::Node { reason: Some(Reason::Draining), ran: false } = by {
+                    // Before the caller makes the call again.
+                    self.leave_out(from);
+                }
                 self.table.reply(carrier.now(), from.peer, (call, code, by, metadata), message, encoded);
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),
-            Header::Drained => self.table.drained(from),
+            Header::Drained => {
+                self.table.drained(from);
+                self.leave_out(from);
+            }
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
                 self.stream(carrier, from, header, item);
@@ -425,11 +429,8 @@ impl Upper for RpcPoller {
 
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         match event {
-            PeerEvent::Up { pollers, .. } => {
-                self.table.up(peer, pollers);
-                if self.is_settled {
-                    self.tell_drained(carrier, peer);
-                }
+            PeerEvent::Up { session, epoch, pollers } => {
+                self.table.up(peer, session, epoch, pollers);
                 let calls = self.parked.up(carrier, peer);
                 self.start_all(carrier, calls);
             }
@@ -495,7 +496,7 @@ impl Upper for RpcPoller {
         self.table.close_to_outside(carrier.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {
-            self.settled(carrier, &BTreeSet::new());
+            self.table.peers().into_iter().for_each(|peer| self.settled(carrier, peer));
         }
     }
 
@@ -509,10 +510,13 @@ impl Upper for RpcPoller {
         self.dispatch.len() == 0
     }
 
-    fn settled(&mut self, carrier: &mut dyn Carrier, lost: &BTreeSet<PeerKey>) {
-        self.is_settled = true;
-        for peer in self.table.peers().into_iter().filter(|peer| !lost.contains(peer)) {
-            self.tell_drained(carrier, peer);
+    fn has_ended(&self, peer: PeerKey) -> bool {
+        self.dispatch.has_ended(peer)
+    }
+
+    fn settled(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
+        if self.dispatch.has_answered(peer) {
+            self.table.tell_drained(carrier, peer);
         }
     }
 

@@ -185,6 +185,8 @@ pub struct ServerReport {
     pub state: &'static str,
     /// Calls of the channel in progress at this server.
     pub calls: usize,
+    /// Calls of the channel, at all its servers, that ended because its retry budget was used up.
+    pub unretried: u64,
 }
 
 /// A counter of the device.

@@ -400,6 +400,8 @@ fn other_family(address: &SocketAddr) -> &'static str {
 pub enum PeerEvent {
     /// A session is up, and the peer's settings have come. `epoch` distinguishes incarnations of the peer.
     Up {
+        /// Number of the session, as [`Origin::session`] has it.
+        session: SessionNumber,
         /// Random number of the incarnation.
         epoch: u64,
         /// Number of its pollers.
@@ -613,10 +615,15 @@ pub trait Upper: 'static {
         true
     }
 
-    /// The node shuts down, and all that was sent was delivered after [`Upper::is_drained`] was true. Called at most once.
-    /// To the peers `lost`, a message was lost whose outcome is not reported. Sessions are closed when the messages that it
-    /// sends are delivered too, or a second later.
-    fn settled(&mut self, _: &mut dyn Carrier, _lost: &BTreeSet<PeerKey>) {}
+    /// Returns true if nothing is open any more that a peer waits for. A node that shuts down asks once it takes nothing new.
+    fn has_ended(&self, _: PeerKey) -> bool {
+        self.is_drained()
+    }
+
+    /// The node shuts down, and all that was sent to the peer was delivered after [`Upper::has_ended`] was true of it.
+    /// Called at most once in a session, and not if a message of the session was lost whose outcome is not reported.
+    /// Sessions are closed when the messages that it sends are delivered too, or a second after all peers have settled.
+    fn settled(&mut self, _: &mut dyn Carrier, _: PeerKey) {}
 
     /// Returns the open work, for a simulation to count.
     fn ledger(&self) -> UpperLedger {

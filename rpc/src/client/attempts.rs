@@ -96,31 +96,39 @@ impl Attempts {
                 inbox.rest_cell(getter);
                 self.balance.ended(&chosen, outcome.as_ref().map(|_| ()), now);
             }
-            let Err(status) = &outcome else { return Poll::Ready(outcome) };
-            let is_next = self.allows_another(status)
-                && self.call.deadline > now
-                && Channel::check(inbox).is_ok()
-                && self.make_if_allowed(inbox, now);
-            if !is_next {
-                let may_have_run = self.may_have_run;
-                return Poll::Ready(
-                    outcome.map_err(|status| if may_have_run { status.after_run() } else { status }),
-                );
+            let status = match outcome {
+                Ok(response) => return Poll::Ready(Ok(response)),
+                Err(status) => status,
+            };
+            let is_over =
+                !self.allows_another(&status) || self.call.deadline <= now || Channel::check(inbox).is_err();
+            let ended = if is_over { Err(status) } else { self.make_another(inbox, now, status) };
+            match ended {
+                Ok(may_have_run) => self.may_have_run |= may_have_run,
+                Err(status) if self.may_have_run => return Poll::Ready(Err(status.after_run())),
+                Err(status) => return Poll::Ready(Err(status)),
             }
-            self.may_have_run |= outcome.is_err_and(|status| status.may_have_run());
         }
     }
 
-    /// Makes another attempt if there is a server for it and the budget allows it.
-    fn make_if_allowed(&mut self, inbox: &Inbox, now: Time) -> bool {
-        if !self.balance.take_retry() {
-            return false;
+    /// Makes another attempt if there is a server for it and the budget allows it. Returns true if the last one may have
+    /// run.
+    ///
+    /// # Errors
+    /// Returns the status of the call, which ends.
+    fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
+        // A server that leaves is no sign of overload, and each server gets one attempt at most.
+        let is_free = status.reason() == Some(Reason::Draining) && !status.may_have_run();
+        if !is_free && !self.balance.take_retry() {
+            return Err(self.balance.without_retry(status, &self.tried, now));
         }
-        let is_made = self.make(inbox, now) == Ok(true);
-        if !is_made {
+        if self.make(inbox, now) == Ok(true) {
+            return Ok(status.may_have_run());
+        }
+        if !is_free {
             self.balance.return_retry();
         }
-        is_made
+        Err(status)
     }
 
     /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.

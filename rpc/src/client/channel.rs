@@ -146,11 +146,12 @@ impl Channel {
     ///
     /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
     /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. All attempts
-    /// share the call's deadline, each server is tried once, and [`Balance::retry_budget`] bounds them. The next attempt
+    /// share the call's deadline, and each server is tried once. [`Balance::retry_budget`] bounds them, except after the
+    /// refusal of a draining server. The next attempt
     /// begins when the future of the call is polled.
     ///
-    /// A server that drains or is lost gets no calls for 400 ms, or until it has a new session. The time doubles while
-    /// it stays so, up to 6.4 s. Names are looked up again then.
+    /// A server that drains gets no calls until it has a new session. One that cannot be reached gets none for 400 ms, or
+    /// until it has a new session. The time doubles while it stays so, up to 6.4 s. Names are looked up again then.
     ///
     /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
     /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address

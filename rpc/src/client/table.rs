@@ -72,9 +72,10 @@ pub(crate) struct Table {
     /// Calls that wait for room.
     waiting: Waiting,
     generation: u32,
-    /// Number of pollers of each peer that is up.
-    pollers: PeerMap<u16>,
-    /// Pollers of peers that have answered all calls that they have run for this poller, and run no more.
+    /// Sessions with the peers that are up.
+    sessions: PeerMap<Session>,
+    /// Pollers of peers that have answered all calls that they have run for this poller in the peer's session, and run no
+    /// more.
     drained: BTreeSet<(PeerKey, PollerIndex)>,
     /// Numbers of methods at peers that are up.
     numbers: Numbers,
@@ -86,6 +87,16 @@ pub(crate) struct Table {
     /// Cancellations of streams that found no room, and when they are sent again.
     cancels: Vec<Cancel>,
     next_cancels: Option<Time>,
+}
+
+/// The session with a peer.
+#[derive(Debug, Clone, Copy)]
+struct Session {
+    number: SessionNumber,
+    /// Incarnation of the peer.
+    epoch: u64,
+    /// Number of its pollers.
+    pollers: u16,
 }
 
 /// A cancellation.
@@ -115,7 +126,7 @@ impl Table {
             deadlines: Deadlines::default(),
             waiting: Waiting::default(),
             generation: 0,
-            pollers: PeerMap::default(),
+            sessions: PeerMap::default(),
             drained: BTreeSet::new(),
             numbers: Numbers::default(),
             counters: Counters::new(inbox),
@@ -541,7 +552,7 @@ impl Table {
 
     /// Stores a method's number that a peer reports.
     pub(crate) fn learn(&mut self, from: Origin, number: Number) {
-        if self.pollers.get(from.peer).is_some() {
+        if self.sessions.get(from.peer).is_some() {
             self.numbers.learn(from, number);
         }
     }
@@ -554,17 +565,26 @@ impl Table {
     }
 
     /// Records that a session with a peer is up.
-    pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
+    pub(crate) fn up(&mut self, peer: PeerKey, number: SessionNumber, epoch: u64, pollers: u16) {
         self.forget_numbers(peer);
         self.forget_drained(peer);
-        self.pollers.insert(peer, pollers);
+        self.sessions.insert(peer, Session { number, epoch, pollers });
     }
 
     /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
     pub(crate) fn drained(&mut self, from: Origin) {
-        if self.pollers.get(from.peer).is_some_and(|pollers| from.poller.0 < *pollers) {
+        if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
             self.drained.insert((from.peer, from.poller));
         }
+    }
+
+    /// Returns the incarnation of the peer that sent a message, if its session is up.
+    pub(crate) fn epoch_of(&self, from: Origin) -> Option<u64> {
+        self.session_of(from).map(|session| session.epoch)
+    }
+
+    fn session_of(&self, from: Origin) -> Option<&Session> {
+        self.sessions.get(from.peer).filter(|session| session.number == from.session)
     }
 
     fn forget_drained(&mut self, peer: PeerKey) {
@@ -576,13 +596,17 @@ impl Table {
     fn is_missed(&self, call: u64) -> bool {
         let Some(flight) = parts(call).and_then(|(slot, _)| self.flights.get(slot)) else { return false };
         let is_unary = !flight.one_way && !flight.method.streams.any();
-        let pollers = self.pollers.get(flight.peer).filter(|_| is_unary);
-        pollers.is_some_and(|pollers| self.drained.contains(&(flight.peer, flight.turn.of(*pollers))))
+        let session = self.sessions.get(flight.peer).filter(|session| match flight.progress {
+            Progress::Left(number) => is_unary && number == session.number,
+            // Calls of earlier sessions have ended with these.
+            Progress::Waits | Progress::Delivered => is_unary,
+        });
+        session.is_some_and(|session| self.drained.contains(&(flight.peer, flight.turn.of(session.pollers))))
     }
 
     /// Tells all pollers of a peer that this one has answered the calls that it has run for them, and runs no more.
     pub(crate) fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
-        let pollers = self.pollers.get(peer).copied().unwrap_or_default();
+        let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
             // The calls of a peer that is not told may have run, as far as it knows.
             let _ = self.send_control(carrier, peer, Toward::Poller(poller), false, &Header::Drained);
@@ -591,7 +615,7 @@ impl Table {
 
     /// Returns the peers that are up.
     pub(crate) fn peers(&self) -> Vec<PeerKey> {
-        self.pollers.iter().map(|(peer, _)| peer).collect()
+        self.sessions.iter().map(|(peer, _)| peer).collect()
     }
 
     /// Handles the loss of a peer: no reply will come for delivered requests.
@@ -618,7 +642,7 @@ impl Table {
             };
             self.finish(carrier.now(), call, Err(status));
         }
-        self.pollers.remove(peer);
+        self.sessions.remove(peer);
         self.forget_drained(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
@@ -837,9 +861,9 @@ impl Table {
             return;
         }
         // Without a session it has left through one that is over, and its handler ends with that.
-        let Some(pollers) = self.pollers.get(peer).copied() else { return };
-        let cancel =
-            Cancel { peer, toward: Toward::Poller(turn.of(pollers)), call, ordered: method.streams.any() };
+        let Some(session) = self.sessions.get(peer) else { return };
+        let toward = Toward::Poller(turn.of(session.pollers));
+        let cancel = Cancel { peer, toward, call, ordered: method.streams.any() };
         let sent = self.cancel(carrier, cancel);
         // A lost cancellation costs the server no more than the handler's time, but a stream may have no deadline.
         if cancel.ordered && matches!(sent, Err(SendError::QueueFull(_))) {

@@ -65,7 +65,9 @@ impl Run<'_> {
             4 => {
                 let Origin { peer, .. } = self.input.origin();
                 let event = match self.input.byte() {
-                    up @ 0..=127 => PeerEvent::Up { epoch: 1, pollers: u16::from(up & 31) },
+                    up @ 0..=127 => {
+                        PeerEvent::Up { session: SessionNumber(0), epoch: 1, pollers: u16::from(up & 31) }
+                    }
                     _ => PeerEvent::Down { cause: PeerDown::Died },
                 };
                 self.rig.peer(peer, event);

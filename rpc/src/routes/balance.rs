@@ -1,19 +1,20 @@
 //! Several servers behind one channel: which of them gets the next call.
 //!
-//! Each server has a route, which says whether a session is up. A server that refuses calls because it drains, or whose
-//! session ends, is left out for 400 ms. Then one call tries it; each further failure doubles the time. A new session ends
-//! it at once.
+//! Each server has a route, which says whether a session is up. A server that has said that it drains is left out until
+//! it has a new session. One that cannot be reached although its session is up is left out for 400 ms. Then one call tries
+//! it; each further failure doubles the time.
 //!
 //! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, as those of a
 //! channel without a balance do: it looks the name up and tries the addresses in order.
 
 use super::link::Link;
 use super::route::{Phase, Reached};
-use super::table::Routes;
+use super::table::{Routes, Session};
 use super::target::Target;
 use crate::reason::{Origin, Reason};
 use crate::route_id::RouteId;
-use crate::status::Status;
+use crate::status::{Code, Status};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +22,8 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// Time for which a server is left out first, and number of times that it doubles.
+/// Time for which a server is left out first, and number of times that it doubles. Calls that a server has refused count
+/// as long among those in progress.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
 /// Units of the retry budget: hundredths of a call.
@@ -36,7 +38,8 @@ pub enum Policy {
     PickFirst,
     /// One after the other.
     RoundRobin,
-    /// The less busy one of two at random, by calls of this channel in progress.
+    /// The less busy one of two at random, by calls of this channel in progress. A call that the server has refused counts
+    /// for 400 ms.
     #[default]
     PowerOfTwo,
 }
@@ -58,9 +61,10 @@ pub struct Balance {
 
 impl Balance {
     /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
-    /// succeed. The default is 1,000 and 20.
+    /// succeed. The default is 1,000 and 20. An attempt that follows the refusal of a draining server needs no budget.
     ///
-    /// A call that fails while the budget is used up ends with that failure.
+    /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
+    /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
         (self.most, self.percent) = (calls, percent);
@@ -91,6 +95,8 @@ pub(crate) struct Balanced {
     servers: Mutex<Servers>,
     /// Number of servers that have been chosen.
     chosen: AtomicUsize,
+    /// Number of calls that ended because the budget was used up.
+    unretried: AtomicU64,
     /// Rounds of all servers when a name was looked up last.
     rounds: AtomicU64,
 }
@@ -109,6 +115,7 @@ struct Server {
     link: Arc<Link>,
     /// Number of calls in progress.
     calls: AtomicUsize,
+    refusals: Mutex<Refusals>,
     pause: Mutex<Option<Pause>>,
 }
 
@@ -116,10 +123,20 @@ struct Server {
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     until: Time,
-    /// Number of rounds of its route that had begun. A later one makes a new session.
-    round: u64,
+    /// Sequence number of the session. A later one ends the pause.
+    session: u64,
     /// Number of pauses in succession before this one.
     row: u32,
+}
+
+/// The number of calls that a server has refused lately.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// End of the period that `current` belongs to.
+    until: Time,
+    current: usize,
+    /// Number in the period before.
+    last: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +154,8 @@ pub(crate) struct Chosen {
     pub(crate) to: (PeerKey, Option<RouteId>),
     /// `None` for the route of the target.
     server: Option<Arc<Server>>,
+    /// Sequence number of the server's session, if one was up.
+    session: Option<u64>,
     /// True if the call finds out whether a server is back.
     is_probe: bool,
 }
@@ -161,6 +180,7 @@ impl Balanced {
             target: Arc::clone(target),
             servers: Mutex::default(),
             chosen: AtomicUsize::new(0),
+            unretried: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
         });
         balanced.servers();
@@ -191,12 +211,17 @@ impl Balanced {
             let chosen = self.choose_once(&servers, tried, now)?;
             let Some(server) = chosen else {
                 tried.target = true;
-                return Some(Chosen { to: self.target.server(), server: None, is_probe: false });
+                return Some(Chosen {
+                    to: self.target.server(),
+                    server: None,
+                    session: None,
+                    is_probe: false,
+                });
             };
-            let Some(is_probe) = server.claim(now) else { continue };
+            let Some((session, is_probe)) = server.claim(now) else { continue };
             tried.servers.push(server.address);
             server.calls.fetch_add(1, Ordering::Relaxed);
-            return Some(Chosen { to: server.link.server(), server: Some(server), is_probe });
+            return Some(Chosen { to: server.link.server(), server: Some(server), session, is_probe });
         }
         None
     }
@@ -211,12 +236,15 @@ impl Balanced {
         };
         let ready = standing(Standing::Ready);
         if !ready.is_empty() {
-            return Some(Some(Arc::clone(self.pick(&ready))));
+            return Some(Some(Arc::clone(self.pick(&ready, now))));
         }
-        // It may lead to a server that is left out, or was tried.
-        let leads_to = self.target_leads_to(servers);
-        let helps =
-            leads_to.is_none_or(|server| untried(&server) && server.standing(now) != Standing::LeftOut);
+        // It may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
+        // of the target would lead.
+        let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
+        let helps = self.target_leads_to(servers).map_or_else(
+            || !servers.iter().any(is_left_out),
+            |server| untried(&server) && !is_left_out(server),
+        );
         if !tried.target && helps {
             return Some(None);
         }
@@ -230,15 +258,14 @@ impl Balanced {
         is_first.then_some(None)
     }
 
-    fn pick<'a>(&self, ready: &[&'a Arc<Server>]) -> &'a Arc<Server> {
+    fn pick<'a>(&self, ready: &[&'a Arc<Server>], now: Time) -> &'a Arc<Server> {
         let turn = self.chosen.fetch_add(1, Ordering::Relaxed);
         match self.policy {
             Policy::PickFirst => ready[0],
             Policy::RoundRobin => ready[turn % ready.len()],
             Policy::PowerOfTwo => {
                 let (one, other) = two_of(turn, ready.len());
-                let calls = |at: usize| ready[at].calls.load(Ordering::Relaxed);
-                if calls(other) < calls(one) { ready[other] } else { ready[one] }
+                if ready[other].load(now) < ready[one].load(now) { ready[other] } else { ready[one] }
             }
         }
     }
@@ -256,7 +283,7 @@ impl Balanced {
             Err(status) if is_away(status) => {
                 let servers = self.servers();
                 let server = chosen.server.as_ref().or_else(|| self.target_leads_to(&servers));
-                server.inspect(|server| server.leave_out(now));
+                server.inspect(|server| server.leave_out(chosen.session, now));
                 self.target.look_again();
             }
             // A handler has answered, or the call was refused for another reason.
@@ -266,8 +293,12 @@ impl Balanced {
                 {
                     *server.lock() = None;
                 }
-                if outcome.is_ok() {
-                    self.budget.succeeded();
+                match outcome {
+                    Ok(()) => self.budget.succeeded(),
+                    Err(status) if is_refusal(status) => {
+                        chosen.server.iter().for_each(|server| server.lock_refusals().add(now));
+                    }
+                    Err(_) => {}
                 }
             }
         }
@@ -283,6 +314,15 @@ impl Balanced {
     /// Takes a further attempt from the budget.
     pub(crate) fn take_retry(&self) -> bool {
         self.budget.take()
+    }
+
+    /// Returns the status of a call that ends because the budget is used up, if a further attempt could be made otherwise.
+    pub(crate) fn without_retry(&self, status: Status, tried: &Tried, now: Time) -> Status {
+        if self.choose_once(&self.servers(), tried, now).is_none() {
+            return status;
+        }
+        self.unretried.fetch_add(1, Ordering::Relaxed);
+        status.with_cause(&self.budget)
     }
 
     /// Returns an attempt to the budget that was not made.
@@ -302,6 +342,7 @@ impl Balanced {
                 Standing::LeftOut => "left out",
             },
             calls: server.calls.load(Ordering::Relaxed),
+            unretried: self.unretried.load(Ordering::Relaxed),
         };
         self.servers().iter().map(one).collect()
     }
@@ -346,59 +387,102 @@ impl Servers {
 impl Server {
     fn new(routes: &Arc<Routes>, address: SocketAddr) -> Self {
         let link = Link::new(routes, Target::from(address));
-        Self { address, link, calls: AtomicUsize::new(0), pause: Mutex::default() }
+        let (calls, refusals, pause) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        Self { address, link, calls, refusals, pause }
     }
 
+    /// Returns the state of the server. Its session counts, because only some policies look after its route.
     fn standing(&self, now: Time) -> Standing {
-        let (reached, round) = self.link.route().reached();
-        let pause = *self.lock();
-        match reached {
-            // A policy that keeps no servers connected has routes that nobody looks at.
-            Reached::Up => {}
-            Reached::Connecting if self.link.is_connected() => {}
-            Reached::Connecting => return Standing::Connecting,
-            Reached::Failed => return Standing::Failed,
-        }
-        let is_left_out = pause.is_some_and(|pause| pause.round == round && pause.until > now);
-        if is_left_out { Standing::LeftOut } else { Standing::Ready }
+        let Some(session) = self.link.session() else {
+            let (reached, _) = self.link.route().reached();
+            return if reached == Reached::Failed { Standing::Failed } else { Standing::Connecting };
+        };
+        let is_of_session = |pause: &Pause| pause.session == session.serial;
+        let is_paused = self.lock().filter(is_of_session).is_some_and(|pause| pause.until > now);
+        if session.drains || is_paused { Standing::LeftOut } else { Standing::Ready }
     }
 
-    /// Takes a call. Returns true if it finds out whether the server is back, and `None` if another one does.
-    fn claim(&self, now: Time) -> Option<bool> {
-        let (reached, round) = self.link.route().reached();
-        if reached != Reached::Up {
-            return Some(false);
+    /// Takes a call. Returns the session, and whether the call finds out if the server is back. Returns `None` if it is
+    /// left out by now.
+    fn claim(&self, now: Time) -> Option<(Option<u64>, bool)> {
+        let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
+        if drains {
+            return None;
         }
         let mut pause = self.lock();
         match &mut *pause {
-            Some(pause) if pause.round == round => {
+            Some(pause) if pause.session == serial => {
                 if pause.until > now {
                     return None;
                 }
                 pause.row += 1;
                 pause.until = now + pause.length();
-                Some(true)
+                Some((Some(serial), true))
             }
             Some(_) => {
                 *pause = None;
-                Some(false)
+                Some((Some(serial), false))
             }
-            None => Some(false),
+            None => Some((Some(serial), false)),
         }
     }
 
-    /// Leaves the server out for a time, unless it is left out.
-    fn leave_out(&self, now: Time) {
-        let (_, round) = self.link.route().reached();
-        let mut pause = self.lock();
-        if pause.is_none_or(|pause| pause.round != round) {
-            *pause = Some(Pause { until: now + PAUSE, round, row: 0 });
+    /// Leaves the server out for a time, unless it is left out, or a new session is up since a call was made in an earlier
+    /// one.
+    fn leave_out(&self, of_call: Option<u64>, now: Time) {
+        let Some(Session { serial, .. }) = self.link.session() else { return };
+        if of_call.is_some_and(|session| session != serial) {
+            return;
         }
+        let mut pause = self.lock();
+        if pause.is_none_or(|pause| pause.session != serial) {
+            *pause = Some(Pause { until: now + PAUSE, session: serial, row: 0 });
+        }
+    }
+
+    /// Returns the number of calls in progress and of those refused lately.
+    fn load(&self, now: Time) -> usize {
+        self.calls.load(Ordering::Relaxed) + self.lock_refusals().count(now)
+    }
+
+    fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
         self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Refusals {
+    fn add(&mut self, now: Time) {
+        self.move_to(now);
+        self.current += 1;
+    }
+
+    /// Returns the number of refusals in the current period and the one before.
+    fn count(&mut self, now: Time) -> usize {
+        self.move_to(now);
+        self.current + self.last
+    }
+
+    fn move_to(&mut self, now: Time) {
+        if now < self.until {
+            return;
+        }
+        let is_next = now < self.until + PAUSE;
+        self.last = if is_next { self.current } else { 0 };
+        (self.current, self.until) = (0, now + PAUSE);
+    }
+}
+
+/// Returns true for the status of a call that its server has refused for lack of room. Its caller is told at once, so that
+/// the server seems to have no calls in progress.
+fn is_refusal(status: &Status) -> bool {
+    let code = status.code();
+    status.origin() == Origin::Peer
+        && !status.may_have_run()
+        && matches!(code, Code::ResourceExhausted | Code::Unavailable)
 }
 
 impl Pause {
@@ -459,6 +543,17 @@ impl RetryBudget {
     }
 }
 
+impl fmt::Display for RetryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (calls, percent) = (self.most / TOKEN, self.percent);
+        write!(
+            f,
+            "the channel's retry budget ({calls} calls, then {percent} % of those that succeed) is used up; raise it with \
+             Balance::retry_budget, or add servers"
+        )
+    }
+}
+
 /// Returns two different places among `count`, or the only one twice.
 fn two_of(turn: usize, count: usize) -> (usize, usize) {
     // splitmix64: neighbouring turns get unrelated places, without a source of randomness.
@@ -476,6 +571,106 @@ fn two_of(turn: usize, count: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Rig;
+    use std::collections::VecDeque;
+
+    const SERVERS: [u16; 2] = [1, 2];
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    /// A balanced channel to servers with sessions.
+    fn connected(policy: Policy) -> (Rig, Arc<Balanced>) {
+        let rig = Rig::new();
+        for port in SERVERS {
+            rig.routes.up(PeerKey::new(address(port)), 1);
+        }
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, policy.into()).unwrap();
+        (rig, balanced)
+    }
+
+    /// Chooses the server of a call's first attempt.
+    fn choose(balanced: &Balanced, now: Time) -> (Option<u16>, Chosen) {
+        let chosen = balanced.choose(&mut Tried::default(), now).unwrap();
+        (chosen.server.as_ref().map(|server| server.address.port()), chosen)
+    }
+
+    fn refused(reason: Reason) -> Status {
+        let code = if reason == Reason::Draining { Code::Unavailable } else { Code::ResourceExhausted };
+        Status::not_run(code, "no").because(reason).of_peer()
+    }
+
+    #[test]
+    fn server_that_refuses_at_once_draws_no_more_calls_than_others() {
+        let (_rig, balanced) = connected(Policy::PowerOfTwo);
+        let overloaded = refused(Reason::Overloaded);
+        let (mut held, mut refusals) = (VecDeque::new(), 0);
+        let mut now = Time(1_000_000_000);
+        // 4 s of a call each 100 us, of which one server refuses each and the other has 20 in progress.
+        for _ in 0..40_000 {
+            now += Duration::from_micros(100);
+            let (port, chosen) = choose(&balanced, now);
+            if port == Some(1) {
+                refusals += 1;
+                balanced.ended(&chosen, Err(&overloaded), now);
+            } else {
+                held.push_back(chosen);
+            }
+            if held.len() > 20
+                && let Some(ended) = held.pop_front()
+            {
+                balanced.ended(&ended, Ok(()), now);
+            }
+        }
+        // It gets some in each period, to find out whether it still refuses.
+        assert!((20..500).contains(&refusals), "{refusals}");
+        now += 2 * PAUSE;
+        assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);
+    }
+
+    #[test]
+    fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
+        for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+            let (rig, balanced) = connected(policy);
+            let peer = PeerKey::new(address(1));
+            let mut now = Time(1_000_000_000);
+            for epoch in 1..4 {
+                assert!((0..20).any(|_| choose(&balanced, now).0 == Some(1)), "{policy:?}");
+                rig.routes.drains(peer, epoch);
+                for _ in 0..20 {
+                    now += PAUSE;
+                    assert_eq!(choose(&balanced, now).0, Some(2), "{policy:?}");
+                }
+                rig.routes.down(peer);
+                rig.routes.up(peer, epoch + 1);
+                // From a poller that has not been told of the new session.
+                rig.routes.drains(peer, epoch);
+            }
+        }
+    }
+
+    #[test]
+    fn server_that_fails_in_a_later_session_is_left_out_again() {
+        let (rig, balanced) = connected(Policy::PickFirst);
+        let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+        let peer = PeerKey::new(address(1));
+        let mut now = Time(1_000_000_000);
+        for epoch in 1..4 {
+            let (port, chosen) = choose(&balanced, now);
+            assert_eq!(port, Some(1));
+            balanced.ended(&chosen, Err(&lost), now);
+            assert_eq!(choose(&balanced, now).0, Some(2));
+            // One call finds out whether it is back, and others do not.
+            now += PAUSE;
+            assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
+            rig.routes.down(peer);
+            rig.routes.up(peer, epoch + 1);
+            // The end of a call of the session before says nothing about this one.
+            balanced.servers()[0].leave_out(chosen.session, now);
+        }
+    }
 
     #[test]
     fn two_choices_differ_and_reach_every_server() {

@@ -1,7 +1,7 @@
 //! A channel's handle to its route. All clones of a channel share it.
 
 use super::route::{Phase, Route};
-use super::table::Routes;
+use super::table::{Routes, Session};
 use super::target::{Source, Target};
 use crate::route_id::RouteId;
 use std::fmt;
@@ -80,13 +80,19 @@ impl Link {
         }
     }
 
+    /// Returns the session with the server, if the target is a single address.
+    pub(super) fn session(&self) -> Option<Session> {
+        let address = self.target.address().filter(|_| !self.routes.is_forked())?;
+        self.routes.session(PeerKey::new(address))
+    }
+
     /// Returns true if there is a session with the server.
     pub(crate) fn is_connected(&self) -> bool {
         if self.routes.is_forked() {
             return false;
         }
         match self.target.address() {
-            Some(address) => self.routes.is_up(PeerKey::new(address)),
+            Some(_) => self.session().is_some(),
             None => matches!(self.route().phase().0, Phase::Up(_)),
         }
     }

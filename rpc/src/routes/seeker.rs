@@ -191,7 +191,10 @@ impl Seeker {
 
     /// Handles a peer that is up or down.
     pub(crate) fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
-        self.routes.set_up(peer, matches!(event, PeerEvent::Up { .. }));
+        match event {
+            PeerEvent::Up { epoch, .. } => self.routes.up(peer, epoch),
+            PeerEvent::Down { .. } => self.routes.down(peer),
+        }
         let mut concerned = Vec::new();
         for (id, sought) in &self.sought {
             let concerns = match &sought.round {

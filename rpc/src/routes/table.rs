@@ -7,7 +7,7 @@ use super::pollers::Pollers;
 use super::route::{Phase, Route};
 use super::target::Target;
 use crate::route_id::RouteId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,8 +37,21 @@ struct Known {
     routes: BTreeMap<RouteId, Arc<Route>>,
     last: u32,
     /// Nodes with a session to this one.
-    up: BTreeSet<PeerKey>,
+    up: BTreeMap<PeerKey, Session>,
+    /// Number of sessions so far.
+    sessions: u64,
     is_closed: bool,
+}
+
+/// A session with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Session {
+    /// Sequence number among all sessions of this node.
+    pub(super) serial: u64,
+    /// Incarnation of the node.
+    epoch: u64,
+    /// True if the node has said that it drains. It takes no calls again.
+    pub(crate) drains: bool,
 }
 
 impl Routes {
@@ -146,18 +159,29 @@ impl Routes {
         self.pollers.seek(id);
     }
 
-    /// Records that a session with this node is up, or over.
-    pub(super) fn set_up(&self, peer: PeerKey, is_up: bool) {
+    /// Records that a session with this incarnation of a node is up.
+    pub(super) fn up(&self, peer: PeerKey, epoch: u64) {
         let mut known = self.lock();
-        if is_up {
-            known.up.insert(peer);
-        } else {
-            known.up.remove(&peer);
+        known.sessions += 1;
+        let session = Session { serial: known.sessions, epoch, drains: false };
+        known.up.insert(peer, session);
+    }
+
+    /// Records that the session with this node is over.
+    pub(super) fn down(&self, peer: PeerKey) {
+        self.lock().up.remove(&peer);
+    }
+
+    /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
+    pub(crate) fn drains(&self, peer: PeerKey, epoch: u64) {
+        if let Some(session) = self.lock().up.get_mut(&peer).filter(|session| session.epoch == epoch) {
+            session.drains = true;
         }
     }
 
-    pub(super) fn is_up(&self, peer: PeerKey) -> bool {
-        self.lock().up.contains(&peer)
+    /// Returns the session with a node.
+    pub(crate) fn session(&self, peer: PeerKey) -> Option<Session> {
+        self.lock().up.get(&peer).copied()
     }
 
     /// Closes all routes, because the node shuts down or has failed to start.

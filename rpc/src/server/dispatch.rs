@@ -579,6 +579,12 @@ impl Dispatch {
         !self.unanswered.contains(&peer)
     }
 
+    /// Returns true if no handler of a peer's calls runs, and no reply to the peer waits for room.
+    pub(crate) fn has_ended(&self, peer: PeerKey) -> bool {
+        let mut running = self.running.values();
+        !self.replies.has_any_to(peer) && !running.any(|running| running.caller.key.peer == peer)
+    }
+
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {

@@ -224,7 +224,7 @@ fn calls_that_end_in_the_queue_are_taken_out_of_it_by_one_search() {
 #[test]
 fn giving_up_tells_the_poller_that_has_the_call() {
     let mut rig = Rig::new();
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 3 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 3 });
     // The fake carrier gives the second call the turn 2.
     let (_first, _) = call(&mut rig, HANG);
     let (getter, token) = call(&mut rig, HANG);
@@ -256,7 +256,7 @@ fn a_call_that_is_dropped_in_the_queue_is_not_sent() {
 fn a_call_that_has_not_left_ends_as_not_run_and_nobody_is_told() {
     let mut rig = Rig::new();
     rig.carrier.holds_messages = true;
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 3 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 3 });
     let mut late = rig.submit(PORT, HANG, Duration::from_millis(5), false);
     let (given_up, _) = call(&mut rig, HANG);
     sent(&mut rig);

@@ -196,6 +196,19 @@ fn rolling_restarts_fail_no_call_and_run_none_twice() {
     let mut replicas = Replicas::new(3);
     let client = replicas.client(Policy::PowerOfTwo);
     replicas.connect(&client);
+    restart_under_load(&mut replicas, &client, 16, Replicas::until_all_are_up);
+}
+
+#[test]
+fn rolling_restarts_with_pick_first_and_many_calls_fail_none() {
+    let mut replicas = Replicas::new(3);
+    // Each draining server refuses hundreds of calls.
+    let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(100, 0));
+    restart_under_load(&mut replicas, &client, 100, |_| {});
+}
+
+/// Restarts each server three times while four threads have this many calls outstanding each.
+fn restart_under_load(replicas: &mut Replicas, client: &WorkClient, outstanding: u64, ready: fn(&Replicas)) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let failed = thread::scope(|scope| {
         let callers: Vec<_> = (0..4)
@@ -204,7 +217,7 @@ fn rolling_restarts_fail_no_call_and_run_none_twice() {
                 scope.spawn(move || {
                     let mut failed = Vec::new();
                     while !stop.load(Ordering::SeqCst) {
-                        let mut calls = (0..16)
+                        let mut calls = (0..outstanding)
                             .map(|_| client.add(next.fetch_add(1, Ordering::SeqCst)))
                             .collect::<Vec<_>>();
                         failed.extend(calls.drain(..).filter_map(|call| block_on(call).err()));
@@ -218,7 +231,7 @@ fn rolling_restarts_fail_no_call_and_run_none_twice() {
             until("calls go on", || (next.load(Ordering::SeqCst) > seen + 200).then_some(()));
             replicas.stop(round % 3);
             replicas.start(round % 3);
-            replicas.until_all_are_up();
+            ready(replicas);
         }
         stop.store(true, Ordering::SeqCst);
         callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
@@ -334,6 +347,49 @@ fn draining_server_is_left_out_and_reported() {
     });
 }
 
+#[test]
+fn calls_that_a_draining_server_has_not_taken_need_no_budget() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(0, 0));
+    assert_eq!(block_on(client.add(u64::MAX)), Ok(0));
+    let server = replicas.servers[0].as_ref().unwrap();
+    server.begin_drain();
+    let calls = (0..500).map(|job| client.add(job)).collect::<Vec<_>>();
+    for call in calls {
+        assert_eq!(block_on(call), Ok(1));
+    }
+    // It says so once, to each poller of the caller that had calls on their way.
+    let refused = replicas.refused(0);
+    assert!(refused > 0);
+    assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
+    assert_eq!(replicas.refused(0), refused);
+}
+
+#[test]
+fn peer_whose_calls_run_delays_the_drained_frame_to_no_other() {
+    let replicas = Replicas::new(2);
+    let client = replicas.client(Policy::RoundRobin);
+    replicas.connect(&client);
+    replicas.workers[0].holds.store(true, Ordering::SeqCst);
+    let other = node().start().unwrap();
+    let direct = WorkClient::connect(&other, replicas.addresses[0]).unwrap().with_timeout(10 * LIMIT);
+    let held = direct.wait(1000);
+    until("the call is held", || (replicas.workers[0].gate.arrived() == 1).then_some(()));
+    let worker = replicas.workers[0].clone();
+    let mut servers = replicas.servers;
+    let server = servers[0].take().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || server.shutdown());
+        // It makes no call meanwhile that could be refused.
+        until("the caller is told", || {
+            let servers = replicas.caller.report().servers;
+            servers.iter().any(|server| server.state == "left out").then_some(())
+        });
+        worker.gate.open();
+        assert_eq!(block_on(held), Ok(0));
+    });
+}
+
 /// A call that runs when its server gives its handlers up, or an outcome after that.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
@@ -383,7 +439,12 @@ fn retry_budget_bounds_further_attempts() {
         let status = block_on(client.add(job)).unwrap_err();
         assert_eq!((status.code(), status.may_have_run()), (Code::ResourceExhausted, false), "{status}");
         assert_eq!(status.reason(), Some(Reason::Overloaded), "{status}");
+        let text =
+            "the channel's retry budget (5 calls, then 0 % of those that succeed) is used up; raise it";
+        assert!(job < 3 || status.to_string().contains(text), "{status}");
     }
+    let servers = replicas.caller.report().servers;
+    assert!(servers.iter().all(|server| (97..=99).contains(&server.unretried)), "{servers:?}");
     let refused = |node: &Node| node.report().limits.iter().map(|limit| limit.refused).sum::<u64>();
     assert_eq!(replicas.servers.iter().flatten().map(refused).sum::<u64>(), 105);
     replicas.workers.iter().for_each(|worker| worker.gate.open());

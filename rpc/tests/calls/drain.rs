@@ -292,7 +292,7 @@ fn handlers_learn_of_a_drain_and_of_a_shutdown() {
         let caller = node().start().unwrap();
         let client =
             EndlessClient::connect(&caller, server.local_address()).unwrap().with_timeout(10 * LIMIT);
-        let waiting: [Pin<Box<dyn Future<Output = Result<bool, Status>>>>; 4] = [
+        let waiting: [Pin<Box<dyn Future<Output = _>>>; 4] = [
             Box::pin(client.here()),
             Box::pin(client.on_tokio()),
             Box::pin(client.offloaded()),

@@ -227,7 +227,7 @@ fn after_a_shutdown_the_report_has_the_calls_that_were_answered() {
         })
     });
     assert!(block_on(order).is_ok());
-    let [first, second] = jobs.map(|job| block_on(job));
+    let [first, second] = jobs.map(block_on);
     assert_eq!(first.unwrap(), 1);
     let status = second.unwrap_err();
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");

@@ -237,9 +237,23 @@ impl<U: Upper> Poller<U> {
         if self.core.shutdown.has_begun() {
             self.core.shutdown.upper_is(self.upper.is_drained());
             let (quiet, now) = (self.core.is_quiet(), self.core.res.time.now());
-            if self.core.shutdown.must_settle(quiet, now) {
-                let lost = self.core.res.events.take_lost();
-                self.upper.settled(&mut self.core, &lost);
+            self.settle_sessions();
+            self.core.shutdown.settle(quiet, now);
+        }
+    }
+
+    /// Notifies the upper half of sessions in which nothing is open or under way. A peer that takes nothing delays no other.
+    fn settle_sessions(&mut self) {
+        let now_ms = self.core.res.time.now_ms();
+        if !self.core.res.events.is_empty() || !self.core.shutdown.looks_for_settled(now_ms) {
+            return;
+        }
+        for (peer, number) in self.core.trunks.quiet_sessions() {
+            if self.core.shutdown.is_untold((peer, number)) && self.upper.has_ended(peer) {
+                self.core.shutdown.tell_session((peer, number));
+                if !self.core.res.events.has_lost(peer) {
+                    self.upper.settled(&mut self.core, peer);
+                }
             }
         }
     }

@@ -4,6 +4,8 @@
 //! beginning may need them to end.
 #![forbid(unsafe_code)]
 
+use crate::PeerKey;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -25,7 +27,11 @@ pub(super) struct Shutdown {
     cut: bool,
     /// It has nothing open any more.
     idle: bool,
-    /// When the upper half was notified that all that it has sent was delivered.
+    /// The sessions, by peer and number, of which the upper half was notified that all that it has sent was delivered.
+    told_sessions: BTreeSet<(PeerKey, u32)>,
+    /// When it looked for further ones, in milliseconds.
+    looked_ms: u64,
+    /// When nothing was open or under way for the first time.
     settled: Option<Time>,
     /// The CM machine was notified that nothing is under way any more.
     drained: bool,
@@ -64,17 +70,32 @@ impl Shutdown {
         self.idle = idle;
     }
 
-    /// Returns true if the upper half must be notified now that nothing is under way; `true` once.
-    pub(super) fn must_settle(&mut self, quiet: bool, now: Time) -> bool {
-        let settles = self.told
-            && !self.drained
-            && self.settled.is_none()
-            && quiet
-            && (self.idle || mutant!(shutdown_does_not_wait_for_handlers));
-        if settles {
-            self.settled = Some(now);
+    /// Returns true if sessions may settle now. Which do is a long question while handlers run, and is asked once in a
+    /// millisecond then.
+    pub(super) fn looks_for_settled(&mut self, now_ms: u64) -> bool {
+        let looks = self.told && (self.idle || now_ms > self.looked_ms);
+        if looks {
+            self.looked_ms = now_ms;
         }
-        settles
+        looks
+    }
+
+    /// Returns true if the upper half has not been notified of a session.
+    pub(super) fn is_untold(&self, session: (PeerKey, u32)) -> bool {
+        !self.told_sessions.contains(&session)
+    }
+
+    /// The upper half is notified that all that it has sent in a session was delivered.
+    pub(super) fn tell_session(&mut self, session: (PeerKey, u32)) {
+        self.told_sessions.insert(session);
+    }
+
+    /// Records the time if nothing is open or under way any more.
+    pub(super) fn settle(&mut self, quiet: bool, now: Time) {
+        let is_idle = self.idle || mutant!(shutdown_does_not_wait_for_handlers);
+        if self.told && quiet && is_idle {
+            self.settled.get_or_insert(now);
+        }
     }
 
     /// Returns true if the CM machine must be notified now that nothing is under way, or that time is up; `true` once.

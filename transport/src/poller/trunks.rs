@@ -91,6 +91,12 @@ impl Trunks {
         self.0.is_empty()
     }
 
+    /// Returns the sessions, by peer and number, in which nothing waits and nothing is under way.
+    pub(super) fn quiet_sessions(&self) -> Vec<(PeerKey, u32)> {
+        let quiet = self.live().filter(|trunk| trunk.is_open() && trunk.is_quiet());
+        quiet.map(|trunk| (trunk.peer(), trunk.number())).collect()
+    }
+
     /// Returns true if nothing waits and nothing is under way on any.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, trunk)| trunk.is_quiet())

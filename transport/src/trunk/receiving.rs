@@ -104,7 +104,8 @@ impl Trunk {
                 let most = if self.max_bundle > 0 { BUNDLED_BYTES } else { 0 };
                 self.max_bundled = most.min(self.max_message);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
-                res.events.peer(self.peer, PeerEvent::Up { epoch: self.epoch, pollers });
+                let session = SessionNumber(self.number);
+                res.events.peer(self.peer, PeerEvent::Up { session, epoch: self.epoch, pollers });
             }
         }
         self.lanes[lane].heard = Some(settings);

@@ -327,9 +327,9 @@ impl Events {
         self.queue.push_back(Event::GivenUp(from, frame, bytes));
     }
 
-    /// Takes the peers to which a message was lost in a session that goes on, without a report to its sender.
-    pub(crate) fn take_lost(&mut self) -> BTreeSet<PeerKey> {
-        mem::take(&mut self.lost)
+    /// Returns true if a message to the peer was lost in a session that goes on, without a report to its sender.
+    pub(crate) fn has_lost(&self, peer: PeerKey) -> bool {
+        self.lost.contains(&peer)
     }
 
     /// Takes the oldest.
@@ -387,9 +387,9 @@ mod tests {
         events.never_sent(one, receipt(Report::Never), PeerDown::Deadline);
         events.never_sent(other, receipt(Report::Never), PeerDown::Deadline);
         events.peer(other, PeerEvent::Down { cause: PeerDown::Closed });
-        assert_eq!(events.take_lost(), BTreeSet::from([one]));
-        events.never_sent(one, receipt(Report::Always), PeerDown::Deadline);
-        events.never_sent(one, receipt(Report::Never), PeerDown::Closed);
-        assert_eq!(events.take_lost(), BTreeSet::new(), "its sender or its receiver knows");
+        assert!(events.has_lost(one) && !events.has_lost(other));
+        events.never_sent(other, receipt(Report::Always), PeerDown::Deadline);
+        events.never_sent(other, receipt(Report::Never), PeerDown::Closed);
+        assert!(!events.has_lost(other), "its sender or its receiver knows");
     }
 }

@@ -2,16 +2,17 @@
 
 use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
 use crate::fake::{ECHO, HANG, Rig};
-use crate::frame::{Header, RequestHeader};
+use crate::frame::{By, Header, RequestHeader};
+use crate::metadata::MetadataBytes;
 use crate::reason::Reason;
-use std::collections::BTreeSet;
+use crate::status::Code;
 use std::time::Duration;
 use trunkline_transport::{Origin, PeerDown, PeerEvent, PollerIndex, SessionNumber, Toward, Upper as _};
 
 /// Creates a node with a session to a server of this many pollers.
 fn connected(pollers: u16) -> Rig {
     let mut rig = Rig::new();
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers });
     rig
 }
 
@@ -54,20 +55,21 @@ fn calls_that_a_server_did_not_take_have_not_run() {
 
 #[test]
 fn other_calls_may_have_run() {
-    // Another poller, another peer, a session before, a one-way call.
+    // Another poller, another peer, a session before, the frame of another session, a one-way call.
     let other = Origin { peer: super::other(99), ..asked() };
     for (from, reconnects, method) in [
         (Origin { poller: PollerIndex(0), ..asked() }, false, ECHO),
         (Origin { poller: PollerIndex(3), ..asked() }, false, ECHO),
         (other, false, ECHO),
         (asked(), true, ECHO),
+        (Origin { session: SessionNumber(9), ..asked() }, false, ECHO),
         (asked(), false, HANG_UNHEARD),
     ] {
         let mut rig = connected(2);
         rig.message(from, drained());
         if reconnects {
             rig.peer(server().peer, down());
-            rig.peer(server().peer, PeerEvent::Up { epoch: 2, pollers: 2 });
+            rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
         }
         let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
         rig.run();
@@ -82,11 +84,46 @@ fn peers_are_told_once_all_is_answered_and_later_ones_too() {
     let mut rig = connected(2);
     rig.poller.shutdown(&mut rig.carrier);
     assert_eq!(told(&mut rig), []);
-    rig.poller.settled(&mut rig.carrier, &BTreeSet::new());
     let all = [0, 1].map(|poller| Toward::Poller(PollerIndex(poller)));
+    rig.poller.settled(&mut rig.carrier, server().peer);
     assert_eq!(told(&mut rig), all);
-    rig.peer(super::other(99), PeerEvent::Up { epoch: 1, pollers: 2 });
+    rig.peer(super::other(99), PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 2 });
+    assert_eq!(told(&mut rig), []);
+    rig.poller.settled(&mut rig.carrier, super::other(99));
     assert_eq!(told(&mut rig), all);
+}
+
+#[test]
+fn peer_has_ended_while_the_calls_of_others_run() {
+    let mut rig = connected(2);
+    rig.message(server(), frame(Header::Request(request(HANG, 1)), &[], &[]));
+    rig.run();
+    assert!(!rig.poller.has_ended(server().peer) && rig.poller.has_ended(super::other(99)));
+}
+
+#[test]
+fn draining_server_is_known_to_drain_in_this_session() {
+    let refusal = || {
+        let by = By::Node { reason: Some(Reason::Draining), ran: false };
+        let code = Code::Unavailable.number();
+        frame(
+            Header::Reply { call: 77, code, by, number: None, metadata: MetadataBytes::default() },
+            &[],
+            &[],
+        )
+    };
+    let drains = |rig: &Rig| rig.routes.session(server().peer).map(|session| session.drains);
+    for says_so in [drained(), refusal()] {
+        let mut rig = connected(2);
+        rig.message(Origin { session: SessionNumber(9), ..asked() }, says_so.clone());
+        assert_eq!(drains(&rig), Some(false));
+        rig.message(asked(), says_so);
+        assert_eq!(drains(&rig), Some(true));
+        rig.peer(server().peer, down());
+        assert_eq!(drains(&rig), None);
+        rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
+        assert_eq!(drains(&rig), Some(false));
+    }
 }
 
 #[test]
@@ -97,20 +134,11 @@ fn peer_whose_call_had_no_reply_is_not_told() {
     rig.carrier.wait(Duration::from_millis(1));
     rig.run();
     assert_eq!(rig.poller.sizes(), (0, 0));
-    rig.poller.settled(&mut rig.carrier, &BTreeSet::new());
+    rig.poller.settled(&mut rig.carrier, server().peer);
     assert_eq!(told(&mut rig), []);
     // The next session knows nothing of it.
     rig.peer(server().peer, down());
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 2 });
+    rig.poller.settled(&mut rig.carrier, server().peer);
     assert_eq!(told(&mut rig).len(), 2);
-}
-
-#[test]
-fn a_message_that_was_lost_silences_nobody_but_its_receiver() {
-    let mut rig = connected(2);
-    rig.peer(super::other(99), PeerEvent::Up { epoch: 1, pollers: 2 });
-    rig.poller.settled(&mut rig.carrier, &BTreeSet::from([server().peer]));
-    let told = sent(&mut rig).into_iter().filter(|(_, header)| *header == Header::Drained);
-    let peers = told.map(|(given, _)| given.peer).collect::<Vec<_>>();
-    assert_eq!(peers, [super::other(99); 2]);
 }

@@ -13,7 +13,7 @@ use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, SendOutcome, Sessi
 use trunkline_verbs::Clock;
 
 fn up(rig: &mut Rig) {
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 2 });
 }
 
 /// Returns the next call's name for `ECHO`, and the session that it is bound to.

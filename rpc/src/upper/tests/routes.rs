@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
-use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, Upper as _};
+use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, SessionNumber, Upper as _};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MS: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ fn link(rig: &Rig, ports: &[u16]) -> Arc<Link> {
 
 fn up(rig: &mut Rig, port: u16) {
     rig.carrier.up.insert(key(port));
-    rig.peer(key(port), PeerEvent::Up { epoch: 1, pollers: 1 });
+    rig.peer(key(port), PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
     rig.run();
 }
 

@@ -424,7 +424,7 @@ fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
 /// A client's stream that its server has accepted, and the call's number.
 fn opened(rig: &mut Rig) -> (u64, Opened) {
     rig.carrier.leaves_through = Some(SessionNumber(1));
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
     let (mut wait, opened) = rig.open(PORT, FEED, no_items());
     rig.run();
     let Token(call) = rig.carrier.given.last().unwrap().token;
@@ -599,7 +599,7 @@ fn a_server_that_breaks_the_protocol_before_its_stream_exists_loses_the_call() {
     ] {
         let mut rig = Rig::new();
         rig.carrier.leaves_through = Some(SessionNumber(1));
-        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
         let (mut wait, _opened) = rig.open(PORT, method, no_items());
         rig.run();
         let (request, _) = sent(&mut rig).pop().unwrap();
@@ -616,7 +616,7 @@ fn a_server_that_breaks_the_protocol_before_its_stream_exists_loses_the_call() {
 fn a_frame_of_a_stream_ends_a_call_without_one() {
     for part in [StreamPart::Accept, data(0), StreamPart::End { items: 0 }, StreamPart::Reset] {
         let mut rig = Rig::new();
-        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
         let (mut getter, token) = call(&mut rig, HANG);
         rig.sent(token, SendOutcome::Delivered);
         sent(&mut rig);
@@ -745,7 +745,7 @@ fn idle_time_begins_when_the_server_may_send() {
     // The request waits before it leaves.
     let mut rig = Rig::new();
     rig.stream_limits = (Time::MAX, Some(IDLE));
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
     let (mut request, _opened) = rig.open(PORT, FEED, no_items());
     rig.run();
     let token = rig.carrier.given.last().unwrap().token;
@@ -813,7 +813,7 @@ fn a_deadline_ends_a_stream_that_is_not_idle_and_an_end_leaves_no_timer() {
 #[test]
 fn a_callers_items_follow_its_request_once_that_has_left() {
     let mut rig = Rig::new();
-    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
     let (sender, receiver) = channel::<Bytes>(4);
     sender.try_send(Bytes::from_static(b"one")).unwrap();
     let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
@@ -837,7 +837,7 @@ fn a_caller_stops_when_its_reader_is_gone_or_its_call_is_over() {
     for is_reset in [true, false] {
         let mut rig = Rig::new();
         rig.carrier.leaves_through = Some(SessionNumber(1));
-        rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 1 });
+        rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
         let (sender, receiver) = channel::<Bytes>(4);
         let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
         let (_wait, _opened) = rig.open(PORT, GATHER, items);
