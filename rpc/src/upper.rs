@@ -368,7 +368,7 @@ impl Upper for RpcPoller {
             }
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),
-            Header::Drained => self.table.drained(from),
+            Header::Drained => self.table.drained(from, carrier.now()),
             Header::Stream(header) => {
                 let item = message.as_slice().get(encoded.end..).unwrap_or_default();
                 self.stream(carrier, from, header, item);
@@ -522,6 +522,7 @@ impl Upper for RpcPoller {
             handlers,
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
+            sent_to_drained: self.table.sent_to_drained(),
             budgets: self
                 .dispatch
                 .budgets(self.table.stream_bytes())

@@ -74,8 +74,9 @@ pub(crate) struct Table {
     generation: u32,
     /// Number of pollers of each peer that is up.
     pollers: PeerMap<u16>,
-    /// Pollers of peers that have answered all calls that they have run for this poller, and run no more.
-    drained: BTreeSet<(PeerKey, PollerIndex)>,
+    /// Pollers of peers that have answered all calls that they have run for this poller, and run no more, with the time at
+    /// which they said so.
+    drained: BTreeMap<(PeerKey, PollerIndex), Time>,
     /// Numbers of methods at peers that are up.
     numbers: Numbers,
     counters: Counters,
@@ -116,7 +117,7 @@ impl Table {
             waiting: Waiting::default(),
             generation: 0,
             pollers: PeerMap::default(),
-            drained: BTreeSet::new(),
+            drained: BTreeMap::new(),
             numbers: Numbers::default(),
             counters: Counters::new(inbox),
             scratch: Vec::new(),
@@ -156,6 +157,9 @@ impl Table {
         }
         let peer = carrier.peer(call.server);
         call.server = peer;
+        if self.has_drained(peer) {
+            return self.end_with(call, drained());
+        }
         let has_line = !self.waiting.is_empty();
         let pass = if has_line { self.waiting.pass(peer, call) } else { Ok(call.leaves()) };
         match pass.and_then(|leaves| self.attempt(carrier, peer, call, leaves)) {
@@ -407,6 +411,11 @@ impl Table {
                 self.end(call, gave_up());
                 continue;
             }
+            if self.has_drained(seat.peer) {
+                self.waiting.leave(seat, None);
+                self.end(call, drained());
+                continue;
+            }
             match self.attempt(carrier, seat.peer, &mut call, leaves) {
                 Ok(is_queued) => {
                     let waited = self.waiting.since(&seat).map_or(0, |since| carrier.now().since(since));
@@ -561,14 +570,30 @@ impl Table {
     }
 
     /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
-    pub(crate) fn drained(&mut self, from: Origin) {
+    pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.pollers.get(from.peer).is_some_and(|pollers| from.poller.0 < *pollers) {
-            self.drained.insert((from.peer, from.poller));
+            self.drained.entry((from.peer, from.poller)).or_insert(now);
         }
     }
 
+    /// Returns true if a peer has said that it runs no more calls. One of its pollers is enough: the others start none either.
+    #[inline]
+    fn has_drained(&self, peer: PeerKey) -> bool {
+        !self.drained.is_empty() && self.drained_at(peer).is_some() && !mutant!(drained_servers_get_calls)
+    }
+
+    fn drained_at(&self, peer: PeerKey) -> Option<Time> {
+        self.drained.iter().filter(|((of, _), _)| *of == peer).map(|(_, at)| *at).min()
+    }
+
+    /// Returns the number of calls in flight that were handed over after their peer had said that it runs no more.
+    pub(crate) fn sent_to_drained(&self) -> usize {
+        let is_late = |flight: &Flight| self.drained_at(flight.peer).is_some_and(|at| flight.started > at);
+        self.flights.iter().filter(|(_, flight)| is_late(flight)).count()
+    }
+
     fn forget_drained(&mut self, peer: PeerKey) {
-        self.drained.retain(|(of, _)| *of != peer);
+        self.drained.retain(|(of, _), _| *of != peer);
     }
 
     /// Returns true if a call that its server has not answered cannot have run there, although it was sent: the server's
@@ -577,7 +602,7 @@ impl Table {
         let Some(flight) = parts(call).and_then(|(slot, _)| self.flights.get(slot)) else { return false };
         let is_unary = !flight.one_way && !flight.method.streams.any();
         let pollers = self.pollers.get(flight.peer).filter(|_| is_unary);
-        pollers.is_some_and(|pollers| self.drained.contains(&(flight.peer, flight.turn.of(*pollers))))
+        pollers.is_some_and(|pollers| self.drained.contains_key(&(flight.peer, flight.turn.of(*pollers))))
     }
 
     /// Tells all pollers of a peer that this one has answered the calls that it has run for them, and runs no more.
@@ -918,6 +943,13 @@ fn is_abandoned(call: &Submission) -> bool {
 /// Returns the status of a call that its server had not taken when it closed the session.
 fn missed(flight: &Flight, cause: PeerDown) -> Status {
     Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
+}
+
+/// Returns the status of a call to a server that has said that it runs no more.
+#[cold]
+fn drained() -> Status {
+    let text = "the server is shutting down: it takes no new calls";
+    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
 }
 
 fn gave_up() -> Status {
