@@ -371,7 +371,7 @@ impl Upper for RpcPoller {
             Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(carrier.now(), from, call),
             Header::Drained => {
-                self.table.drained(from);
+                self.table.drained(from, carrier.now());
                 self.leave_out(from);
             }
             Header::Stream(header) => {
@@ -527,6 +527,7 @@ impl Upper for RpcPoller {
             handlers,
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
+            sent_to_drained: self.table.sent_to_drained(),
             budgets: self
                 .dispatch
                 .budgets(self.table.stream_bytes())

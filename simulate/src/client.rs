@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// The same of a call of any client.
-    async fn judge_call<F>(
+    pub(crate) async fn judge_call<F>(
         &self,
         server: SocketAddr,
         what: &'static str,

@@ -308,6 +308,14 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "only_one_address_is_tried",
         what: "channels: when one address of a server is not reached, the others are not tried",
     },
+    Mutant {
+        name: "calls_that_may_have_run_move_on",
+        what: "balance: a call that may have run goes to the next server, although its method is not idempotent",
+    },
+    Mutant {
+        name: "drained_servers_get_calls",
+        what: "balance: a client goes on sending calls to a server that has said that it runs no more",
+    },
     Mutant { name: "windows_are_not_returned", what: "streams: a reader does not return its window" },
     Mutant {
         name: "ends_overtake_items",

@@ -3,7 +3,9 @@
 //! | rule | broken when |
 //! |---|---|
 //! | each call ends, once | a call is open long after its deadline, or when the run is over |
-//! | no call runs twice | a handler is entered twice for one call |
+//! | no call runs twice | a handler is entered twice for one call whose method is not `#[idempotent]`, at one server or at several |
+//! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
+//! | replicas stand in | a call with time left, of a channel over several servers, fails while one of these drains, or an idempotent one while one is killed (`run/replicas.rs`) |
 //! | no call runs as another | the handler of another method is entered for a call, whatever numbers methods have had at its server before |
 //! | ordered calls start in order | a call on an ordered channel starts after one that was made later on it |
 //! | bytes are equal | arguments or a reply differ from what was sent |
@@ -53,7 +55,7 @@
 use crate::coverage::{Coverage, Kind};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
@@ -89,6 +91,9 @@ pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 /// The resolution of the time that requests carry.
 const TICK: Duration = Duration::from_micros(1);
 
+/// The server of a call on a balanced channel.
+pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// A rule was broken.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
@@ -110,6 +115,8 @@ struct Call {
     /// The error that its handler returned: code, text and details.
     refusal: Option<(Code, String, Bytes)>,
     one_way: bool,
+    /// It may run twice.
+    idempotent: bool,
     ended: Option<Ended>,
 }
 
@@ -227,6 +234,7 @@ impl Oracle {
             returned: 0,
             refusal: None,
             one_way: false,
+            idempotent: false,
             ended: None,
         };
         state.calls.insert(id, call);
@@ -260,6 +268,13 @@ impl Oracle {
         }
     }
 
+    /// A call that was just made may run twice.
+    pub(crate) fn is_idempotent(&self, id: u64) {
+        if let Some(call) = self.lock().calls.get_mut(&id) {
+            call.idempotent = true;
+        }
+    }
+
     /// The handler of a method was entered for a call in a process, with these bytes.
     pub(crate) fn entered(&self, id: u64, (process, method): (u64, &str), body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
@@ -274,7 +289,7 @@ impl Oracle {
         call.entered += 1;
         call.ran_in = Some(process);
         let (what, times, ended, channel) = (call.what, call.entered, call.ended.clone(), call.channel);
-        let most = call.time_left;
+        let (most, idempotent) = (call.time_left, call.idempotent);
         let before = channel.and_then(|channel| state.started.insert(channel, id));
         let drains = state.draining.contains(&process);
         drop(state);
@@ -297,7 +312,9 @@ impl Oracle {
                 "call {id} ({what}) starts after call {before}, which was made later on its channel"
             ));
         }
-        if times > 1 {
+        if times > 1 && idempotent {
+            self.coverage.count(Kind::CallRepeated);
+        } else if times > 1 {
             self.fail(format!("call {id} ({what}) runs for the {times}. time"));
         }
         if let Some(Ended::Failed { code, may_have_run: false }) = ended {
@@ -451,6 +468,9 @@ impl Oracle {
         let mut state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
         let (pair, Some(server)) = ((call.process, call.server), call.ran_in) else { return };
+        if call.server == ANY_SERVER {
+            return;
+        }
         state.reached.insert(pair, server);
         if state.stale.remove(&pair) {
             self.coverage.count(Kind::SuccessorReached);

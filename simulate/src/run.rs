@@ -31,6 +31,7 @@ mod greed;
 mod hostility;
 mod moving;
 mod paths;
+mod replicas;
 mod shutdown;
 mod unsent;
 
@@ -77,6 +78,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
         && run.one_dies()
         && run.one_is_away()
         && run.one_moves()
+        && run.replicas_leave()
         && run.one_drains()
         && run.one_is_stuck()
         && run.one_leaves();

@@ -308,6 +308,13 @@ impl Scheduler {
         self.inspected()
     }
 
+    /// Returns the calls that a process has in flight to peers that had drained before.
+    pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
+        let own = self.machines.iter().filter(|slot| slot.process == process);
+        let ledgers = own.filter_map(|slot| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
+        ledgers.map(|ledger| ledger.upper.sent_to_drained).sum()
+    }
+
     fn inspected<T: 'static>(&self) -> Vec<T> {
         let inspected = self.machines.iter().filter_map(|slot| slot.machine.inspect());
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()

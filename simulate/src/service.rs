@@ -60,6 +60,10 @@ pub(crate) trait Work {
     /// Never returns, and nobody waits for it.
     #[oneway]
     async fn linger(&self);
+
+    /// Waits before it replies. It may run twice.
+    #[idempotent]
+    async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }
 
 /// A service without callers, by which the methods of [`Work`] have other numbers.
@@ -206,6 +210,12 @@ impl Work for Worker {
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
         self.oracle.entered(id, (self.process, "slow"), &[]);
         self.coverage.count(Kind::HandlerSlept);
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+        self.done(id)
+    }
+
+    async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, (self.process, "repeat"), &[]);
         self.timers.sleep(Duration::from_micros(wait_us)).await;
         self.done(id)
     }

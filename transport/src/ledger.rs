@@ -98,6 +98,8 @@ pub struct UpperLedger {
     pub slots: usize,
     /// True if it waits for a time.
     pub has_timer: bool,
+    /// Calls in flight that were sent to a peer after it had said that it runs no more.
+    pub sent_to_drained: usize,
     /// The upper half's share of budgets.
     pub budgets: Vec<BudgetLedger>,
 }

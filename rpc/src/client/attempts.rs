@@ -14,6 +14,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
 use trunkline_verbs::{Clock, Time};
 
@@ -137,8 +138,8 @@ impl Attempts {
             return false;
         }
         if status.may_have_run() {
-            return self.call.method.idempotent
-                && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
+            let may_run_twice = self.call.method.idempotent || mutant!(calls_that_may_have_run_move_on);
+            return may_run_twice && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
         }
         match status.reason() {
             Some(Reason::Unreachable | Reason::Draining) => true,

@@ -3,6 +3,7 @@
 mod attempts;
 mod channel;
 mod counters;
+mod drained;
 mod flight;
 mod interceptor;
 mod local;

@@ -2,6 +2,7 @@
 //! of this table. Its number on the wire is the slot and a generation. The poller's RPC half owns the table.
 
 use super::counters::Counters;
+use super::drained::DrainedPollers;
 use super::flight::{Flight, Progress, number, parts};
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
@@ -74,9 +75,7 @@ pub(crate) struct Table {
     generation: u32,
     /// Sessions with the peers that are up.
     sessions: PeerMap<Session>,
-    /// Pollers of peers that have answered all calls that they have run for this poller in the peer's session, and run no
-    /// more.
-    drained: BTreeSet<(PeerKey, PollerIndex)>,
+    drained: DrainedPollers,
     /// Numbers of methods at peers that are up.
     numbers: Numbers,
     counters: Counters,
@@ -127,7 +126,7 @@ impl Table {
             waiting: Waiting::default(),
             generation: 0,
             sessions: PeerMap::default(),
-            drained: BTreeSet::new(),
+            drained: DrainedPollers::default(),
             numbers: Numbers::default(),
             counters: Counters::new(inbox),
             scratch: Vec::new(),
@@ -167,6 +166,9 @@ impl Table {
         }
         let peer = carrier.peer(call.server);
         call.server = peer;
+        if self.drained.has(peer) {
+            return self.end_with(call, drained());
+        }
         let has_line = !self.waiting.is_empty();
         let pass = if has_line { self.waiting.pass(peer, call) } else { Ok(call.leaves()) };
         match pass.and_then(|leaves| self.attempt(carrier, peer, call, leaves)) {
@@ -418,6 +420,11 @@ impl Table {
                 self.end(call, gave_up());
                 continue;
             }
+            if self.drained.has(seat.peer) {
+                self.waiting.leave(seat, None);
+                self.end(call, drained());
+                continue;
+            }
             match self.attempt(carrier, seat.peer, &mut call, leaves) {
                 Ok(is_queued) => {
                     let waited = self.waiting.since(&seat).map_or(0, |since| carrier.now().since(since));
@@ -567,14 +574,14 @@ impl Table {
     /// Records that a session with a peer is up.
     pub(crate) fn up(&mut self, peer: PeerKey, number: SessionNumber, epoch: u64, pollers: u16) {
         self.forget_numbers(peer);
-        self.forget_drained(peer);
+        self.drained.forget(peer);
         self.sessions.insert(peer, Session { number, epoch, pollers });
     }
 
     /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
-    pub(crate) fn drained(&mut self, from: Origin) {
+    pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
-            self.drained.insert((from.peer, from.poller));
+            self.drained.insert(from.peer, from.poller, now);
         }
     }
 
@@ -587,8 +594,10 @@ impl Table {
         self.sessions.get(from.peer).filter(|session| session.number == from.session)
     }
 
-    fn forget_drained(&mut self, peer: PeerKey) {
-        self.drained.retain(|(of, _)| *of != peer);
+    /// Returns the number of calls in flight that were handed over after their peer had said that it runs no more.
+    pub(crate) fn sent_to_drained(&self) -> usize {
+        let is_late = |flight: &Flight| self.drained.since(flight.peer).is_some_and(|at| flight.started > at);
+        self.flights.iter().filter(|(_, flight)| is_late(flight)).count()
     }
 
     /// Returns true if a call that its server has not answered cannot have run there, although it was sent: the server's
@@ -601,7 +610,7 @@ impl Table {
             // Calls of earlier sessions have ended with these.
             Progress::Waits | Progress::Delivered => is_unary,
         });
-        session.is_some_and(|session| self.drained.contains(&(flight.peer, flight.turn.of(session.pollers))))
+        session.is_some_and(|session| self.drained.contains(flight.peer, flight.turn.of(session.pollers)))
     }
 
     /// Tells all pollers of a peer that this one has answered the calls that it has run for them, and runs no more.
@@ -643,7 +652,7 @@ impl Table {
             self.finish(carrier.now(), call, Err(status));
         }
         self.sessions.remove(peer);
-        self.forget_drained(peer);
+        self.drained.forget(peer);
         if cause.ends_a_session() {
             for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
                 self.end(call, out_of_order(cause));
@@ -942,6 +951,13 @@ fn is_abandoned(call: &Submission) -> bool {
 /// Returns the status of a call that its server had not taken when it closed the session.
 fn missed(flight: &Flight, cause: PeerDown) -> Status {
     Status::unreachable(flight.name(), cause, false).because(Reason::Draining)
+}
+
+/// Returns the status of a call to a server that has said that it runs no more.
+#[cold]
+fn drained() -> Status {
+    let text = "the server is shutting down: it takes no new calls";
+    Status::not_run(Code::Unavailable, text).because(Reason::Draining)
 }
 
 fn gave_up() -> Status {

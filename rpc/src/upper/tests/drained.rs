@@ -66,17 +66,39 @@ fn other_calls_may_have_run() {
         (asked(), false, HANG_UNHEARD),
     ] {
         let mut rig = connected(2);
-        rig.message(from, drained());
         if reconnects {
+            rig.message(from, drained());
             rig.peer(server().peer, down());
             rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
         }
         let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
         rig.run();
+        if !reconnects {
+            rig.message(from, drained());
+        }
         let token = rig.carrier.given.last().unwrap().token;
         rig.sent(token, failed(true));
         assert!(status(&mut getter).may_have_run(), "{from:?}");
     }
+}
+
+#[test]
+fn a_drained_server_gets_no_calls_until_its_next_session() {
+    let mut rig = connected(2);
+    rig.message(Origin { poller: PollerIndex(0), ..asked() }, drained());
+    for method in [ECHO, HANG_UNHEARD] {
+        let mut getter = rig.submit(super::PORT, method, super::LONG, method.one_way);
+        rig.run();
+        let status = status(&mut getter);
+        let kind = (status.reason(), status.may_have_run());
+        assert_eq!(kind, (Some(Reason::Draining), false), "{status}");
+    }
+    assert!(rig.carrier.given.is_empty());
+    rig.peer(server().peer, down());
+    rig.peer(server().peer, PeerEvent::Up { epoch: 2, pollers: 2 });
+    let _getter = rig.submit(super::PORT, ECHO, super::LONG, false);
+    rig.run();
+    assert_eq!(rig.carrier.given.len(), 1);
 }
 
 #[test]
