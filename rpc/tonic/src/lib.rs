@@ -25,6 +25,7 @@
 mod client;
 mod exchange;
 mod headers;
+mod limits;
 mod server;
 mod timeout;
 
