@@ -129,6 +129,20 @@ impl Exchange for Handler {
         cx: &Context,
         body: Streaming<Bytes>,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        self.run(cx, Pieces::Stream(body)).await
+    }
+
+    async fn call_whole(
+        &self,
+        cx: &Context,
+        body: Bytes,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        self.run(cx, Pieces::Whole(body)).await
+    }
+}
+
+impl Handler {
+    async fn run(&self, cx: &Context, body: Pieces) -> Result<Response, Status> {
         let request = request_of(cx, body, &self.limits)?;
         let exchange = respond(self.routes.clone(), request, cx.clone());
         let Some(runtime) = &self.runtime else { return Ok(Response::Here(exchange.await?)) };
@@ -142,11 +156,7 @@ impl Exchange for Handler {
 }
 
 /// Returns the request of a call.
-fn request_of(
-    cx: &Context,
-    body: Streaming<Bytes>,
-    limits: &Limits,
-) -> Result<http::Request<RequestBody>, Status> {
+fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Request<RequestBody>, Status> {
     let malformed = || Status::invalid_argument("expected the path of a gRPC method in grpc-path");
     let mut metadata = cx.metadata().clone();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
@@ -330,9 +340,25 @@ fn aborted(error: &JoinError) -> Status {
 
 /// The body of a request.
 struct RequestBody {
-    pieces: Streaming<Bytes>,
+    pieces: Pieces,
     /// `None` if its messages have no limit.
     sizes: Option<MessageSizes>,
+}
+
+enum Pieces {
+    Stream(Streaming<Bytes>),
+    /// All of the body; empty after it was taken.
+    Whole(Bytes),
+}
+
+impl Pieces {
+    fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        match self {
+            Self::Stream(pieces) => Pin::new(pieces).poll_next(context),
+            Self::Whole(body) if body.is_empty() => Poll::Ready(None),
+            Self::Whole(body) => Poll::Ready(Some(Ok(std::mem::take(body)))),
+        }
+    }
 }
 
 impl Body for RequestBody {
@@ -343,9 +369,7 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let Some(piece) = ready!(Pin::new(&mut self.pieces).poll_next(context)) else {
-            return Poll::Ready(None);
-        };
+        let Some(piece) = ready!(self.pieces.poll_next(context)) else { return Poll::Ready(None) };
         Poll::Ready(Some(piece.map_err(|status| grpc_status(&status)).and_then(|piece| {
             self.sizes.as_mut().map_or(Ok(()), |sizes| sizes.check(&piece))?;
             Ok(Frame::data(piece))
