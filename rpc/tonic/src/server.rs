@@ -395,7 +395,7 @@ mod tests {
             let (_, body) = channel::<Result<Bytes, Status>>(1);
             let request = request_of(
                 &Context::detached_with(metadata),
-                Streaming::from_stream(body),
+                Pieces::Stream(Streaming::from_stream(body)),
                 &Limits::default(),
             );
             assert_eq!(request.is_ok(), is_accepted, "{path}");
