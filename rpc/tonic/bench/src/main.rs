@@ -15,7 +15,7 @@ mod measure;
 #[path = "../../../../bench/src/pin.rs"]
 mod pin;
 #[path = "../../../../bench/src/recorder.rs"]
-#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+#[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod recorder;
 mod server;
 mod service;
