@@ -1,6 +1,6 @@
 //! The client's side: a tower service that carries a request over a stream.
 
-use crate::exchange::{ExchangeClient, next_piece};
+use crate::exchange::{ExchangeClient, MAX_WHOLE, next_piece};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -59,7 +59,7 @@ async fn exchange(
     client: &ExchangeClient,
     request: http::Request<tonic::body::Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
-    let (mut parts, body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     let mut options = CallOptions::new();
     if let Some(value) = parts.headers.remove(timeout::GRPC_TIMEOUT) {
         let limit = timeout::parse(&value).ok_or_else(|| Status::internal("malformed grpc-timeout"))?;
@@ -70,22 +70,61 @@ async fn exchange(
     added.map_err(|error| Status::internal(error.to_string()))?;
     let options = options.metadata(metadata);
 
-    let (errors, mut failed) = channel(1);
-    let body = RequestBody { body, runtime: Handle::try_current().ok(), frame: Bytes::new(), errors };
     let calls = client.with(&options);
-    let mut opening = std::pin::pin!(async move {
-        let pieces = calls.call(body).await.map_err(|status| grpc_status(&status))?;
-        let headers = headers::from_metadata(&pieces.initial_metadata())?;
-        Ok((pieces, headers))
-    });
-    let (pieces, headers) = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
-        Some(status) => Poll::Ready(Err(status)),
-        None => opening.as_mut().poll(task),
-    })
-    .await?;
+    let (pieces, failed) = match std::future::poll_fn(|task| Poll::Ready(take_ready(&mut body, task))).await?
+    {
+        Ready::Whole(body) => (opened(calls.call_whole(body)).await?, None),
+        Ready::Begun(frames) => {
+            let (errors, mut failed) = channel(1);
+            let body = RequestBody { body, runtime: Handle::try_current().ok(), frames, errors };
+            let mut opening = std::pin::pin!(opened(calls.call(body)));
+            let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
+                Some(status) => Poll::Ready(Err(status)),
+                None => opening.as_mut().poll(task),
+            });
+            (pieces.await?, Some(failed))
+        }
+    };
+    let headers = headers::from_metadata(&pieces.initial_metadata())?;
     let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), failed });
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+/// Waits for the response of a call.
+async fn opened(
+    call: impl Future<Output = Result<Streaming<Bytes>, trunkline::Status>>,
+) -> Result<Streaming<Bytes>, Status> {
+    call.await.map_err(|status| grpc_status(&status))
+}
+
+/// The part of a request's body that is there at once.
+enum Ready {
+    Whole(Bytes),
+    /// Its first frames. The rest follows.
+    Begun([Bytes; 2]),
+}
+
+/// Takes what is there of a body: all of it, if it has one frame of moderate size.
+fn take_ready(body: &mut tonic::body::Body, task: &mut Context<'_>) -> Result<Ready, Status> {
+    let mut frames = [Bytes::new(), Bytes::new()];
+    for at in 0..frames.len() {
+        match Pin::new(&mut *body).poll_frame(task) {
+            Poll::Ready(None) if frames[0].len() <= MAX_WHOLE => {
+                let [whole, _] = frames;
+                return Ok(Ready::Whole(whole));
+            }
+            Poll::Ready(None) => {
+                // A body must not be polled after its end.
+                *body = tonic::body::Body::empty();
+                break;
+            }
+            Poll::Pending => break,
+            // Requests of gRPC have no trailers.
+            Poll::Ready(Some(next)) => frames[at] = next?.into_data().unwrap_or_default(),
+        }
+    }
+    Ok(Ready::Begun(frames))
 }
 
 /// Returns the error of the request's body, if there was one.
@@ -100,8 +139,8 @@ fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<
 struct RequestBody {
     body: tonic::body::Body,
     runtime: Option<Handle>,
-    /// The part of the last frame that has not been sent.
-    frame: Bytes,
+    /// The parts of the last frames that have not been sent.
+    frames: [Bytes; 2],
     errors: Sender<Status>,
 }
 
@@ -112,13 +151,13 @@ impl Stream for RequestBody {
         let this = &mut *self;
         let _entered = this.runtime.as_ref().map(Handle::enter);
         loop {
-            if let Some(piece) = next_piece(&mut this.frame) {
+            if let Some(piece) = this.frames.iter_mut().find_map(next_piece) {
                 return Poll::Ready(Some(piece));
             }
             match ready!(Pin::new(&mut this.body).poll_frame(task)) {
                 None => return Poll::Ready(None),
                 // Requests of gRPC have no trailers.
-                Some(Ok(frame)) => this.frame = frame.into_data().unwrap_or_default(),
+                Some(Ok(frame)) => this.frames[0] = frame.into_data().unwrap_or_default(),
                 Some(Err(status)) => {
                     // The end of the items would be a half-close. The caller cancels the call instead.
                     let _ = this.errors.try_send(status);
@@ -133,19 +172,20 @@ impl Stream for RequestBody {
 pub struct ResponseBody {
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
-    failed: Receiver<Status>,
+    /// `None` if the request's body has been sent.
+    failed: Option<Receiver<Status>>,
 }
 
 /// An empty body, which tonic's `with_interceptor` needs for calls that its interceptor refuses.
 impl Default for ResponseBody {
     fn default() -> Self {
-        Self { pieces: None, failed: channel(1).1 }
+        Self { pieces: None, failed: None }
     }
 }
 
 impl ResponseBody {
     fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(status) = poll_failed(&mut self.failed, task) {
+        if let Some(status) = self.failed.as_mut().and_then(|failed| poll_failed(failed, task)) {
             return Poll::Ready(Some(Err(status)));
         }
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
@@ -181,5 +221,60 @@ impl Body for ResponseBody {
 impl fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseBody").field("has_ended", &self.pieces.is_none()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::task::Waker;
+
+    /// A body of these frames. `None` is a frame that is not there yet.
+    struct Frames(VecDeque<Option<usize>>);
+
+    impl Body for Frames {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            match self.0.pop_front() {
+                None => Poll::Ready(None),
+                Some(None) => Poll::Pending,
+                Some(Some(size)) => Poll::Ready(Some(Ok(Frame::data(vec![1; size].into())))),
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_of_one_frame_travel_whole_and_others_keep_their_frames() {
+        let task = &mut Context::from_waker(Waker::noop());
+        for (frames, whole, sizes) in [
+            (vec![], Some(0), vec![]),
+            (vec![Some(7)], Some(7), vec![]),
+            (vec![Some(MAX_WHOLE)], Some(MAX_WHOLE), vec![]),
+            (vec![Some(MAX_WHOLE + 1)], None, vec![MAX_WHOLE + 1]),
+            (vec![Some(7), Some(8)], None, vec![7, 8]),
+            (vec![Some(7), None, Some(8)], None, vec![7, 8]),
+            (vec![None, Some(7)], None, vec![7]),
+            (vec![Some(1), Some(2), Some(3)], None, vec![1, 2, 3]),
+        ] {
+            let mut body = tonic::body::Body::new(Frames(frames.clone().into()));
+            match take_ready(&mut body, task).unwrap() {
+                Ready::Whole(taken) => assert_eq!(Some(taken.len()), whole, "{frames:?}"),
+                Ready::Begun(taken) => {
+                    assert_eq!(whole, None, "{frames:?}");
+                    let mut found = taken.map(|frame| frame.len()).to_vec();
+                    while let Poll::Ready(Some(frame)) = Pin::new(&mut body).poll_frame(task) {
+                        found.push(frame.unwrap().into_data().unwrap().len());
+                    }
+                    found.retain(|size| *size > 0);
+                    assert_eq!(found, sizes, "{frames:?}");
+                }
+            }
+        }
     }
 }

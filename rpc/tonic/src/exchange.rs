@@ -1,12 +1,15 @@
 //! The service that carries exchanges, and the pieces that bodies travel in.
 //!
-//! The items of either side are the pieces of its body, which are never empty. Headers and trailers are metadata.
+//! The items of either side are the pieces of its body, which are never empty. Headers and trailers are metadata. A request whose
+//! body is there at once, as in a unary call, is an argument: it takes neither messages nor a task for its items.
 
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};
 
 /// Largest piece of a body, in bytes.
 const MAX_PIECE: usize = 256 << 10;
+/// Largest body that is an argument, in bytes.
+pub(crate) const MAX_WHOLE: usize = 4 << 20;
 
 #[trunkline::service(name = "trunkline.grpc")]
 pub(crate) trait Exchange {
@@ -14,6 +17,12 @@ pub(crate) trait Exchange {
         &self,
         cx: &Context,
         body: Streaming<Bytes>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
+
+    async fn call_whole(
+        &self,
+        cx: &Context,
+        body: Bytes,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 

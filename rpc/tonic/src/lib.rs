@@ -1,6 +1,6 @@
 //! gRPC over Trunkline: clients and servers that tonic generates, without HTTP/2.
 //!
-//! An exchange of gRPC is one bidirectional stream. Its call carries the path and the request's headers as metadata, and the
+//! An exchange of gRPC is one stream. Its call carries the path and the request's headers as metadata, and the
 //! time limit as its deadline. The response's headers and trailers are metadata too. The items are pieces of the bodies, which
 //! tonic cuts into messages. [`Channel`] takes the
 //! place of `tonic::transport::Channel`, and [`Server`] the place of
@@ -25,6 +25,7 @@
 mod client;
 mod exchange;
 mod headers;
+mod limits;
 mod server;
 mod timeout;
 

@@ -2,6 +2,7 @@
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
+use crate::limits::{Limits, MessageSizes};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
 use http::HeaderValue;
@@ -9,6 +10,7 @@ use http_body::{Body, Frame};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
@@ -25,13 +27,45 @@ const WAITING_PIECES: usize = 4;
 #[must_use]
 pub struct Server {
     routes: Routes,
+    limits: Limits,
     interceptors: Vec<Box<dyn ServerInterceptor>>,
 }
 
 impl Server {
     /// Takes the services, with their layers.
     pub fn new(routes: impl Into<Routes>) -> Self {
-        Self { routes: routes.into().prepare(), interceptors: Vec::new() }
+        let routes = routes.into().prepare();
+        Self { routes, limits: Limits::default(), interceptors: Vec::new() }
+    }
+
+    /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
+    /// `/package.Service/Method`.
+    ///
+    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before interceptors see it. It has not run and may be
+    /// repeated after a pause, or at another server. The node does not start with a limit of 0 or a malformed path.
+    ///
+    /// ```no_run
+    /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
+    /// let server = trunkline_tonic::Server::new(routes)
+    ///     .limit("/trunkline.example.RouteGuide", 1000)
+    ///     .limit("/trunkline.example.RouteGuide/Within", 8)
+    ///     .message_limit("/trunkline.example.Greeter", 4096);
+    /// # let _ = server.runtime(runtime);
+    /// # }
+    /// ```
+    pub fn limit(mut self, path: &str, most: u32) -> Self {
+        self.limits.set_calls(path, most);
+        self
+    }
+
+    /// Limits the size of each message of a request, in bytes as it travels, by the path of a service or of a method. If
+    /// both have a limit, the smaller one applies.
+    ///
+    /// A call with a larger message ends as `RESOURCE_EXHAUSTED`, unless its handler maps the error. The message is not kept.
+    /// The limits of tonic's generated servers, 4 MiB by default, apply as well.
+    pub fn message_limit(mut self, path: &str, bytes: usize) -> Self {
+        self.limits.set_message_bytes(path, bytes);
+        self
     }
 
     /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and tells them apart by
@@ -44,8 +78,32 @@ impl Server {
     /// Runs the services in a tokio runtime, as a task for each exchange.
     #[must_use]
     pub fn runtime(self, runtime: Handle) -> trunkline::stub::Service {
-        let mut server = ExchangeServer::new(Handler { routes: self.routes, runtime });
-        for interceptor in self.interceptors {
+        self.service(Some(runtime))
+    }
+
+    /// Runs the services on the threads of the node's pollers. A call then passes to no other thread, which takes less
+    /// time than [`Self::runtime`].
+    ///
+    /// Handlers must not block, as handlers of Trunkline must not. They use tokio if the node is built with
+    /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
+    #[must_use]
+    pub fn on_pollers(self) -> trunkline::stub::Service {
+        self.service(None)
+    }
+
+    fn service(self, runtime: Option<Handle>) -> trunkline::stub::Service {
+        let Self { routes, limits, interceptors } = self;
+        let limits = Arc::new(limits);
+        let counted = Arc::clone(&limits);
+        let mut server = ExchangeServer::per_poller(move |_| {
+            limits.check()?;
+            let (routes, runtime, limits) = (routes.clone(), runtime.clone(), Arc::clone(&limits));
+            Ok::<_, String>(Handler { routes, runtime, limits })
+        });
+        if counted.counts_calls() {
+            server = server.interceptor(move |call: &mut ServerCall| counted.admit(call));
+        }
+        for interceptor in interceptors {
             server = server.interceptor(move |call: &mut ServerCall| interceptor.intercept(call));
         }
         server.into()
@@ -60,7 +118,9 @@ impl fmt::Debug for Server {
 
 struct Handler {
     routes: Routes,
-    runtime: Handle,
+    /// `None` if exchanges run on the poller.
+    runtime: Option<Handle>,
+    limits: Arc<Limits>,
 }
 
 impl Exchange for Handler {
@@ -69,19 +129,34 @@ impl Exchange for Handler {
         cx: &Context,
         body: Streaming<Bytes>,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
-        let request = request_of(cx, body)?;
+        self.run(cx, Pieces::Stream(body)).await
+    }
+
+    async fn call_whole(
+        &self,
+        cx: &Context,
+        body: Bytes,
+    ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status> {
+        self.run(cx, Pieces::Whole(body)).await
+    }
+}
+
+impl Handler {
+    async fn run(&self, cx: &Context, body: Pieces) -> Result<Response, Status> {
+        let request = request_of(cx, body, &self.limits)?;
+        let exchange = respond(self.routes.clone(), request, cx.clone());
+        let Some(runtime) = &self.runtime else { return Ok(Response::Here(exchange.await?)) };
         let (sender, pieces) = channel(WAITING_PIECES);
-        let exchange = respond(self.routes.clone(), request, cx.clone(), sender);
-        let task = self.runtime.spawn(cx.scope(exchange));
-        let mut response = Response { pieces, task: Some(Task(task)) };
+        let task = runtime.spawn(cx.scope(forward(exchange, sender)));
+        let mut response = TaskResponse { pieces, task: Some(Task(task)) };
         // The first piece is empty: the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
-        Ok(response)
+        Ok(Response::OfTask(response))
     }
 }
 
 /// Returns the request of a call.
-fn request_of(cx: &Context, body: Streaming<Bytes>) -> Result<http::Request<RequestBody>, Status> {
+fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Request<RequestBody>, Status> {
     let malformed = || Status::invalid_argument("expected the path of a gRPC method in grpc-path");
     let mut metadata = cx.metadata().clone();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
@@ -90,8 +165,9 @@ fn request_of(cx: &Context, body: Streaming<Bytes>) -> Result<http::Request<Requ
     if uri.path() != path {
         return Err(malformed());
     }
+    let sizes = limits.message_sizes(path);
     metadata.remove(PATH);
-    let mut request = http::Request::new(RequestBody(body));
+    let mut request = http::Request::new(RequestBody { pieces: body, sizes });
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = http::Version::HTTP_2;
     *request.uri_mut() = uri;
@@ -113,20 +189,18 @@ fn not_grpc(status: &tonic::Status) -> Status {
     Status::internal(status.message())
 }
 
-/// Passes a request to the routes, and the response to its call: an empty piece once the headers are set, and the pieces of
-/// the body.
+/// Passes a request to the routes, and sets the headers of its response.
 async fn respond(
     mut routes: Routes,
     request: http::Request<RequestBody>,
     cx: Context,
-    pieces: Sender<Bytes>,
-) -> Result<(), Status> {
+) -> Result<BodyPieces, Status> {
     // Routes are always ready.
     let response = match routes.call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
-    let (parts, mut body) = response.into_parts();
+    let (parts, body) = response.into_parts();
     if parts.status != http::StatusCode::OK {
         return Err(Status::unknown(format!("the service answered with the HTTP status {}", parts.status)));
     }
@@ -134,23 +208,70 @@ async fn respond(
     let mut initial = cx.initial_metadata();
     initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
     cx.set_initial_metadata(initial);
-    send(&pieces, Bytes::new()).await?;
-    while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
-        let frame = frame.map_err(|status| not_grpc(&status))?;
-        match frame.into_data() {
-            Ok(mut data) => {
-                while let Some(piece) = next_piece(&mut data) {
-                    send(&pieces, piece).await?;
+    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx })
+}
+
+/// The pieces of a response's body. Its trailers are set at its end.
+struct BodyPieces {
+    /// `None` after its end.
+    body: Option<tonic::body::Body>,
+    /// The part of the last frame that has not been sent.
+    frame: Bytes,
+    cx: Context,
+}
+
+impl BodyPieces {
+    /// Returns the next frame of data; `None` at the end.
+    fn poll_data(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let trailers = match ready!(Pin::new(body).poll_frame(context)) {
+            None => return Poll::Ready(None),
+            Some(Err(status)) => return Poll::Ready(Some(Err(not_grpc(&status)))),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => return Poll::Ready(Some(Ok(data))),
+                Err(frame) => frame.into_trailers().unwrap_or_default(),
+            },
+        };
+        Poll::Ready(headers::to_metadata(&trailers).map_or_else(
+            |status| Some(Err(not_grpc(&status))),
+            |trailers| {
+                let mut trailing = self.cx.trailing_metadata();
+                trailing.extend(&trailers);
+                self.cx.set_trailing_metadata(trailing);
+                None
+            },
+        ))
+    }
+}
+
+impl Stream for BodyPieces {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(piece) = next_piece(&mut self.frame) {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            match ready!(self.poll_data(context)) {
+                Some(Ok(data)) => self.frame = data,
+                end => {
+                    self.body = None;
+                    return Poll::Ready(end);
                 }
             }
-            Err(frame) => {
-                let Ok(trailers) = frame.into_trailers() else { continue };
-                let mut trailing = cx.trailing_metadata();
-                trailing.extend(&headers::to_metadata(&trailers).map_err(|status| not_grpc(&status))?);
-                cx.set_trailing_metadata(trailing);
-                break;
-            }
         }
+    }
+}
+
+/// Sends a response to its call: an empty piece once the headers are set, and the pieces of the body.
+async fn forward(
+    exchange: impl Future<Output = Result<BodyPieces, Status>>,
+    pieces: Sender<Bytes>,
+) -> Result<(), Status> {
+    let mut body = exchange.await?;
+    send(&pieces, Bytes::new()).await?;
+    while let Some(piece) = poll_fn(|task| Pin::new(&mut body).poll_next(task)).await {
+        send(&pieces, piece?).await?;
     }
     Ok(())
 }
@@ -168,14 +289,31 @@ impl Drop for Task {
     }
 }
 
+/// The body of a response.
+enum Response {
+    Here(BodyPieces),
+    OfTask(TaskResponse),
+}
+
+impl Stream for Response {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.get_mut() {
+            Self::Here(body) => Pin::new(body).poll_next(context),
+            Self::OfTask(response) => Pin::new(response).poll_next(context),
+        }
+    }
+}
+
 /// The body of a response, and the task that makes it.
-struct Response {
+struct TaskResponse {
     pieces: Receiver<Bytes>,
     /// `None` after its end.
     task: Option<Task>,
 }
 
-impl Stream for Response {
+impl Stream for TaskResponse {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
@@ -201,7 +339,27 @@ fn aborted(error: &JoinError) -> Status {
 }
 
 /// The body of a request.
-struct RequestBody(Streaming<Bytes>);
+struct RequestBody {
+    pieces: Pieces,
+    /// `None` if its messages have no limit.
+    sizes: Option<MessageSizes>,
+}
+
+enum Pieces {
+    Stream(Streaming<Bytes>),
+    /// All of the body; empty after it was taken.
+    Whole(Bytes),
+}
+
+impl Pieces {
+    fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        match self {
+            Self::Stream(pieces) => Pin::new(pieces).poll_next(context),
+            Self::Whole(body) if body.is_empty() => Poll::Ready(None),
+            Self::Whole(body) => Poll::Ready(Some(Ok(std::mem::take(body)))),
+        }
+    }
+}
 
 impl Body for RequestBody {
     type Data = Bytes;
@@ -211,9 +369,11 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        Pin::new(&mut self.0)
-            .poll_next(context)
-            .map(|item| item.map(|item| item.map(Frame::data).map_err(|status| grpc_status(&status))))
+        let Some(piece) = ready!(self.pieces.poll_next(context)) else { return Poll::Ready(None) };
+        Poll::Ready(Some(piece.map_err(|status| grpc_status(&status)).and_then(|piece| {
+            self.sizes.as_mut().map_or(Ok(()), |sizes| sizes.check(&piece))?;
+            Ok(Frame::data(piece))
+        })))
     }
 }
 
@@ -233,7 +393,11 @@ mod tests {
             let mut metadata = trunkline::Metadata::new();
             metadata.append_reserved(PATH, path.as_bytes()).unwrap();
             let (_, body) = channel::<Result<Bytes, Status>>(1);
-            let request = request_of(&Context::detached_with(metadata), Streaming::from_stream(body));
+            let request = request_of(
+                &Context::detached_with(metadata),
+                Pieces::Stream(Streaming::from_stream(body)),
+                &Limits::default(),
+            );
             assert_eq!(request.is_ok(), is_accepted, "{path}");
         }
     }

@@ -95,7 +95,7 @@ fn a_drained_server_gets_no_calls_until_its_next_session() {
     }
     assert!(rig.carrier.given.is_empty());
     rig.peer(server().peer, down());
-    rig.peer(server().peer, PeerEvent::Up { epoch: 2, pollers: 2 });
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(2), epoch: 2, pollers: 2 });
     let _getter = rig.submit(super::PORT, ECHO, super::LONG, false);
     rig.run();
     assert_eq!(rig.carrier.given.len(), 1);

@@ -1,8 +1,9 @@
-//! The interoperability cases of gRPC, each over Trunkline and over TCP.
+//! The interoperability cases of gRPC, each over Trunkline, with handlers in a runtime and on pollers, and over TCP.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio_stream::StreamExt as _;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataValue;
@@ -43,12 +44,20 @@ impl Fixture {
     }
 
     async fn trunkline() -> Self {
+        Self::served(|server| server.runtime(Handle::current())).await
+    }
+
+    async fn on_pollers() -> Self {
+        Self::served(trunkline_tonic::Server::on_pollers).await
+    }
+
+    async fn served(serve: impl FnOnce(trunkline_tonic::Server) -> trunkline::stub::Service) -> Self {
         let service = Interop::default();
         let network = InProcessNetwork::new();
         let routes = all_routes(service.clone());
-        let server = trunkline_tonic::Server::new(routes).interceptor(refuse_forbidden);
-        let server = server.runtime(tokio::runtime::Handle::current());
-        let server = Node::builder().in_process(&network).serve(server).start_async().await.unwrap();
+        let server = serve(trunkline_tonic::Server::new(routes).interceptor(refuse_forbidden));
+        let server = Node::builder().in_process(&network).tokio(Handle::current()).serve(server);
+        let server = server.start_async().await.unwrap();
         let node = Node::builder().in_process(&network).start_async().await.unwrap();
         let channel = trunkline_tonic::Channel::new(&node, server.local_address());
         Self { service, transport: Transport::Trunkline(channel), nodes: vec![node, server] }
@@ -107,6 +116,14 @@ macro_rules! cases {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 let fixture = super::Fixture::trunkline().await;
+                super::$case(&fixture).await;
+                fixture.end().await;
+            })*
+        }
+        mod on_pollers {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let fixture = super::Fixture::on_pollers().await;
                 super::$case(&fixture).await;
                 fixture.end().await;
             })*
@@ -435,7 +452,7 @@ async fn interceptors_of_nodes_see_paths() {
             call.context().set_initial_metadata(metadata);
             Ok(())
         })
-        .runtime(tokio::runtime::Handle::current());
+        .runtime(Handle::current());
     let server = Node::builder().in_process(&network).serve(server).start_async().await.unwrap();
     let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let counts = Arc::clone(&called);
@@ -456,6 +473,65 @@ async fn interceptors_of_nodes_see_paths() {
     assert_eq!((&*called.lock().unwrap(), &*served.lock().unwrap()), (&expected, &expected));
     node.shutdown_async().await;
     server.shutdown_async().await;
+}
+
+/// Limits by path: of running calls, and of the size of messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_by_path_refuse_calls() {
+    let input = "/grpc.testing.TestService/StreamingInputCall";
+    let limited = |server: trunkline_tonic::Server| {
+        let server = server.limit(input, 1).limit("/grpc.testing.TestService", 2);
+        let server = server.message_limit("/grpc.testing.TestService/UnaryCall", 1000);
+        server.runtime(Handle::current())
+    };
+    let fixture = Fixture::served(limited).await;
+    let start = || {
+        let mut client = fixture.client();
+        tokio::spawn(async move { client.streaming_input_call(tokio_stream::pending()).await })
+    };
+    let mut client = fixture.client();
+    let first = start();
+    fixture.until_running(1).await;
+    let status = client.streaming_input_call(tokio_stream::empty()).await.unwrap_err();
+    let expected = "runs 1 calls of /grpc.testing.TestService/StreamingInputCall, which is its limit";
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().ends_with(expected), "{status:?}");
+    // Other methods run, up to the limit of the service.
+    client.empty_call(Empty {}).await.unwrap();
+    let (sender, requests) = trunkline::stream::channel::<OutputRequest>(1);
+    let responses = client.full_duplex_call(requests).await.unwrap();
+    let status = client.empty_call(Empty {}).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("2 calls of /grpc.testing.TestService,"), "{status:?}");
+    drop((sender, responses));
+    first.abort();
+    fixture.until_running(0).await;
+    // The ends of calls arrive after their handlers are dropped, or before.
+    let second = async {
+        while let Err(status) = client.streaming_input_call(tokio_stream::empty()).await {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), second).await.unwrap();
+
+    let request = |size| SimpleRequest { payload: zeros(size), ..SimpleRequest::default() };
+    client.unary_call(request(900)).await.unwrap();
+    for size in [1000, 1 << 20] {
+        let status = client.unary_call(request(size)).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    }
+    fixture.end().await;
+}
+
+#[tokio::test]
+async fn a_malformed_limit_stops_the_start() {
+    for (path, most) in [("grpc.testing.TestService", 1), ("/grpc.testing.TestService", 0)] {
+        let server = trunkline_tonic::Server::new(routes(Interop::default())).limit(path, most);
+        let node = Node::builder().in_process(&InProcessNetwork::new());
+        let error = node.serve(server.runtime(Handle::current())).start_async().await.unwrap_err();
+        assert!(format!("{error:?}").contains("limit of"), "{error:?}");
+    }
 }
 
 /// Failures of Trunkline, and of a handler, as an exchange sees them.

@@ -16,10 +16,28 @@ async fn server(routes: Routes) -> Result<Node, StartError> {
     Ok(node)
 }
 
+#[rustfmt::skip]
+fn limited(routes: Routes) -> trunkline::stub::Service {
+    #[allow(clippy::let_and_return, reason = "it is the text of the document")]
+    let service = trunkline_tonic::Server::new(routes)
+        .limit("/shop.Orders", 1000)               // calls of the service that run at once
+        .limit("/shop.Orders/Export", 8)           // and of one method
+        .message_limit("/shop.Orders/Place", 4096) // bytes of a message in a request
+        .runtime(tokio::runtime::Handle::current());
+    service
+}
+
+async fn on_pollers(routes: Routes) -> Result<Node, StartError> {
+    let service = trunkline_tonic::Server::new(routes).on_pollers();
+    let node = Node::builder().tokio(tokio::runtime::Handle::current()).serve(service).start_async().await?;
+    Ok(node)
+}
+
 #[tokio::test]
 async fn examples_are_made() {
     let network = trunkline::InProcessNetwork::new();
     let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let _client = client(&node);
-    let _not_started = server(routes(Interop::default()));
+    let _not_started = (server(routes(Interop::default())), on_pollers(routes(Interop::default())));
+    let _service = limited(routes(Interop::default()));
 }

@@ -1,0 +1,171 @@
+//! Measures one gRPC service over tonic's transports and over Trunkline, in one run.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `service` | the service |
+//! | `transport`, `server` | the transports, and the server's process |
+//! | `measure`, `table` | the measurements, and their results |
+
+#![forbid(unsafe_code)]
+
+#[path = "../../../../bench/src/machine.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod machine;
+mod measure;
+#[path = "../../../../bench/src/pin.rs"]
+mod pin;
+#[path = "../../../../bench/src/recorder.rs"]
+#[allow(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod recorder;
+mod server;
+mod service;
+#[path = "../../../../bench/src/stopwatch.rs"]
+mod stopwatch;
+mod table;
+mod transport;
+
+use clap::{Args, Parser, Subcommand};
+use measure::Point;
+use pin::Pin;
+use server::Server;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use table::Report;
+use transport::{Failure, Transport};
+
+/// Measures one gRPC service over tonic's own transports and over Trunkline, in one run, and prints a table.
+///
+/// The service is one that tonic generates; only the transport differs: HTTP/2 over TCP, HTTP/2 over a Unix socket, and
+/// Trunkline, once with handlers as tasks of a tokio runtime and once with handlers on the node's poller. The server is a
+/// second process, which the program starts itself. Each side has one core for all its threads, as --pin says.
+///
+/// Each repetition starts a new server for each transport and measures unary calls of 64 B with 1 and with 32 outstanding,
+/// unary calls of 1 MiB, and a stream of the server with items of 64 B. The table has medians over the repetitions. A
+/// measurement warms up for another quarter of its time. Rates of calls are medians over slices of 1 ms, rates of items are means.
+///
+/// The runtimes of tonic's transports poll and do not sleep, which is faster, as pollers of Trunkline do while they have work.
+/// Trunkline's runtimes sleep when they have nothing to do, because a poller shares their core.
+///
+/// Examples:
+///   trunkline-tonic-bench                        the table, in about a minute
+///   trunkline-tonic-bench --json out.json        the values of all repetitions too
+///   trunkline-tonic-bench --seconds 0.1 --repetitions 3     a quick look
+///   trunkline-tonic-bench --pin 2,3              client on core 2, server on core 3
+///   TRUNKLINE_LINK=udp trunkline-tonic-bench     Trunkline over UDP, not over shared memory
+///
+/// Use a release build, and a machine that does nothing else.
+#[derive(Debug, Parser)]
+#[command(
+    name = "trunkline-tonic-bench",
+    version,
+    verbatim_doc_comment,
+    args_conflicts_with_subcommands = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The server's process, which the program starts itself.
+    #[command(hide = true)]
+    Serve {
+        #[arg(value_enum)]
+        transport: Transport,
+        /// A directory for a socket.
+        folder: PathBuf,
+        #[arg(long)]
+        core: Option<usize>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Duration of each measurement, in seconds.
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    seconds: f64,
+    /// Number of repetitions.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Cores of client and server, such as 0,1, or `off`. The default is the first two that the process may use.
+    #[arg(long)]
+    pin: Option<Pin>,
+    /// Writes all values to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.001 to 60".to_owned())
+}
+
+fn main() -> ExitCode {
+    let Cli { command, run } = Cli::parse();
+    let done = match command {
+        Some(Command::Serve { transport, folder, core }) => serve(transport, &folder, core),
+        None => measure_all(&run),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(transport: Transport, folder: &std::path::Path, core: Option<usize>) -> Result<(), Failure> {
+    core.map_or(Ok(()), pin::to)?;
+    transport.run(transport.serve(folder))
+}
+
+fn measure_all(run: &Run) -> Result<(), Failure> {
+    let cores = Pin::cores(run.pin)?;
+    // A file that cannot be written is known before the measurement.
+    let json = run
+        .json
+        .as_ref()
+        .map(|path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display())));
+    let json = json.transpose()?;
+    let mut report = Report::new(run.seconds, cores.map(|cores| [cores.client, cores.server]));
+    // The report counts the cores of the machine, so it comes first.
+    cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
+    for repetition in 1..=run.repetitions {
+        for transport in Transport::ALL {
+            eprintln!("repetition {repetition} of {}: {}", run.repetitions, transport.title());
+            let folder = tempfile::tempdir()?;
+            let server = Server::start(transport, folder.path(), cores.map(|cores| cores.server))?;
+            transport.run(measure(transport, &server.address, run.seconds, &mut report))?;
+        }
+    }
+    println!("{}", report.table());
+    if let Some(mut file) = json {
+        serde_json::to_writer_pretty(&file, &report)?;
+        writeln!(file)?;
+    }
+    Ok(())
+}
+
+/// Measures all points over one connection.
+async fn measure(
+    transport: Transport,
+    address: &str,
+    seconds: f64,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let connection = transport.connect(address).await?;
+    for point in Point::ALL {
+        let sample = point.measure(&connection, Duration::from_secs_f64(seconds)).await;
+        let sample = sample.map_err(|error| format!("{}, {}: {error}", transport.title(), point.title()))?;
+        report.add(point, transport, &sample);
+    }
+    connection.end().await;
+    Ok(())
+}

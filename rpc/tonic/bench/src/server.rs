@@ -1,0 +1,62 @@
+//! The server's process: this program again. It ends with its standard input, which also ends when its parent is killed.
+
+use crate::transport::{Failure, Transport};
+use std::future::Future;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// A running server. Dropping it ends it.
+pub(crate) struct Server {
+    child: Child,
+    /// The address that it has reported.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Starts a server on a core, and waits until it serves.
+    pub(crate) fn start(transport: Transport, folder: &Path, core: Option<usize>) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", &transport.name()]).arg(folder);
+        if let Some(core) = core {
+            command.args(["--core", &core.to_string()]);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take();
+        let mut server = Self { child, address: String::new() };
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        line.trim().clone_into(&mut server.address);
+        if server.address.is_empty() { Err("the server has not started".into()) } else { Ok(server) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It has ended or cannot be waited for.
+        let _ended = self.child.wait();
+    }
+}
+
+/// In the server: reports its address.
+pub(crate) fn announce(address: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    Ok(writeln!(out, "{address}").and_then(|()| out.flush())?)
+}
+
+/// In the server: waits for the end of standard input.
+pub(crate) fn at_end() -> impl Future<Output = ()> {
+    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+    thread::spawn(move || {
+        let _end = std::io::stdin().read_to_end(&mut Vec::new());
+        drop(sender);
+    });
+    async {
+        // The sender is dropped at the end.
+        let _dropped = receiver.await;
+    }
+}

@@ -1,0 +1,44 @@
+//! The measured service: a unary echo, and a stream without an end.
+
+use bytes::Bytes;
+use std::pin::Pin;
+use tokio_stream::Stream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+#[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, reason = "generated")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/trunkline.bench.Echo.rs"));
+}
+
+pub(crate) use generated::echo_client::EchoClient;
+use generated::echo_server::{Echo, EchoServer};
+
+/// A request, a reply or an item.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Message {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) payload: Bytes,
+}
+
+struct Mirror;
+
+#[tonic::async_trait]
+impl Echo for Mirror {
+    async fn call(&self, request: Request<Message>) -> Result<Response<Message>, Status> {
+        Ok(Response::new(request.into_inner()))
+    }
+
+    type FeedStream = Pin<Box<dyn Stream<Item = Result<Message, Status>> + Send>>;
+
+    async fn feed(&self, request: Request<Message>) -> Result<Response<Self::FeedStream>, Status> {
+        let item = request.into_inner();
+        let items = std::iter::repeat_with(move || Ok(item.clone()));
+        Ok(Response::new(Box::pin(tokio_stream::iter(items))))
+    }
+}
+
+/// Returns the routes of the service, which takes messages of any size.
+pub(crate) fn routes() -> Routes {
+    Routes::new(EchoServer::new(Mirror).max_decoding_message_size(usize::MAX))
+}

@@ -1,0 +1,166 @@
+//! The transports: how a server offers the service, and how a client reaches it.
+
+use crate::server::{announce, at_end};
+use crate::service::{self, EchoClient};
+use clap::ValueEnum;
+use serde::Serialize;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tower::ServiceExt as _;
+use tower::util::BoxCloneService;
+use trunkline::Node;
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// Bytes of one call, and of a connection, that HTTP/2 may have under way.
+const WINDOW: u32 = 8 << 20;
+const WINDOWS: u32 = 4 * WINDOW;
+
+/// The carrier of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// HTTP/2 over TCP.
+    Tcp,
+    /// HTTP/2 over a Unix socket.
+    Unix,
+    /// Trunkline, with handlers in a tokio runtime.
+    Trunkline,
+    /// Trunkline, with handlers on the pollers.
+    OnPollers,
+}
+
+/// A client over any transport.
+pub(crate) type Client =
+    EchoClient<BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, Failure>>;
+
+/// A client, and the node that it needs.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    node: Option<Node>,
+}
+
+impl Transport {
+    pub(crate) const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::Trunkline, Self::OnPollers];
+
+    /// Its column in the table.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Tcp => "tonic, TCP",
+            Self::Unix => "tonic, Unix socket",
+            Self::Trunkline => "Trunkline",
+            Self::OnPollers => "Trunkline, on pollers",
+        }
+    }
+
+    /// Its name as an argument.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Runs one side in a runtime of one thread. The runtime of tonic's own transports polls rather than sleeps, as the
+    /// pollers of Trunkline do while they have work.
+    pub(crate) fn run<T>(self, side: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let is_polling = matches!(self, Self::Tcp | Self::Unix);
+        LocalSet::new().block_on(&runtime, async {
+            if is_polling {
+                spawn_local(async {
+                    loop {
+                        yield_now().await;
+                    }
+                });
+            }
+            side.await
+        })
+    }
+
+    /// Serves until the end of standard input.
+    pub(crate) async fn serve(self, folder: &Path) -> Result<(), Failure> {
+        let router = Server::builder()
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOWS)
+            .add_routes(service::routes());
+        let services = trunkline_tonic::Server::new(service::routes());
+        match self {
+            Self::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0").await?;
+                announce(&listener.local_addr()?.to_string())?;
+                // The server's own `tcp_nodelay` has no effect on connections that it is given.
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                router.serve_with_incoming_shutdown(incoming, at_end()).await?;
+            }
+            Self::Unix => {
+                let path = folder.join("socket");
+                let listener = UnixListener::bind(&path)?;
+                announce(&path.to_string_lossy())?;
+                router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), at_end()).await?;
+            }
+            Self::Trunkline => serve_node(services.runtime(Handle::current())).await?,
+            Self::OnPollers => serve_node(services.on_pollers()).await?,
+        }
+        Ok(())
+    }
+
+    /// Connects to a server.
+    pub(crate) async fn connect(self, address: &str) -> Result<Connection, Failure> {
+        let endpoint = |uri: String| {
+            Ok::<_, Failure>(
+                Endpoint::from_shared(uri)?
+                    .tcp_nodelay(true)
+                    .initial_stream_window_size(WINDOW)
+                    .initial_connection_window_size(WINDOWS),
+            )
+        };
+        let (service, node) = match self {
+            Self::Tcp => (boxed(endpoint(format!("http://{address}"))?.connect().await?), None),
+            Self::Unix => {
+                let path = PathBuf::from(address);
+                let connector = tower::service_fn(move |_: Uri| {
+                    let path = path.clone();
+                    async { UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+                });
+                let endpoint = endpoint("http://localhost".to_owned())?;
+                (boxed(endpoint.connect_with_connector(connector).await?), None)
+            }
+            Self::Trunkline | Self::OnPollers => {
+                let node = Node::builder().listen("127.0.0.1:0").pollers(1).start_async().await?;
+                let channel = trunkline_tonic::Channel::new(&node, address);
+                let service = channel.map_response(|response| response.map(tonic::body::Body::new));
+                (BoxCloneService::new(service.map_err(Failure::from)), Some(node))
+            }
+        };
+        let client = EchoClient::new(service).max_decoding_message_size(usize::MAX);
+        Ok(Connection { client, node })
+    }
+}
+
+fn boxed(
+    channel: Channel,
+) -> BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, Failure> {
+    BoxCloneService::new(channel.map_err(Failure::from))
+}
+
+async fn serve_node(service: trunkline::stub::Service) -> Result<(), Failure> {
+    let node = Node::builder().listen("127.0.0.1:0").pollers(1).tokio(Handle::current()).serve(service);
+    let node = node.start_async().await?;
+    announce(&node.local_address().to_string())?;
+    at_end().await;
+    node.shutdown_async().await;
+    Ok(())
+}
+
+impl Connection {
+    pub(crate) async fn end(self) {
+        drop(self.client);
+        if let Some(node) = self.node {
+            node.shutdown_async().await;
+        }
+    }
+}

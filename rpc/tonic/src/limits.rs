@@ -1,0 +1,214 @@
+//! Limits of services and methods, by their gRPC path.
+//!
+//! An interceptor counts running calls, so a call beyond a limit is refused before its handler starts. The size of a
+//! message is in the five bytes before it: a message beyond its limit is refused before it has arrived.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use trunkline::{Code, ServerCall, Status};
+
+/// Bytes before a message: a flag and the size.
+const PREFIX: usize = 5;
+
+/// The limits of a server.
+#[derive(Default)]
+pub(crate) struct Limits(BTreeMap<String, Limit>);
+
+/// The limits of one path.
+#[derive(Default)]
+struct Limit {
+    calls: Option<Arc<RunningCalls>>,
+    message_bytes: Option<usize>,
+}
+
+struct RunningCalls {
+    path: String,
+    most: u32,
+    running: AtomicU32,
+}
+
+/// A call that counts as running. Dropping it ends that.
+struct Permit(Arc<RunningCalls>);
+
+impl Limits {
+    pub(crate) fn set_calls(&mut self, path: &str, most: u32) {
+        let calls = RunningCalls { path: path.to_owned(), most, running: AtomicU32::new(0) };
+        self.at(path).calls = Some(Arc::new(calls));
+    }
+
+    pub(crate) fn set_message_bytes(&mut self, path: &str, most: usize) {
+        self.at(path).message_bytes = Some(most);
+    }
+
+    fn at(&mut self, path: &str) -> &mut Limit {
+        self.0.entry(path.to_owned()).or_default()
+    }
+
+    pub(crate) fn counts_calls(&self) -> bool {
+        self.0.values().any(|limit| limit.calls.is_some())
+    }
+
+    /// Returns an error for a limit that no call can meet or keep.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (path, limit) in &self.0 {
+            let names = path.strip_prefix('/').map(|path| path.split('/').collect::<Vec<_>>());
+            if !names.is_some_and(|names| names.len() <= 2 && names.iter().all(|name| !name.is_empty())) {
+                return Err(format!(
+                    "limit of {path:?}: expected /package.Service or /package.Service/Method"
+                ));
+            }
+            if limit.calls.as_ref().is_some_and(|calls| calls.most == 0) {
+                return Err(format!("limit of {path}: 0 calls; choose 1 or more"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the limits of the service and of the method of a path.
+    fn of(&self, path: &str) -> impl Iterator<Item = &Limit> {
+        let service = path.rsplit_once('/').and_then(|(service, _)| self.0.get(service));
+        service.into_iter().chain(self.0.get(path))
+    }
+
+    /// Counts a call until its end, or refuses it.
+    pub(crate) fn admit(&self, call: &mut ServerCall) -> Result<(), Status> {
+        let permits = self.take(&call.path())?;
+        if !permits.is_empty() {
+            call.on_end(move |_| drop(permits));
+        }
+        Ok(())
+    }
+
+    fn take(&self, path: &str) -> Result<Vec<Permit>, Status> {
+        self.of(path).filter_map(|limit| limit.calls.as_ref()).map(RunningCalls::take).collect()
+    }
+
+    /// Returns the size that messages of a request may have.
+    pub(crate) fn message_sizes(&self, path: &str) -> Option<MessageSizes> {
+        let most = self.of(path).filter_map(|limit| limit.message_bytes).min()?;
+        Some(MessageSizes { most, prefix: [0; PREFIX], filled: 0, left: 0 })
+    }
+}
+
+impl RunningCalls {
+    fn take(self: &Arc<Self>) -> Result<Permit, Status> {
+        // The number itself is all that is shared.
+        let more = |running: u32| (running < self.most).then_some(running + 1);
+        match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Permit(Arc::clone(self))),
+            Err(_) => {
+                let Self { path, most, .. } = &**self;
+                let text = format!("this server runs {most} calls of {path}, which is its limit");
+                Err(Status::new(Code::ResourceExhausted, text))
+            }
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads the sizes of messages in the pieces of a body.
+pub(crate) struct MessageSizes {
+    most: usize,
+    /// The bytes before a message, of which `filled` have arrived.
+    prefix: [u8; PREFIX],
+    filled: usize,
+    /// Bytes of the present message that have not arrived.
+    left: usize,
+}
+
+impl MessageSizes {
+    /// Takes the next piece of the body.
+    ///
+    /// # Errors
+    /// A message is larger than the limit.
+    pub(crate) fn check(&mut self, piece: &Bytes) -> Result<(), tonic::Status> {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            let of_message = self.left.min(rest.len());
+            self.left -= of_message;
+            rest = &rest[of_message..];
+            if self.left > 0 {
+                break;
+            }
+            let of_prefix = rest.len().min(PREFIX - self.filled);
+            self.prefix[self.filled..self.filled + of_prefix].copy_from_slice(&rest[..of_prefix]);
+            self.filled += of_prefix;
+            rest = &rest[of_prefix..];
+            if self.filled == PREFIX {
+                self.filled = 0;
+                let [_, size @ ..] = self.prefix;
+                self.left = usize::try_from(u32::from_be_bytes(size)).unwrap_or(usize::MAX);
+                if self.left > self.most {
+                    let text =
+                        format!("a message of {} bytes; the limit of its method is {}", self.left, self.most);
+                    return Err(tonic::Status::resource_exhausted(text));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_counts_for_its_method_and_its_service() {
+        let mut limits = Limits::default();
+        limits.set_calls("/a.B", 2);
+        limits.set_calls("/a.B/C", 1);
+        let first = limits.take("/a.B/C").unwrap();
+        let refused = limits.take("/a.B/C").err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(refused.message(), "this server runs 1 calls of /a.B/C, which is its limit");
+        // The refused call has returned its unit of the service.
+        let second = limits.take("/a.B/D").unwrap();
+        assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));
+        assert!(limits.take("/a.Bc/D").unwrap().is_empty());
+        drop((first, second));
+        assert_eq!(limits.take("/a.B/C").unwrap().len(), 2);
+    }
+
+    #[test]
+    fn malformed_limits_are_refused() {
+        for path in ["", "/", "a.B", "/a.B/", "/a.B/C/D", "//C"] {
+            let mut limits = Limits::default();
+            limits.set_message_bytes(path, 1);
+            assert!(limits.check().unwrap_err().contains("expected /package.Service"), "{path:?}");
+        }
+        let mut limits = Limits::default();
+        limits.set_calls("/a.B", 0);
+        assert!(limits.check().unwrap_err().contains("choose 1 or more"));
+        limits.set_calls("/a.B", 1);
+        assert_eq!(limits.check(), Ok(()));
+    }
+
+    #[test]
+    fn sizes_are_found_however_a_body_is_cut() {
+        let mut limits = Limits::default();
+        limits.set_message_bytes("/a.B", 3);
+        limits.set_message_bytes("/a.B/C", 4);
+        let body = |sizes: &[u8]| {
+            let messages =
+                sizes.iter().map(|size| [&[0, 0, 0, 0, *size][..], &[9; 9][..(*size).into()]].concat());
+            messages.flatten().collect::<Vec<u8>>()
+        };
+        for cut in 1..=12 {
+            let pass = |body: &[u8]| {
+                let mut sizes = limits.message_sizes("/a.B/C").unwrap();
+                body.chunks(cut).try_for_each(|piece| sizes.check(&Bytes::copy_from_slice(piece)))
+            };
+            assert!(pass(&body(&[3, 0, 0, 2, 3])).is_ok(), "{cut}");
+            assert_eq!(pass(&body(&[3, 0, 4])).unwrap_err().code(), tonic::Code::ResourceExhausted, "{cut}");
+        }
+        assert!(limits.message_sizes("/a.C/C").is_none());
+    }
+}
