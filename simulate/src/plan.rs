@@ -128,7 +128,7 @@ pub(crate) struct Plan {
     pub(crate) hostility: Option<Hostility>,
     /// True if two more nodes with little room call each other, in one run of eight: they take as long as many faults.
     pub(crate) has_chains: bool,
-    /// True if four more nodes are the servers of a balanced channel and their caller, in one run of four.
+    /// True if four more nodes are the servers of a balanced channel and their caller, in one run of eight.
     pub(crate) has_replicas: bool,
     /// Duration of faults.
     pub(crate) lasts: Duration,
@@ -199,7 +199,7 @@ impl Plan {
             forgeries: forgeries(seed, lasts),
             hostility: hostility(seed),
             has_chains: seed.is_multiple_of(8),
-            has_replicas: seed % 4 == 2,
+            has_replicas: seed % 8 == 2,
             lasts,
             nodes,
         }

@@ -30,10 +30,10 @@ const LONG: Duration = Duration::from_secs(20);
 const PROGRAMS: usize = 3;
 const PAUSE_US: u64 = 100_000;
 /// Programs that call a server that drains, their longest pause, and the time for which they do. A server whose handlers take
-/// [`BRIEF_US`] at most has closed its sessions by then.
-const PROBES: usize = 6;
-const PROBE_PAUSE_US: u64 = 40;
-const PROBED: Duration = Duration::from_millis(6);
+/// [`BRIEF_US`] at most has drained before that.
+const PROBES: usize = 4;
+const PROBE_PAUSE_US: u64 = 80;
+const PROBED: Duration = Duration::from_millis(4);
 const BRIEF_US: u64 = 1_500;
 /// Time of handlers that a fault meets while they run.
 const HELD_US: u64 = 10_000;
@@ -244,11 +244,13 @@ impl Calls {
     }
 
     /// Calls through new channels, which know of no server that it drains.
-    async fn probe(self, mut random: fastrand::Rng, lasts: Duration) {
+    async fn probe(mut self, mut random: fastrand::Rng, lasts: Duration) {
         let until = self.client.timers.now() + lasts;
         while self.client.timers.now() < until {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PROBE_PAUSE_US))).await;
             let job = Job { wait_us: 0, idempotent: false };
+            // A new channel begins with the same server each time, by its place in the list.
+            random.shuffle(&mut self.client.servers);
             let channel = channel(&self.client, self.policy);
             if let Some(status) = self.make(&channel, job, CallOptions::new(), LONG).await {
                 let text = format!("a call to replicas failed while one drains: {status}");
