@@ -7,6 +7,8 @@ use trunkline::{Bytes, Limit, NodeBuilder, Status, Stream, Streaming};
 
 /// Bytes of the number at the start of an item.
 const NUMBER: usize = 8;
+/// Value of the bytes after the number.
+const FILL: u8 = 0x5a;
 
 /// Streams in each direction.
 #[trunkline::service(name = "trunkline.bench.Feed", version = 1)]
@@ -17,6 +19,9 @@ pub(crate) trait Feed {
 
     /// Reads numbered items. Returns their number and their bytes.
     async fn upload(&self, items: Streaming<Bytes>) -> Result<(u64, u64), Status>;
+
+    /// Takes the item with this number.
+    async fn store(&self, number: u64, item: Bytes) -> Result<(), Status>;
 
     /// Returns each item.
     async fn chat(
@@ -46,6 +51,10 @@ impl Feed for Source {
         let mut checked = Checked::default();
         checked.read(items).await?;
         Ok(checked.outcome())
+    }
+
+    async fn store(&self, number: u64, item: Bytes) -> Result<(), Status> {
+        Checked { items: number, bytes: 0 }.add(&item)
     }
 
     async fn chat(
@@ -87,11 +96,17 @@ impl Stream for Numbered {
         if self.next == self.items {
             return Poll::Ready(None);
         }
-        let mut item = vec![0x5a; self.size.max(NUMBER)];
-        item[..NUMBER].copy_from_slice(&self.next.to_le_bytes());
+        let item = numbered(self.next, self.size);
         self.next += 1;
-        Poll::Ready(Some(item.into()))
+        Poll::Ready(Some(item))
     }
+}
+
+/// Returns the item with this number.
+pub(crate) fn numbered(number: u64, size: usize) -> Bytes {
+    let mut item = vec![FILL; size.max(NUMBER)];
+    item[..NUMBER].copy_from_slice(&number.to_le_bytes());
+    item.into()
 }
 
 /// The items of a handler.
@@ -103,6 +118,11 @@ impl Stream for Accepted {
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Pin::new(&mut self.0).poll_next(task).map(|item| item.map(Ok))
     }
+}
+
+/// Returns true if all bytes are [`FILL`]. It looks at all of them, so that the compiler can compare many at once.
+fn is_filled(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |wrong, byte| wrong | (byte ^ FILL)) == 0
 }
 
 /// Checks numbered items: their order and their bytes.
@@ -125,9 +145,9 @@ impl Checked {
     }
 
     fn add(&mut self, item: &[u8]) -> Result<(), Status> {
-        let is_next = item.split_at_checked(NUMBER).is_some_and(|(number, fill)| {
-            *number == self.items.to_le_bytes() && fill.iter().all(|byte| *byte == 0x5a)
-        });
+        let is_next = item
+            .split_at_checked(NUMBER)
+            .is_some_and(|(number, fill)| *number == self.items.to_le_bytes() && is_filled(fill));
         if !is_next {
             return Err(Status::data_loss(format!("item {} has other contents", self.items)));
         }

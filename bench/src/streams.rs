@@ -3,7 +3,7 @@
 use crate::client::Kind;
 use crate::echo::EchoLocal;
 use crate::failure::Failure;
-use crate::feed::{Checked, FeedClient, FeedLocal, Numbered};
+use crate::feed::{Checked, FeedClient, FeedLocal, Numbered, numbered};
 use crate::machine::{Machine, Stamp, memory};
 use crate::nodes::{LinkFlag, Nodes};
 use crate::pin::{Cores, Pin};
@@ -24,8 +24,8 @@ use trunkline_testkit::output;
 
 /// Bytes of an item, and of a call's payload.
 const ITEM: usize = 64;
-/// Bytes of a chunk of the upload.
-const CHUNK: usize = 256 << 10;
+/// Calls under way at a time that send the chunks of the upload.
+const CHUNKS_OUTSTANDING: u64 = 4;
 /// Calls under way at a time.
 const OUTSTANDING: u32 = 32;
 /// Items for each call that is made.
@@ -43,9 +43,12 @@ pub(crate) struct Streams {
     /// Streams that are open at once, in both directions.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     open: u32,
-    /// MiB that are uploaded in chunks of 256 KiB.
+    /// MiB that are uploaded in chunks, by a stream and by unary calls.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     upload: u64,
+    /// KiB of a chunk of the upload.
+    #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
+    chunk: u64,
     /// Path of the packets; with `process` the memory covers client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
@@ -94,11 +97,14 @@ struct Open {
     server_bytes_each: u64,
 }
 
-/// Memory of a large upload.
+/// Rate and memory of a large upload.
 #[derive(Debug, Serialize)]
 struct Upload {
     bytes: u64,
+    chunk_bytes: u64,
     bytes_per_s: f64,
+    /// Rate of unary calls with the same chunks, [`CHUNKS_OUTSTANDING`] under way.
+    calls_bytes_per_s: f64,
     /// Growth at the peak beyond the memory before.
     client_grown_bytes: u64,
     server_grown_bytes: u64,
@@ -132,7 +138,8 @@ pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     let bar = progress::bar(streams.quiet, u64::from(streams.repetitions) * SHAPES.len() as u64 + 2);
     // The upload is first: then nothing else has grown the processes.
     bar.set_message("upload");
-    let upload = on_session(streams, cores, |session| upload(session, streams.upload << 20))?;
+    let upload =
+        on_session(streams, cores, |session| upload(session, streams.upload << 20, streams.chunk << 10))?;
     bar.inc(1);
     bar.set_message("open streams");
     let open = on_session(streams, cores, |session| open(session, streams.open))?;
@@ -186,12 +193,14 @@ fn table(results: &Results) -> String {
         );
     }
     let mb = |bytes: u64| bytes as f64 / 1e6;
-    let Upload { bytes, bytes_per_s, client_grown_bytes, server_grown_bytes } = results.upload;
+    let Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes } =
+        results.upload;
     let _ = writeln!(
         text,
-        "  upload of {:.1} MB: {:.1} MB/s; client {:.1} MB more at its peak, server {:.1} MB",
+        "  upload of {:.1} MB in chunks of {chunk_bytes} bytes: {:.1} MB/s, by calls {:.1} MB/s; client {:.1} MB more at its peak, server {:.1} MB",
         mb(bytes),
         bytes_per_s / 1e6,
+        calls_bytes_per_s / 1e6,
         mb(client_grown_bytes),
         mb(server_grown_bytes)
     );
@@ -286,26 +295,51 @@ fn call(session: &Session, calls: u64) -> Result<(), String> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number of bytes far below 2^52")]
-fn upload(session: &Session, bytes: u64) -> Result<Upload, String> {
+fn upload(session: &Session, bytes: u64, chunk_bytes: u64) -> Result<Upload, String> {
     let server = session.client().server();
     let control = FeedClient::connect(session.node(), server).map_err(|status| status.to_string())?;
     let of_server = || block_on(control.memory()).map_err(|status| status.to_string());
-    let chunks = bytes / CHUNK as u64;
+    let size = usize::try_from(chunk_bytes).map_err(|error| error.to_string())?;
+    let chunks = bytes.div_ceil(chunk_bytes);
+    let bytes = chunks * chunk_bytes;
     let (client_before, (server_before, _)) = (memory("VmRSS:")?, of_server()?);
     let began = Instant::now();
     let received = on_poller(session, move |context| async move {
-        FeedLocal::connect(&context, server)?.upload(Numbered::new(chunks, CHUNK)).await
+        FeedLocal::connect(&context, server)?.upload(Numbered::new(chunks, size)).await
     })?;
     let bytes_per_s = bytes as f64 / began.elapsed().as_secs_f64();
-    if received != Checked::expected(chunks, CHUNK) {
+    if received != Checked::expected(chunks, size) {
         return Err(format!("the upload has other contents than were sent: {received:?}"));
     }
-    Ok(Upload {
-        bytes,
-        bytes_per_s,
-        client_grown_bytes: memory("VmHWM:")?.saturating_sub(client_before),
-        server_grown_bytes: of_server()?.1.saturating_sub(server_before),
-    })
+    let client_grown_bytes = memory("VmHWM:")?.saturating_sub(client_before);
+    let server_grown_bytes = of_server()?.1.saturating_sub(server_before);
+    let began = Instant::now();
+    call_with_chunks(session, chunks, size)?;
+    let calls_bytes_per_s = bytes as f64 / began.elapsed().as_secs_f64();
+    Ok(Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes })
+}
+
+/// Sends the chunks of an upload by unary calls.
+fn call_with_chunks(session: &Session, chunks: u64, size: usize) -> Result<(), String> {
+    let (server, next) = (session.client().server(), Arc::new(AtomicU64::new(0)));
+    let task = |_| {
+        let next = Arc::clone(&next);
+        session.node().run_on(PollerIndex(0), move |context| async move {
+            let feed = FeedLocal::connect(&context, server)?;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= chunks {
+                    return Ok::<_, Status>(());
+                }
+                feed.store(number, numbered(number, size)).await?;
+            }
+        })
+    };
+    for task in (0..CHUNKS_OUTSTANDING).map(task).collect::<Vec<_>>() {
+        let ended = block_on(task).and_then(|ended| ended);
+        ended.map_err(|status| format!("a call failed: {status}"))?;
+    }
+    Ok(())
 }
 
 /// Opens streams, of which each exchanges an item at the start, and again when all are open.

@@ -242,7 +242,7 @@ fn streams_have_rates_and_memory() {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
     let line = format!(
-        "streams --items 2000 --repetitions 2 --open 20 --upload 1 --pin off --link udp --json {}",
+        "streams --items 2000 --repetitions 2 --open 20 --upload 1 --chunk 100 --pin off --link udp --json {}",
         path.display()
     );
     let output = bench(&line);
@@ -255,11 +255,13 @@ fn streams_have_rates_and_memory() {
     for figure in rates.iter().flat_map(|rate| [&rate["per_s"], &rate["of_calls"]]) {
         assert_positive(figure, &["median", "min", "max"]);
     }
-    assert_positive(&results["upload"], &["bytes_per_s"]);
+    assert_positive(&results["upload"], &["bytes_per_s", "calls_bytes_per_s"]);
     for (part, side) in [("upload", "client_grown_bytes"), ("open", "server_bytes_each")] {
         assert!(results[part][side].is_u64(), "{results}");
     }
-    assert_eq!((&results["upload"]["bytes"], &results["open"]["streams"]), (&(1 << 20).into(), &20.into()));
+    // A MiB is 10.24 chunks.
+    let (bytes, streams) = (&results["upload"]["bytes"], &results["open"]["streams"]);
+    assert_eq!((bytes, streams), (&(11 * 100 * 1024).into(), &20.into()));
     assert_stamped(&results);
 }
 

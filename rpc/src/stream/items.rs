@@ -26,7 +26,8 @@ use std::task::{Context, Poll};
 /// `Err`, which says how many items were delivered; `None` follows it.
 ///
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
-/// 4096 items. In a client dropping the stream cancels the call. In a handler dropping it stops the client's stream.
+/// 4096 items, or four items if these are larger, up to 4 MiB. In a client dropping the stream cancels the call. In a
+/// handler dropping it stops the client's stream.
 ///
 /// ```
 /// use trunkline::{InProcessNetwork, Node, Status, Stream, Streaming, block_on, stream};

@@ -36,7 +36,14 @@ const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
 /// Maximum that a writer hands over at a time. Its last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
 /// The largest window.
-const MOST: Window = Window { bytes: 1 << 20, items: 4096 };
+const MOST: Window = Window { bytes: 4 << 20, items: 4096 };
+/// Bytes up to which a window grows, unless [`ITEMS_AHEAD`] of the largest items need more.
+const ENOUGH_BYTES: i64 = 1 << 20;
+/// Items of the largest size that a window has room for once it has grown, within [`MOST`]. With room for one, the writer
+/// would wait for the reader before each item.
+const ITEMS_AHEAD: i64 = 4;
+/// Consumed bytes that are returned to the writer at once, however large the window. Their WINDOW costs little beside them.
+const RETURNED_BYTES: i64 = 128 << 10;
 
 /// Returns the bytes that a server charges for a stream when it begins: a window to read, and a batch to send.
 pub(crate) fn first_charge(streams: Streams) -> usize {

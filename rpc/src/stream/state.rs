@@ -5,7 +5,7 @@
 use super::buffer::{ItemBuffer, Next, ReceivedItems};
 use super::changes::Charge;
 use super::owner::{CallEnd, Owner};
-use super::{BATCH, FIRST, MOST, Window};
+use super::{BATCH, ENOUGH_BYTES, FIRST, ITEMS_AHEAD, MOST, RETURNED_BYTES, Window};
 use crate::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::frame::{DATA_BYTES, Encoded, Header, NOBODY, StreamHeader, StreamPart, send};
 use crate::lifecycle::lost_in_child;
@@ -163,6 +163,8 @@ struct Incoming {
     /// Consumed window that was not returned to the peer yet.
     consumed: Window,
     received: u64,
+    /// Bytes of the largest item that was received.
+    largest: usize,
     has_ended: bool,
     /// True once the reader was dropped.
     is_closed: bool,
@@ -221,6 +223,7 @@ impl Stream {
             window: FIRST,
             consumed: Window::NONE,
             received: 0,
+            largest: 0,
             has_ended: false,
             is_closed: false,
             resets: false,
@@ -772,6 +775,7 @@ impl Incoming {
     fn item(&mut self, item: &[u8]) -> Option<Waker> {
         self.left.spend(item.len());
         self.received += 1;
+        self.largest = self.largest.max(item.len());
         if self.is_closed {
             return None;
         }
@@ -791,19 +795,29 @@ impl Incoming {
         Ok(self.waker.take())
     }
 
-    /// Returns true if half of the window was consumed.
+    /// Returns true if half of the window was consumed, or [`RETURNED_BYTES`].
     fn gives_back(&self) -> bool {
-        self.consumed.bytes * 2 >= self.window.bytes || self.consumed.items * 2 >= self.window.items
+        let bytes = (self.window.bytes / 2).min(RETURNED_BYTES);
+        self.consumed.bytes >= bytes || self.consumed.items * 2 >= self.window.items
     }
 
     /// Returns true if the window is used up quickly enough to be worth doubling.
     fn wants_more(&self) -> bool {
-        self.gives_back() && self.window.bytes < MOST.bytes && !self.has_ended && !self.is_closed
+        self.gives_back() && self.window.bytes < self.most_bytes() && !self.has_ended && !self.is_closed
     }
 
+    /// Returns the size in bytes up to which the window grows.
+    fn most_bytes(&self) -> i64 {
+        let largest = i64::try_from(self.largest).unwrap_or(i64::MAX);
+        largest.saturating_mul(ITEMS_AHEAD).clamp(ENOUGH_BYTES, MOST.bytes)
+    }
+
+    /// Doubles the window. Its items are at most those of [`MOST`].
     fn double(&mut self) {
-        self.consumed.add(self.window);
-        self.window.add(self.window);
+        let items = self.window.items.min(MOST.items - self.window.items);
+        let more = Window { items, ..self.window };
+        self.consumed.add(more);
+        self.window.add(more);
     }
 }
 

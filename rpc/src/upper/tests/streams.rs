@@ -92,7 +92,7 @@ fn a_handlers_stream_is_accepted_sent_ended_and_replied_to_in_this_order() {
 }
 
 /// Bytes that make the window the largest one, after 64 items of 100 bytes.
-const LARGEST_BYTES: u32 = (1 << 20) - (16 << 10) + 6400;
+const LARGEST_BYTES: u32 = (4 << 20) - (16 << 10) + 6400;
 
 #[test]
 fn a_writer_stops_at_the_window_of_items_and_of_bytes() {
@@ -275,6 +275,44 @@ fn a_reader_gives_its_window_back_when_half_is_consumed_and_a_stopped_one_does_n
     });
     assert_eq!(130 + rest.count(), 64 + 32 + 64, "the window ends here");
     assert_eq!(charged(&rig), 0);
+}
+
+/// The handler consumes items of these bytes. Returns the windows that were returned to the writer, in bytes and items.
+fn windows_for(items: &[usize]) -> Vec<(u32, u32)> {
+    let mut rig = Rig::new();
+    open(&mut rig, GATHER, &[255]);
+    let mut windows = Vec::new();
+    for (number, bytes) in (0..).zip(items) {
+        from_caller(&mut rig, data(number), &vec![1; *bytes]);
+        rig.run();
+        windows.extend(parts(&mut rig).into_iter().filter_map(|(part, _)| match part {
+            StreamPart::Window { bytes, items } => Some((bytes, items)),
+            _ => None,
+        }));
+    }
+    windows
+}
+
+#[test]
+fn a_window_grows_until_it_has_room_for_four_of_the_largest_items_or_for_a_mebibyte() {
+    const KIB: usize = 1 << 10;
+    for (item, most) in
+        [(100 * KIB, 1024), (256 * KIB, 1024), (300 * KIB, 2048), (1024 * KIB, 4096), (2048 * KIB, 4096)]
+    {
+        let windows = windows_for(&[item; 20]);
+        let given = windows.iter().map(|(bytes, _)| *bytes as usize).sum::<usize>();
+        assert_eq!(16 * KIB + given - 20 * item, most * KIB, "the window after 20 items of {item} bytes");
+        let items = windows.iter().map(|(_, items)| *items).sum::<u32>();
+        assert_eq!(64 + items - 20, 4096, "items of {item} bytes");
+    }
+}
+
+#[test]
+fn a_large_item_is_given_back_before_half_of_a_large_window_is_consumed() {
+    let size = 256 << 10;
+    let windows = windows_for(&[size; 12]);
+    assert_eq!(windows.len(), 12, "one for each item: {windows:?}");
+    assert_eq!(windows.last(), Some(&(256 << 10, 1)));
 }
 
 #[test]
