@@ -6,10 +6,12 @@ use crate::gate::Gate;
 use crate::logged::Logged;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 use tracing::{Dispatch, Level};
 use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
-use trunkline_testkit::{in_forked_child, runs_alone, wait_until};
+use trunkline_testkit::{ForkedChild, fork_here, in_forked_child, runs_alone, wait_until};
+use trunkline_verbs::fork::ENDED_IN_CHILD;
 
 #[trunkline::service]
 trait Numbers {
@@ -225,4 +227,83 @@ fn a_child_forked_on_a_poller_ends_its_calls_at_once() {
     });
     assert_eq!(block_on(forked), Ok(()));
     nodes.still_run();
+}
+
+/// Methods that fork, and return in the child too.
+#[trunkline::service]
+trait Forks {
+    async fn at_once(&self) -> u32;
+    async fn later(&self) -> u32;
+    async fn failing(&self) -> u32;
+    #[offload]
+    async fn offloaded(&self) -> u32;
+    #[blocking]
+    async fn blocking(&self) -> u32;
+}
+
+struct Forking(mpsc::Sender<ForkedChild>);
+
+impl Forking {
+    fn fork(&self) -> u32 {
+        fork_here().into_iter().for_each(|child| self.0.send(child).unwrap());
+        7
+    }
+}
+
+impl Forks for Forking {
+    async fn at_once(&self) -> u32 {
+        self.fork()
+    }
+    async fn later(&self) -> u32 {
+        trunkline::yield_now().await;
+        self.fork()
+    }
+    async fn failing(&self) -> u32 {
+        panic!("on purpose: {}", self.fork())
+    }
+    async fn offloaded(&self) -> u32 {
+        self.fork()
+    }
+    async fn blocking(&self) -> u32 {
+        self.fork()
+    }
+}
+
+/// A child that goes on as a second poller takes packets from the parent's sockets, and answers them.
+#[test]
+fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_handler_ends_before_it_sends_anything") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let (gate, of_task) = (Gate::default(), Forking(sender.clone()));
+    let server = node().serve(NumbersServer::new(Counts(gate))).serve(ForksServer::new(Forking(sender)));
+    let (server, node) = (server.start().unwrap(), node().start().unwrap());
+    let numbers = NumbersClient::connect(&node, server.local_address()).unwrap();
+    let forks = ForksClient::connect(&node, server.local_address()).unwrap();
+    let child_ends = || {
+        let child = children.recv_timeout(LIMIT).expect("the code has forked");
+        assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+        for number in 0..100 {
+            assert_eq!(block_on(numbers.next(number)), Ok(number + 1));
+        }
+    };
+    let calls: [fn(&ForksClient) -> Result<u32, Status>; 4] = [
+        |forks| block_on(forks.at_once()),
+        |forks| block_on(forks.later()),
+        |forks| block_on(forks.offloaded()),
+        |forks| block_on(forks.blocking()),
+    ];
+    for call in calls {
+        assert_eq!(call(&forks), Ok(7));
+        child_ends();
+    }
+    let panicked = block_on(forks.failing()).unwrap_err();
+    assert_eq!(panicked.reason(), Some(Reason::Panicked), "{panicked}");
+    child_ends();
+    assert_eq!(block_on(server.run_on(PollerIndex(0), move |_| async move { of_task.fork() })), Ok(7));
+    child_ends();
+    let report = server.report();
+    let served = report.served.iter().map(|method| method.calls).sum::<u64>();
+    assert_eq!(served, 6 * 100 + 5, "each call has run once: {report:?}");
 }
