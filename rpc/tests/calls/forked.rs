@@ -4,9 +4,13 @@
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
 use crate::logged::Logged;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tracing::{Dispatch, Level};
 use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
@@ -306,4 +310,58 @@ fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
     let report = server.report();
     let served = report.served.iter().map(|method| method.calls).sum::<u64>();
     assert_eq!(served, 6 * 100 + 5, "each call has run once: {report:?}");
+}
+
+/// Tasks that are ready at once run in one turn of their poller.
+#[test]
+fn a_child_that_returns_from_a_task_runs_no_other() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_task_runs_no_other") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let server = node().start().unwrap();
+    let tasks = server.run_on(PollerIndex(0), move |_| async move {
+        let is_child = Rc::new(Cell::new(false));
+        let forks = Rc::clone(&is_child);
+        trunkline::spawn(async move {
+            match fork_here() {
+                Some(child) => sender.send(child).unwrap(),
+                None => forks.set(true),
+            }
+        });
+        trunkline::spawn(async move {
+            if is_child.get() {
+                std::process::abort();
+            }
+        });
+    });
+    assert_eq!(block_on(tasks), Ok(()));
+    let child = children.recv_timeout(LIMIT).expect("the task has forked");
+    assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+}
+
+/// Forks when it is woken, on the thread of a poller but in no handler.
+struct WakesForking(mpsc::Sender<ForkedChild>);
+
+impl Wake for WakesForking {
+    fn wake(self: Arc<Self>) {
+        fork_here().into_iter().for_each(|child| self.0.send(child).unwrap());
+    }
+}
+
+#[test]
+fn a_child_that_returns_from_a_waker_ends() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_waker_ends") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let nodes = Nodes::start();
+    let mut call = nodes.client.wait();
+    let waker = Waker::from(Arc::new(WakesForking(sender)));
+    assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+    nodes.gate.open();
+    let child = children.recv_timeout(LIMIT).expect("the waker has forked");
+    assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+    assert_eq!(block_on(call), Ok(()));
+    nodes.still_run();
 }
