@@ -1,6 +1,6 @@
 //! Files to files: what a `build.rs` and the command line use.
 
-use crate::generate;
+use crate::generate_counted;
 use proc_macro2::LineColumn;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -25,6 +25,16 @@ pub enum BuildError {
         /// All errors, with their places in it.
         errors: syn::Error,
     },
+    /// No trait in the file is marked as a service.
+    NoService {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The output would replace the input.
+    OverInput {
+        /// The file.
+        path: PathBuf,
+    },
     /// `OUT_DIR` is not set: the program is not a build script.
     NoOutDir,
 }
@@ -44,6 +54,14 @@ impl std::fmt::Display for BuildError {
             Self::File { tried, path, cause } => write!(f, "cannot {tried} {}: {cause}", path.display()),
             Self::NoOutDir => {
                 f.write_str("OUT_DIR is not set; call this from a build script, or name an output")
+            }
+            Self::NoService { path } => write!(
+                f,
+                "{}: no trait is marked `#[trunkline::service]`; an attribute of another path needs its option `crate`",
+                path.display()
+            ),
+            Self::OverInput { path } => {
+                write!(f, "the output {} is the input; choose another file or directory", path.display())
             }
             Self::Invalid { path, errors } => {
                 for (at, error) in errors.into_iter().enumerate() {
@@ -65,7 +83,27 @@ impl std::error::Error for BuildError {}
 /// [`BuildError`].
 pub fn generate_file(input: &Path) -> Result<String, BuildError> {
     let source = fs::read_to_string(input).map_err(|cause| BuildError::file("read", input, cause))?;
-    generate(&source).map_err(|errors| BuildError::Invalid { path: input.to_owned(), errors })
+    let path = || input.to_owned();
+    let (stubs, services) =
+        generate_counted(&source).map_err(|errors| BuildError::Invalid { path: path(), errors })?;
+    if services == 0 {
+        return Err(BuildError::NoService { path: path() });
+    }
+    Ok(stubs)
+}
+
+/// Writes the stubs of the services in a file to another file.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
+    let stubs = generate_file(input)?;
+    if let (Ok(from), Ok(to)) = (fs::canonicalize(input), fs::canonicalize(output))
+        && from == to
+    {
+        return Err(BuildError::OverInput { path: output.to_owned() });
+    }
+    fs::write(output, stubs).map_err(|cause| BuildError::file("write", output, cause))
 }
 
 /// Writes the stubs of the services in `input` to a file of the same name in `OUT_DIR`, for a `build.rs`. Cargo runs the
@@ -97,7 +135,6 @@ pub fn build_into(input: impl AsRef<Path>, directory: &Path) -> Result<PathBuf, 
     let input = input.as_ref();
     println!("cargo::rerun-if-changed={}", input.display());
     let output = directory.join(input.file_name().unwrap_or_default());
-    let stubs = generate_file(input)?;
-    fs::write(&output, stubs).map_err(|cause| BuildError::file("write", &output, cause))?;
+    generate_to(input, &output)?;
     Ok(output)
 }

@@ -19,7 +19,7 @@ mod parse;
 mod payload;
 mod types;
 
-pub use build::{BuildError, build, build_into, generate_file};
+pub use build::{BuildError, build, build_into, generate_file, generate_to};
 pub use hash::{method_hash, service_hash};
 pub use model::{Argument, ErrorType, Items, Method, Output, Runs, Service, StreamItem};
 pub use payload::Payload;
@@ -28,7 +28,7 @@ use errors::Errors;
 use options::Options;
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Item, ItemTrait};
+use syn::{AttrStyle, Attribute, Item, ItemMod, ItemTrait};
 
 /// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are
 /// those of the attribute.
@@ -76,30 +76,51 @@ fn expand_options(
     }
 }
 
-/// Generates the formatted stubs of every trait marked `#[trunkline::service]` at the top level of a source text.
+/// Generates the formatted stubs of every trait marked `#[trunkline::service]` in a source text, at its top level and in
+/// its modules.
 ///
 /// Other items are passed through. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file
 /// that has them cannot be included in another.
 ///
 /// # Errors
-/// Returns an error if the text does not parse, or if a marked trait is not a valid service.
+/// Returns an error if the text does not parse, and all errors of marked traits that are not valid services.
 pub fn generate(source: &str) -> syn::Result<String> {
+    generate_counted(source).map(|(stubs, _)| stubs)
+}
+
+/// Does the same as [`generate`], and returns the number of services too.
+fn generate_counted(source: &str) -> syn::Result<(String, usize)> {
+    let (mut errors, mut count) = (Errors::default(), 0);
+    let tokens = of_items(syn::parse_file(source)?.items, &mut count, &mut errors);
+    errors.finish()?;
+    Ok((prettyplease::unparse(&syn::parse2(tokens)?), count))
+}
+
+fn of_items(items: Vec<Item>, count: &mut usize, errors: &mut Errors) -> TokenStream {
     let mut tokens = TokenStream::new();
-    for item in syn::parse_file(source)?.items {
+    for item in items {
         tokens.extend(match item {
-            Item::Trait(item) => of_trait(item)?,
+            Item::Trait(item) => of_trait(item, count, errors),
+            Item::Mod(ItemMod { attrs, vis, unsafety, ident, content: Some((_, items)), .. }) => {
+                let (outer, inner) = attrs.iter().partition::<Vec<_>, _>(|attribute| is_outer(attribute));
+                let items = of_items(items, count, errors);
+                quote!(#(#outer)* #vis #unsafety mod #ident { #(#inner)* #items })
+            }
             other => quote!(#other),
         });
     }
-    Ok(prettyplease::unparse(&syn::parse2(tokens)?))
+    tokens
+}
+
+fn is_outer(attribute: &Attribute) -> bool {
+    matches!(attribute.style, AttrStyle::Outer)
 }
 
 /// The stubs of a marked trait; the trait itself if it is not marked.
-fn of_trait(mut item: ItemTrait) -> syn::Result<TokenStream> {
-    let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return Ok(quote!(#item)) };
-    let mut errors = Errors::default();
-    let options = Options::parse(options::of(&attribute), &mut errors);
-    let service = parse::service(options, item, &mut errors);
-    errors.finish()?;
-    Ok(service.as_ref().map(emit::service).unwrap_or_default())
+fn of_trait(mut item: ItemTrait, count: &mut usize, errors: &mut Errors) -> TokenStream {
+    let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return quote!(#item) };
+    *count += 1;
+    let options = Options::parse(options::of(&attribute), errors);
+    let service = parse::service(options, item, errors);
+    service.as_ref().map(emit::service).unwrap_or_default()
 }

@@ -1,41 +1,74 @@
-//! The tokio runtime for the program's code while a poller or the pool polls it.
+//! The surroundings of the program's code while a poller or the pool runs it: the tokio runtime, if the node has one, and
+//! the process.
 //!
-//! Without the feature `tokio` there is no runtime, and this module costs nothing.
+//! The code may fork, and return in the child too. The child would go on as a second copy of the poller, on the same
+//! sockets, so it ends when the guard is dropped.
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use trunkline_verbs::fork::Process;
 
-/// The runtime, if the node was given one.
-#[derive(Debug, Clone, Default)]
+/// The process, and the runtime if the node was given one.
+#[derive(Debug, Clone)]
 pub(crate) struct Foreign {
+    /// The process that has the node's threads.
+    process: Process,
     #[cfg(feature = "tokio")]
     handle: Option<tokio::runtime::Handle>,
 }
 
-/// The thread is in the runtime until this is dropped.
 #[cfg(feature = "tokio")]
-type Inside<'a> = Option<tokio::runtime::EnterGuard<'a>>;
+type Runtime<'a> = Option<tokio::runtime::EnterGuard<'a>>;
 #[cfg(not(feature = "tokio"))]
-type Inside<'a> = std::marker::PhantomData<&'a ()>;
+type Runtime<'a> = std::marker::PhantomData<&'a ()>;
+
+/// Guard: the thread runs the program's code, in the runtime, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Inside<'a> {
+    process: Process,
+    _runtime: Runtime<'a>,
+}
+
+impl Drop for Inside<'_> {
+    /// Ends a child in which the program's code returns.
+    #[inline]
+    fn drop(&mut self) {
+        self.process.end_if_forked();
+    }
+}
+
+impl Default for Foreign {
+    fn default() -> Self {
+        Self {
+            process: Process::current(),
+            #[cfg(feature = "tokio")]
+            handle: None,
+        }
+    }
+}
 
 impl Foreign {
     /// Creates a foreign executor from this runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn tokio(handle: tokio::runtime::Handle) -> Self {
-        Self { handle: Some(handle) }
+        Self { handle: Some(handle), ..Self::default() }
     }
 
-    /// Enters it, if there is one.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn enter(&self) -> Inside<'_> {
-        self.handle.as_ref().map(tokio::runtime::Handle::enter)
+    /// Returns the same for a node that starts in this process: its builder may be older than a fork.
+    pub(crate) fn of_this_process(self) -> Self {
+        Self { process: Process::current(), ..self }
     }
 
-    /// Does nothing.
-    #[cfg(not(feature = "tokio"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
+    /// Enters the runtime, if there is one.
+    #[inline]
     pub(crate) fn enter(&self) -> Inside<'_> {
-        std::marker::PhantomData
+        Inside {
+            process: self.process,
+            #[cfg(feature = "tokio")]
+            _runtime: self.handle.as_ref().map(tokio::runtime::Handle::enter),
+            #[cfg(not(feature = "tokio"))]
+            _runtime: std::marker::PhantomData,
+        }
     }
 }
 

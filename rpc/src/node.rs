@@ -572,7 +572,7 @@ impl NodeBuilder {
         let (inboxes, routes) = (self.inboxes, self.routes);
         inboxes.open((0..self.pollers).map(inbox));
         routes.open(clock.clone(), self.limits.metadata);
-        let (numbers, foreign) = (MethodNumbers::default(), self.foreign);
+        let (numbers, foreign) = (MethodNumbers::default(), self.foreign.of_this_process());
         let runtime = options.machines().clone();
         let pool = services
             .iter()

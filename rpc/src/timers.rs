@@ -50,7 +50,10 @@ impl SetTimer {
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let mut own = self.timer.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if !own.will_wake(waker) {
-            own.clone_from(waker);
+            let earlier = std::mem::replace(&mut *own, waker.clone());
+            drop(own);
+            // It may be any program's.
+            drop(earlier);
         }
     }
 }

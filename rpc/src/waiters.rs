@@ -46,6 +46,11 @@ impl Waiters {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slab<Option<Waker>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,6 +89,6 @@ mod tests {
         waiters.wake_all();
         assert_eq!((woken(), keys[1]), ([2, 1], None));
         waiters.remove(&mut keys[0]);
-        assert!(waiters.lock().is_empty());
+        assert_eq!(waiters.len(), 0);
     }
 }

@@ -8,13 +8,35 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
-use trunkline_codegen::{BuildError, generate_file};
+use trunkline_codegen::{BuildError, generate_file, generate_to};
+
+/// Printed after the options.
+const EXAMPLES: &str = "\
+A service is a trait with an attribute:
+
+  #[trunkline::service]
+  pub trait Kv {
+      async fn get(&self, key: String) -> Result<Option<String>, trunkline::Status>;
+  }
+
+The output has the trait, `KvServer`, `KvClient` and `KvLocal`. It is what the attribute expands to, so a crate uses
+either the attribute or the output, which needs no macro.
+
+Examples:
+  trunkline-codegen services/kv.rs                            read the code of the stubs
+  trunkline-codegen services/kv.rs --output src/kv.rs         write it to a file of the crate
+  trunkline-codegen services/kv.rs --output src/kv.rs --check fail in CI if the file is stale
+
+A build script does the same by `trunkline_codegen::build(\"services/kv.rs\")`.
+
+Exit status: 0 if all went well, 1 after an error or a failed check, 2 for wrong arguments. Errors of a service are
+`file:line:column: text`, all at once.";
 
 /// Writes the stubs of every trait in a file that is marked `#[trunkline::service]`; all other items are passed through.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = EXAMPLES)]
 struct Arguments {
-    /// A file of Rust with the traits.
+    /// Rust file with the traits.
     input: PathBuf,
     /// Output file for the stubs; standard output by default.
     #[arg(long, short)]
@@ -35,17 +57,17 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
-    let stubs = generate_file(&arguments.input)?;
+    let input = &arguments.input;
     match &arguments.output {
-        None => match io::stdout().write_all(stubs.as_bytes()) {
+        None => match io::stdout().write_all(generate_file(input)?.as_bytes()) {
             // A reader such as `head` has read enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => {
                 written.map_err(|cause| BuildError::file("write", Path::new("standard output"), cause))?
             }
         },
-        Some(output) if arguments.check => return Ok(check(output, &stubs)),
-        Some(output) => fs::write(output, stubs).map_err(|cause| BuildError::file("write", output, cause))?,
+        Some(output) if arguments.check => return Ok(check(output, &generate_file(input)?)),
+        Some(output) => generate_to(input, output)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -53,9 +75,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
 fn check(output: &Path, stubs: &str) -> ExitCode {
     match fs::read_to_string(output) {
         Ok(present) if present == stubs => return ExitCode::SUCCESS,
-        Ok(_) => eprintln!("{} differs from its source; write it again", output.display()),
+        Ok(_) => eprintln!("{} differs from its source; write it again without --check", output.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("{} does not exist", output.display())
+            eprintln!("{} does not exist; write it without --check", output.display())
         }
         Err(error) => eprintln!("cannot read {}: {error}", output.display()),
     }

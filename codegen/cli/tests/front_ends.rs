@@ -8,14 +8,15 @@ mod tests {
     use std::process::{Command, Output};
     use trunkline_testkit::Folder;
 
-    /// A service with documentation, `Bytes`, an own error, options and a one-way method.
+    /// A service with documentation, `Bytes`, an own error, options, streams, a condition and methods of each kind.
     const SOURCE: &str = r#"
-use trunkline::{Bytes, Status};
+use trunkline::{Bytes, Context, Status, Stream, Streaming, codec::MessagePack};
 
 /// A shop.
 ///
 /// It sells things.
-#[trunkline::service(name = "shop.Shop", version = 3, accepts = 2..=3)]
+#[cfg(all())]
+#[trunkline::service(name = "shop.Shop", version = 3, accepts = 2..=3, codec = MessagePack)]
 pub trait Shop {
     /// Orders something.
     async fn order(&self, item: String, count: u32) -> Result<u64, Status>;
@@ -29,6 +30,16 @@ pub trait Shop {
     async fn weigh(&self, item: String) -> Result<u32, Status>;
     #[oneway]
     async fn visit(&self);
+    /// Pays.
+    #[idempotent]
+    async fn pay(&self, cx: &Context, r#type: (u8, Vec<String>)) -> Result<(), Refusal>;
+    async fn prices(&self, from: u32) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
+    async fn deliver(&self, crates: Streaming<Bytes>) -> Result<u64, Status>;
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub enum Refusal {
+    NoMoney,
 }
 "#;
 
@@ -49,8 +60,8 @@ pub trait Shop {
         let attribute = item.attrs.pop().expect("the attribute is the last one");
         let options = attribute.meta.require_list().unwrap().tokens.clone();
         let stubs = trunkline_codegen::expand(options, item.to_token_stream());
-        let import = &file.items[0];
-        prettyplease::unparse(&syn::parse2(quote::quote!(#import #stubs)).unwrap())
+        let (import, error) = (&file.items[0], &file.items[1]);
+        prettyplease::unparse(&syn::parse2(quote::quote!(#import #stubs #error)).unwrap())
     }
 
     #[test]
@@ -71,6 +82,61 @@ pub trait Shop {
     }
 
     #[test]
+    fn all_stubs_of_a_conditional_service_have_its_condition() {
+        let condition = "#[cfg(feature = \"shop\")]";
+        for source in [
+            format!("{condition}\n#[trunkline::service]\ntrait Shop {{ async fn order(&self) -> u8; }}"),
+            format!("#[trunkline::service]\n{condition}\ntrait Shop {{ async fn order(&self) -> u8; }}"),
+        ] {
+            let stubs = syn::parse_file(&trunkline_codegen::generate(&source).unwrap()).unwrap();
+            for item in stubs.items {
+                let text = item.to_token_stream().to_string();
+                assert!(text.contains("cfg (feature = \"shop\")"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn services_in_modules_are_generated_and_keep_their_surroundings() {
+        let folder = Folder::new().unwrap();
+        let service = "#[trunkline::service]\n    pub trait Shop { async fn order(&self) -> u8; }";
+        let source = format!(
+            "/// Old.\npub mod v1 {{\n    #![allow(unused)]\n    {service}\n    mod a {{}}\n}}\nmod b;\n"
+        );
+        let output = cli(&[&file(&folder, "modules.rs", &source)]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("/// Old.\npub mod v1 {\n    #![allow(unused)]\n"), "{text}");
+        assert!(
+            text.contains("    pub struct ShopServer") && text.ends_with("    mod a {}\n}\nmod b;\n"),
+            "{text}"
+        );
+        assert!(!text.contains("trunkline::service"), "{text}");
+    }
+
+    #[test]
+    fn the_command_teaches_and_names_what_is_wrong() {
+        let folder = Folder::new().unwrap();
+        let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
+        for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]
+        {
+            assert!(help.contains(text), "{text}: {help}");
+        }
+        let input = file(&folder, "input.rs", SOURCE);
+        let fails = |arguments: &[&Path], text: &str| {
+            let output = cli(arguments);
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && error.contains(text), "{error}");
+        };
+        fails(&[&input, Path::new("--output"), &input], "is the input");
+        assert_eq!(fs::read_to_string(&input).unwrap(), SOURCE);
+        fails(&[&file(&folder, "plain.rs", "trait Plain {}")], "plain.rs: no trait is marked");
+        fails(
+            &[&input, Path::new("--check"), Path::new("--output"), &folder.join("new.rs")],
+            "does not exist",
+        );
+    }
+
+    #[test]
     fn a_stale_output_is_noticed() {
         let folder = Folder::new().unwrap();
         let (input, output) = (file(&folder, "stale.rs", SOURCE), file(&folder, "stale.out.rs", ""));
@@ -88,13 +154,15 @@ pub trait Shop {
         let input = file(
             &folder,
             "wrong.rs",
-            "\n#[trunkline::service]\ntrait Wrong {\n    fn get(&self);\n    async fn put(&self, key: &str);\n}\n",
+            "\n#[trunkline::service]\ntrait Wrong {\n    fn get(&self);\n    async fn put(&self, key: &str);\n}\n\
+             #[trunkline::service]\ntrait Also<T> {}\n",
         );
         let failed = cli(&[&input]);
         assert!(!failed.status.success() && failed.stdout.is_empty());
         let text = String::from_utf8(failed.stderr).unwrap();
         assert!(text.contains("wrong.rs:4:5: `get` has to be an `async fn`"), "{text}");
         assert!(text.contains("wrong.rs:5:30: argument `key` of `put` cannot be sent"), "{text}");
+        assert!(text.contains("wrong.rs:8:12: a service cannot be generic"), "{text}");
         assert!(!cli(&[Path::new("/no such file")]).status.success());
     }
 

@@ -18,13 +18,28 @@ use crate::payload::Payload;
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
-use syn::{Ident, Type};
+use syn::{Attribute, File, Ident, Type};
 
 /// Emits the trait and all its stubs.
 pub(crate) fn service(service: &Service) -> TokenStream {
     let declaration = declaration(service);
-    let stubs = stubs(service);
+    let stubs = conditional(service, stubs(service));
     quote! { #declaration #stubs }
+}
+
+/// Repeats the `cfg` attributes of a trait at each item of its stubs. The compiler removes those above the attribute macro,
+/// but not those below it, nor any in a file.
+fn conditional(service: &Service, stubs: TokenStream) -> TokenStream {
+    let is_condition = |attribute: &&Attribute| attribute.path().is_ident("cfg");
+    let conditions = service.attributes.iter().filter(is_condition).collect::<Vec<_>>();
+    if conditions.is_empty() {
+        return stubs;
+    }
+    match syn::parse2::<File>(stubs.clone()) {
+        Ok(File { items, .. }) => items.iter().map(|item| quote!(#(#conditions)* #item)).collect(),
+        // The compiler reports what is wrong.
+        Err(_) => stubs,
+    }
 }
 
 /// Emits the stubs without the trait.

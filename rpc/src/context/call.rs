@@ -3,16 +3,15 @@
 use super::{Peer, Scoped, ambient};
 use crate::lifecycle::Drain;
 use crate::metadata::{Metadata, ReplyMetadata, TraceContext};
-use slab::Slab;
+use crate::waiters::Waiters;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{self, Poll, Waker};
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 use tracing::Span;
-use trunkline_rings::panics::catch;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::{Clock, Time};
 
@@ -38,7 +37,10 @@ struct Shared {
     /// Changes of interceptors; unset if there are none.
     changes: OnceLock<Box<Changes>>,
     is_over: AtomicBool,
-    state: Mutex<State>,
+    /// Waiters for the end of the call.
+    waiting: Waiters,
+    /// Metadata of the response; `None` while the handler has set none.
+    reply: Mutex<Option<Box<ReplyMetadata>>>,
 }
 
 /// The metadata of a request.
@@ -62,15 +64,6 @@ struct Changes {
     span: Span,
 }
 
-/// State that the handler and others change.
-#[derive(Default)]
-struct State {
-    /// Waiters for the end of the call.
-    waiting: Slab<Waker>,
-    /// Metadata of the response; `None` while the handler has set none.
-    reply: Option<Box<ReplyMetadata>>,
-}
-
 impl Context {
     pub(super) fn new(
         clock: Clock,
@@ -89,8 +82,8 @@ impl Context {
         metadata: Metadata,
     ) -> Self {
         let (request, changes) = (Sent::new(metadata), OnceLock::new());
-        let (is_over, state) = (AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, state }))
+        let (is_over, waiting, reply) = (AtomicBool::new(false), Waiters::default(), Mutex::default());
+        Self(Arc::new(Shared { clock, drain, peer, deadline, request, changes, is_over, waiting, reply }))
     }
 
     /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
@@ -161,31 +154,31 @@ impl Context {
     /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
-        self.state().reply.get_or_insert_default().initial = metadata;
+        self.reply().get_or_insert_default().initial = metadata;
     }
 
     /// Sets the metadata for the end of the response. See [`Context::set_initial_metadata`].
     ///
     /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
-        self.state().reply.get_or_insert_default().trailing = metadata;
+        self.reply().get_or_insert_default().trailing = metadata;
     }
 
     /// Takes the metadata for the start of a response that begins before the call ends.
     pub(crate) fn take_initial_metadata(&self) -> Metadata {
-        self.state().reply.as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
+        self.reply().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
     }
 
     /// Returns the metadata that was set for the start of the response.
     #[must_use]
     pub fn initial_metadata(&self) -> Metadata {
-        self.state().reply.as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
+        self.reply().as_ref().map(|reply| reply.initial.clone()).unwrap_or_default()
     }
 
     /// Returns the metadata that was set for the end of the response.
     #[must_use]
     pub fn trailing_metadata(&self) -> Metadata {
-        self.state().reply.as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
+        self.reply().as_ref().map(|reply| reply.trailing.clone()).unwrap_or_default()
     }
 
     /// Returns true if the call is over. See [`Context::cancelled`].
@@ -251,7 +244,7 @@ impl Context {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn draining(&self) -> Draining<'_> {
-        Draining { context: self, key: None }
+        Draining::new(self.0.drain.as_deref())
     }
 
     /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
@@ -296,16 +289,12 @@ impl Context {
     pub(crate) fn end(&self) -> Option<Box<ReplyMetadata>> {
         // SYNC: call-over
         self.0.is_over.store(true, Ordering::Release);
-        let State { waiting, reply } = std::mem::take(&mut *self.state());
-        for (_, waker) in waiting {
-            // It may be any program's.
-            let _ended = catch(|| waker.wake());
-        }
-        reply
+        self.0.waiting.wake_all();
+        self.reply().take()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reply(&self) -> MutexGuard<'_, Option<Box<ReplyMetadata>>> {
+        self.0.reply.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -335,49 +324,45 @@ impl Future for Cancelled<'_> {
         if self.context.0.deadline.is_none() && self.context.0.peer.is_none() {
             return Poll::Pending;
         }
-        let mut state = self.context.state();
-        // `end` stores before it takes the lock, so either it finds the waker or this finds what it stored.
-        if self.context.is_cancelled() {
-            self.key = None;
-            return Poll::Ready(());
+        let context = self.context;
+        if !context.is_cancelled() {
+            context.0.waiting.register(&mut self.key, task.waker());
         }
-        match self.key.and_then(|key| state.waiting.get_mut(key)) {
-            Some(waker) => waker.clone_from(task.waker()),
-            None => {
-                let key = state.waiting.insert(task.waker().clone());
-                drop(state);
-                self.key = Some(key);
-            }
-        }
-        Poll::Pending
+        if context.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Cancelled<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            let mut state = self.context.state();
-            // After the end others may not wait any more, so nobody else has this key.
-            let removed = if self.context.is_cancelled() { None } else { state.waiting.try_remove(key) };
-            drop(state);
-            drop(removed);
-        }
+        self.context.0.waiting.remove(&mut self.key);
     }
 }
 
-/// A future that completes when the node of a call drains, from [`Context::draining`].
+/// A future that completes when a node drains, from [`Context::draining`] and
+/// [`PollerContext::draining`](super::PollerContext::draining).
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Draining<'c> {
-    context: &'c Context,
+    /// `None` in a detached context.
+    drain: Option<&'c Drain>,
     /// Key of its waker.
     key: Option<usize>,
+}
+
+impl<'c> Draining<'c> {
+    pub(super) fn new(drain: Option<&'c Drain>) -> Self {
+        Self { drain, key: None }
+    }
 }
 
 impl Draining<'_> {
     /// Polls the drain of a context, for streams that own that. `key` has the waker's key.
     pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
-        let has_begun = context.0.drain.as_ref().is_some_and(|drain| drain.register(key, task.waker()));
+        Self::poll_drain(context.0.drain.as_deref(), key, task)
+    }
+
+    fn poll_drain(drain: Option<&Drain>, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
+        let has_begun = drain.is_some_and(|drain| drain.register(key, task.waker()));
         if has_begun { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -391,13 +376,13 @@ impl Future for Draining<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
-        Self::poll_of(self.context, &mut self.key, task)
+        Self::poll_drain(self.drain, &mut self.key, task)
     }
 }
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        Self::remove(self.context, &mut self.key);
+        self.drain.iter().for_each(|drain| drain.remove(&mut self.key));
     }
 }
 
@@ -406,6 +391,8 @@ mod tests {
     use super::*;
     use crate::lifecycle::Lifecycle;
     use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::Waker;
 
     fn of_call() -> Context {
         let peer = Peer::new(PeerKey::new(([127, 0, 0, 1], 7).into()));
@@ -422,14 +409,42 @@ mod tests {
         {
             let mut dropped = pin!(context.cancelled());
             assert!(dropped.as_mut().poll(&mut task).is_pending());
-            assert_eq!(context.state().waiting.len(), 2);
+            assert_eq!(context.0.waiting.len(), 2);
         }
-        assert_eq!(context.state().waiting.len(), 1, "a waiter that is dropped leaves nothing");
+        assert_eq!(context.0.waiting.len(), 1, "a waiter that is dropped leaves nothing");
         context.end();
         assert!(context.is_cancelled() && before.as_mut().poll(&mut task).is_ready());
         assert!(pin!(context.cancelled()).poll(&mut task).is_ready(), "also one that asks later");
-        assert!(context.state().waiting.is_empty());
         assert!(pin!(Context::detached().cancelled()).poll(&mut task).is_pending());
+    }
+
+    /// A waker that is dropped with a future that waits for the end of the same call.
+    struct Ends {
+        _other: Cancelled<'static>,
+    }
+
+    impl task::Wake for Ends {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
+    fn a_waker_that_is_replaced_may_end_other_waiters() {
+        let (sender, receiver) = mpsc::channel();
+        let polls = move || {
+            let context: &'static Context = Box::leak(Box::new(of_call()));
+            let poll = |cancelled: &mut Cancelled<'_>, waker: &Waker| {
+                assert!(Pin::new(cancelled).poll(&mut task::Context::from_waker(waker)).is_pending());
+            };
+            let (mut cancelled, mut other) = (context.cancelled(), context.cancelled());
+            poll(&mut other, Waker::noop());
+            poll(&mut cancelled, &Waker::from(Arc::new(Ends { _other: other })));
+            poll(&mut cancelled, Waker::noop());
+            sender.send(context.0.waiting.len()).unwrap();
+        };
+        // A deadlock would keep the thread.
+        std::thread::spawn(polls);
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(1));
     }
 
     #[test]

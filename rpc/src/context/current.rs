@@ -80,6 +80,11 @@ impl CurrentCall {
         self.is_withdrawn.take()
     }
 
+    /// Returns the drain of its node.
+    pub(super) fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
     /// Returns the peer of the handler that is being polled.
     pub(crate) fn peer(&self) -> Option<PeerKey> {
         self.peer.get()

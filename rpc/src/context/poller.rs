@@ -1,6 +1,6 @@
 //! The poller that a task or handler runs on.
 
-use super::{CurrentCall, ambient};
+use super::{CurrentCall, Draining, ambient};
 use crate::call::LocalQueue;
 use crate::foreign::Foreign;
 use crate::lifecycle::Drain;
@@ -73,6 +73,39 @@ impl PollerContext {
     #[must_use]
     pub fn poller(&self) -> PollerIndex {
         self.0.poller
+    }
+
+    /// Returns true if the node drains or shuts down. See [`PollerContext::draining`].
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.call.drain().has_begun()
+    }
+
+    /// Completes when the node begins to drain or to shut down, as [`Context::draining`](crate::Context::draining) does.
+    /// Nothing waits for a task, and a shutdown drops those that have not ended when the node's handlers have.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trunkline::{Node, PollerIndex, block_on, timeout};
+    ///
+    /// # #[trunkline::service]
+    /// # trait Nothing {}
+    /// # struct Handler;
+    /// # impl Nothing for Handler {}
+    /// let (server, _client) = Node::in_process(NothingServer::new(Handler))?;
+    /// let rounds = server.run_on(PollerIndex(0), |poller| async move {
+    ///     let mut rounds = 0;
+    ///     while timeout(Duration::from_millis(10), poller.draining()).await.is_err() {
+    ///         rounds += 1; // periodic work
+    ///     }
+    ///     rounds
+    /// });
+    /// server.begin_drain();
+    /// block_on(rounds)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn draining(&self) -> Draining<'_> {
+        Draining::new(Some(self.0.call.drain()))
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -192,9 +192,11 @@ impl Route {
         };
         match (&outcome, *since) {
             (None, Some((_, key))) => {
-                if let Some(known) = state.waiting.get_mut(key) {
-                    known.clone_from(waker);
-                }
+                let known = state.waiting.get_mut(key);
+                let earlier = known.map(|known| mem::replace(known, waker.clone()));
+                drop(state);
+                // It may be any program's, and may end futures that wait here.
+                drop(earlier);
             }
             (Some(_), Some((_, key))) => {
                 *since = None;

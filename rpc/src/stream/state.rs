@@ -520,6 +520,7 @@ impl Stream {
 
     /// Returns what the writer may do. It is woken when that changes.
     pub(super) fn room(&self, task: &Context<'_>) -> Room {
+        let _earlier;
         let Some(mut state) = self.lock_in_program() else { return Room::End };
         let is_over = state.is_over || state.aborted.is_some();
         let sending = &mut state.sending;
@@ -529,7 +530,7 @@ impl Stream {
         if is_over || sending.is_reset || sending.has_ended {
             return Room::End;
         }
-        register(&mut sending.waker, task);
+        _earlier = register(&mut sending.waker, task);
         if sending.is_finished || !sending.buffer.is_empty() || !sending.left.is_open() {
             sending.waits = true;
             return Room::Wait;
@@ -564,6 +565,7 @@ impl Stream {
 
     /// Returns the outcome of the call, or an empty response once the handler's stream exists.
     pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
+        let _earlier;
         let Some(mut state) = self.lock_in_program() else {
             return Poll::Ready(Some(Err(lost_in_child())));
         };
@@ -573,7 +575,7 @@ impl Stream {
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(Some(outcome));
         }
-        register(&mut state.incoming.waker, task);
+        _earlier = register(&mut state.incoming.waker, task);
         Poll::Pending
     }
 
@@ -608,6 +610,7 @@ impl Stream {
         consumed: &mut Window,
         task: &Context<'_>,
     ) -> Read {
+        let mut earlier = None;
         let Some(mut state) = self.lock_in_program() else { return Read::Failed(lost_in_child()) };
         let incoming = &mut state.incoming;
         incoming.consumed.add(mem::replace(consumed, Window::NONE));
@@ -618,7 +621,7 @@ impl Stream {
         } else if incoming.is_closed {
             Read::Finished
         } else {
-            self.end_of(&mut state, task)
+            self.end_of(&mut state, task, &mut earlier)
         };
         if gives_back && !state.is_over && !state.incoming.has_ended {
             self.report(state);
@@ -626,8 +629,8 @@ impl Stream {
         read
     }
 
-    /// Returns the end of the received items, if there is one.
-    fn end_of(&self, state: &mut State, task: &Context<'_>) -> Read {
+    /// Returns the end of the received items, if there is one. Otherwise moves the reader's earlier waker to `earlier`.
+    fn end_of(&self, state: &mut State, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {
                 return Read::Finished;
@@ -647,7 +650,7 @@ impl Stream {
                 None => Read::Finished,
             };
         }
-        register(&mut state.incoming.waker, task);
+        *earlier = register(&mut state.incoming.waker, task);
         Read::Wait
     }
 
@@ -893,11 +896,13 @@ impl Line<'_> {
     }
 }
 
-/// Stores the waker of a task.
-fn register(waker: &mut Option<Waker>, task: &Context<'_>) {
+/// Stores the waker of a task. Returns the earlier one, to be dropped without the lock: it may be any program's, and may end
+/// futures that read or write this stream.
+#[must_use]
+fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
     match waker {
-        Some(waker) => waker.clone_from(task.waker()),
-        None => *waker = Some(task.waker().clone()),
+        Some(known) if known.will_wake(task.waker()) => None,
+        _ => waker.replace(task.waker().clone()),
     }
 }
 
@@ -924,11 +929,13 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// The owner of a stream in a forked child.
+    /// The owner of a stream, in a forked child or not.
     #[derive(Debug)]
-    struct Forked;
+    struct OfProcess {
+        is_forked: bool,
+    }
 
-    impl Owner for Forked {
+    impl Owner for OfProcess {
         fn stream_changed(&self, _: Arc<Stream>) {
             panic!("a child reports to no poller");
         }
@@ -942,14 +949,14 @@ mod tests {
         }
 
         fn is_forked(&self) -> bool {
-            true
+            self.is_forked
         }
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
-        let stream = Stream::of_client(Arc::new(Forked), Streams::Both, None);
+        let stream = Stream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
         let of_poller = stream.lock();
         let (done, wait) = channel();
         let program = Arc::clone(&stream);
@@ -966,5 +973,43 @@ mod tests {
         });
         assert_eq!(wait.recv_timeout(Duration::from_mins(1)), Ok(()));
         drop(of_poller);
+    }
+
+    /// A waker of a task that, when it ends, uses the stream.
+    struct Uses(Arc<Stream>);
+
+    impl std::task::Wake for Uses {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            drop(self.0.lock());
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
+    fn a_waker_that_is_replaced_may_use_the_stream() {
+        let stream = Stream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
+        let (done, wait) = channel();
+        // A deadlock would keep the thread.
+        thread::spawn(move || {
+            let uses = || Waker::from(Arc::new(Uses(Arc::clone(&stream))));
+            let polls: [&dyn Fn(&Context<'_>); 3] = [
+                &|task| assert!(stream.poll_opened(task).is_pending()),
+                &|task| {
+                    let (mut batch, mut consumed) = (ReceivedItems::default(), Window::NONE);
+                    assert!(matches!(stream.read(&mut batch, &mut consumed, task), Read::Wait));
+                },
+                &|task| assert!(!matches!(stream.room(task), Room::End | Room::Failed(_))),
+            ];
+            for poll in polls {
+                poll(&Context::from_waker(&uses()));
+                poll(&Context::from_waker(Waker::noop()));
+            }
+            done.send(()).unwrap();
+        });
+        assert_eq!(wait.recv_timeout(Duration::from_mins(1)), Ok(()));
     }
 }

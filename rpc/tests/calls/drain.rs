@@ -4,7 +4,7 @@ use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Waker};
 use std::time::Duration;
 use trunkline::{Code, Node, Origin, PollerContext, PollerIndex, Reason, Status, Stream, block_on};
@@ -325,4 +325,22 @@ fn a_detached_context_never_drains() {
     let context = trunkline::Context::detached();
     let mut task = Context::from_waker(Waker::noop());
     assert!(!context.is_draining() && std::pin::pin!(context.draining()).poll(&mut task).is_pending());
+}
+
+#[test]
+fn tasks_of_run_on_learn_of_a_drain_and_of_a_shutdown() {
+    for end in [Node::begin_drain, Node::shutdown] {
+        let server = serve(&Shared::default(), 2, LIMIT);
+        let (begun, waits) = mpsc::channel();
+        let (told, ended) = mpsc::channel();
+        let task = server.run_on(PollerIndex(1), move |poller| async move {
+            begun.send(poller.is_draining()).unwrap();
+            poller.draining().await;
+            told.send(poller.is_draining()).unwrap();
+        });
+        assert_eq!(waits.recv_timeout(LIMIT), Ok(false));
+        end(&server);
+        assert_eq!(ended.recv_timeout(LIMIT), Ok(true), "it ends by itself");
+        drop(task);
+    }
 }

@@ -4,12 +4,18 @@
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
 use crate::logged::Logged;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tracing::{Dispatch, Level};
 use trunkline::{CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, block_on};
-use trunkline_testkit::{in_forked_child, runs_alone, wait_until};
+use trunkline_testkit::{ForkedChild, fork_here, in_forked_child, runs_alone, wait_until};
+use trunkline_verbs::fork::ENDED_IN_CHILD;
 
 #[trunkline::service]
 trait Numbers {
@@ -224,5 +230,138 @@ fn a_child_forked_on_a_poller_ends_its_calls_at_once() {
         });
     });
     assert_eq!(block_on(forked), Ok(()));
+    nodes.still_run();
+}
+
+/// Methods that fork, and return in the child too.
+#[trunkline::service]
+trait Forks {
+    async fn at_once(&self) -> u32;
+    async fn later(&self) -> u32;
+    async fn failing(&self) -> u32;
+    #[offload]
+    async fn offloaded(&self) -> u32;
+    #[blocking]
+    async fn blocking(&self) -> u32;
+}
+
+struct Forking(mpsc::Sender<ForkedChild>);
+
+impl Forking {
+    fn fork(&self) -> u32 {
+        fork_here().into_iter().for_each(|child| self.0.send(child).unwrap());
+        7
+    }
+}
+
+impl Forks for Forking {
+    async fn at_once(&self) -> u32 {
+        self.fork()
+    }
+    async fn later(&self) -> u32 {
+        trunkline::yield_now().await;
+        self.fork()
+    }
+    async fn failing(&self) -> u32 {
+        panic!("on purpose: {}", self.fork())
+    }
+    async fn offloaded(&self) -> u32 {
+        self.fork()
+    }
+    async fn blocking(&self) -> u32 {
+        self.fork()
+    }
+}
+
+/// A child that goes on as a second poller takes packets from the parent's sockets, and answers them.
+#[test]
+fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_handler_ends_before_it_sends_anything") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let (gate, of_task) = (Gate::default(), Forking(sender.clone()));
+    let server = node().serve(NumbersServer::new(Counts(gate))).serve(ForksServer::new(Forking(sender)));
+    let (server, node) = (server.start().unwrap(), node().start().unwrap());
+    let numbers = NumbersClient::connect(&node, server.local_address()).unwrap();
+    let forks = ForksClient::connect(&node, server.local_address()).unwrap();
+    let child_ends = || {
+        let child = children.recv_timeout(LIMIT).expect("the code has forked");
+        assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+        for number in 0..100 {
+            assert_eq!(block_on(numbers.next(number)), Ok(number + 1));
+        }
+    };
+    let calls: [fn(&ForksClient) -> Result<u32, Status>; 4] = [
+        |forks| block_on(forks.at_once()),
+        |forks| block_on(forks.later()),
+        |forks| block_on(forks.offloaded()),
+        |forks| block_on(forks.blocking()),
+    ];
+    for call in calls {
+        assert_eq!(call(&forks), Ok(7));
+        child_ends();
+    }
+    let panicked = block_on(forks.failing()).unwrap_err();
+    assert_eq!(panicked.reason(), Some(Reason::Panicked), "{panicked}");
+    child_ends();
+    assert_eq!(block_on(server.run_on(PollerIndex(0), move |_| async move { of_task.fork() })), Ok(7));
+    child_ends();
+    let report = server.report();
+    let served = report.served.iter().map(|method| method.calls).sum::<u64>();
+    assert_eq!(served, 6 * 100 + 5, "each call has run once: {report:?}");
+}
+
+/// Tasks that are ready at once run in one turn of their poller.
+#[test]
+fn a_child_that_returns_from_a_task_runs_no_other() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_task_runs_no_other") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let server = node().start().unwrap();
+    let tasks = server.run_on(PollerIndex(0), move |_| async move {
+        let is_child = Rc::new(Cell::new(false));
+        let forks = Rc::clone(&is_child);
+        trunkline::spawn(async move {
+            match fork_here() {
+                Some(child) => sender.send(child).unwrap(),
+                None => forks.set(true),
+            }
+        });
+        trunkline::spawn(async move {
+            if is_child.get() {
+                std::process::abort();
+            }
+        });
+    });
+    assert_eq!(block_on(tasks), Ok(()));
+    let child = children.recv_timeout(LIMIT).expect("the task has forked");
+    assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+}
+
+/// Forks when it is woken, on the thread of a poller but in no handler.
+struct WakesForking(mpsc::Sender<ForkedChild>);
+
+impl Wake for WakesForking {
+    fn wake(self: Arc<Self>) {
+        fork_here().into_iter().for_each(|child| self.0.send(child).unwrap());
+    }
+}
+
+#[test]
+fn a_child_that_returns_from_a_waker_ends() {
+    if !runs_alone(module_path!(), "a_child_that_returns_from_a_waker_ends") {
+        return;
+    }
+    let (sender, children) = mpsc::channel();
+    let nodes = Nodes::start();
+    let mut call = nodes.client.wait();
+    let waker = Waker::from(Arc::new(WakesForking(sender)));
+    assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+    nodes.gate.open();
+    let child = children.recv_timeout(LIMIT).expect("the waker has forked");
+    assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
+    assert_eq!(block_on(call), Ok(()));
     nodes.still_run();
 }

@@ -4,6 +4,7 @@ use crate::machine::{Machine, MakeMachine, Turn};
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
+use trunkline_verbs::fork::Process;
 use trunkline_verbs::headroom;
 use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
@@ -97,8 +98,11 @@ pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
 }
 
 fn drive(machine: &mut dyn Machine) {
+    let process = Process::current();
     loop {
-        match machine.turn() {
+        let turn = machine.turn();
+        process.end_if_forked();
+        match turn {
             Turn::Again => {}
             Turn::Spin => std::hint::spin_loop(),
             Turn::Yield => std::thread::yield_now(),

@@ -32,7 +32,7 @@ pub use namespace::{in_network_namespace, is_in_network_namespace, on_small_file
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, runs_alone, same_program, same_test,
 };
-pub use process_ffi::{at_exit, in_forked_child};
+pub use process_ffi::{ForkedChild, at_exit, fork_here, in_forked_child};
 pub use random::{Random, bytes_of, key, pattern};
 pub use scrape::{Labels, Sample, parse_scrape};
 pub use stepped::Stepped;

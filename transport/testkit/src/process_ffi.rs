@@ -1,7 +1,7 @@
 //! Tests of what a program may do in a forked child, and while it exits.
 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, Pid, fork};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -27,21 +27,55 @@ pub fn in_forked_child(work: impl FnOnce()) {
             unsafe { nix::libc::_exit(i32::from(ended.is_err())) }
         }
         ForkResult::Parent { child } => {
-            let ended = catch_unwind(|| {
-                crate::wait_until("the forked child ends", LIMIT, || {
-                    let status = waitpid(child, Some(WaitPidFlag::WNOHANG)).expect("it is a child");
-                    (status != WaitStatus::StillAlive).then_some(status)
-                })
-            });
-            match ended {
-                Ok(status) => assert_eq!(status, WaitStatus::Exited(child, 0), "the child's work failed"),
-                Err(panic) => {
-                    let _gone = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
-                    let _reaped = waitpid(child, None);
-                    std::panic::resume_unwind(panic);
-                }
-            }
+            assert_eq!(wait_for(child), WaitStatus::Exited(child, 0), "the child's work failed");
         }
+    }
+}
+
+/// Waits for the end of a child, and kills one that does not end.
+fn wait_for(child: Pid) -> WaitStatus {
+    let ended = catch_unwind(|| {
+        crate::wait_until("the forked child ends", LIMIT, || {
+            let status = waitpid(child, Some(WaitPidFlag::WNOHANG)).expect("it is a child");
+            (status != WaitStatus::StillAlive).then_some(status)
+        })
+    });
+    ended.unwrap_or_else(|panic| {
+        let _gone = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
+        let _reaped = waitpid(child, None);
+        std::panic::resume_unwind(panic);
+    })
+}
+
+/// A child that [`fork_here`] has made.
+#[derive(Debug)]
+#[must_use = "a child that nobody waits for may outlast the test"]
+pub struct ForkedChild(Pid);
+
+impl ForkedChild {
+    /// Waits for the child's end and returns its exit status; `None` if a signal has ended it.
+    ///
+    /// # Panics
+    /// When the child has not ended after a minute; then it is killed.
+    #[must_use]
+    pub fn exit_status(self) -> Option<i32> {
+        match wait_for(self.0) {
+            WaitStatus::Exited(_, status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// Forks. Returns the child, or `None` in the child, where the calling thread goes on as the only one.
+///
+/// # Panics
+/// When the system has no more processes.
+#[must_use]
+pub fn fork_here() -> Option<ForkedChild> {
+    // SAFETY: glibc makes the heap usable in the child, and the caller vouches for other locks.
+    match unsafe { fork() }.expect("a process") {
+        ForkResult::Child => None,
+        ForkResult::Parent { child } => Some(ForkedChild(child)),
     }
 }
 

@@ -4,12 +4,15 @@
 //! waits in vain, and must not end what the parent still uses. A [`Process`] is noted when threads are started, and
 //! asked before they are waited for: one relaxed load and a comparison.
 
-use crate::fork_ffi::generation;
+use crate::fork_ffi::{end_child, generation};
 use std::sync::Once;
 
 /// Text for callers in the child, with the remedy.
 pub const FORKED: &str = "the process was forked after this node started, and the child has none of the node's threads: \
                           fork first, start the node after";
+
+/// Exit status of a child that [`Process::end_if_forked`] ends: `EX_SOFTWARE` of sysexits.h.
+pub const ENDED_IN_CHILD: i32 = 70;
 
 /// The process in which a value was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,17 @@ impl Process {
     #[must_use]
     pub fn is_forked(self) -> bool {
         generation() != self.generation
+    }
+
+    /// Ends the process if it is such a child. Threads of a node call this when the program's code returns to them: the
+    /// sockets and the shared memory are the parent's, and whatever the thread sent would be sent twice.
+    ///
+    /// The child writes a line to standard error and ends with [`ENDED_IN_CHILD`], without the parent's exit handlers.
+    #[inline]
+    pub fn end_if_forked(self) {
+        if self.is_forked() {
+            end_child(ENDED_IN_CHILD);
+        }
     }
 }
 

@@ -20,6 +20,22 @@ pub(crate) fn notice() {
     let _no_memory = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
+/// Written by a child before it is ended.
+const RETURNED: &[u8] =
+    b"trunkline: a handler or task has forked the process and returned in the child, which ends here: \
+                          execute another program in the child, or call _exit\n";
+
+/// Ends this process, the child of a `fork`. A library has to leave that to its program, but this thread is the only one
+/// here, and has nothing to return to. A panic, a log or an exit handler may need a lock that a thread of the parent held.
+#[cold]
+pub(crate) fn end_child(status: i32) -> ! {
+    // SAFETY: the text is valid for its length. Both functions may be called in the child of a process with threads.
+    unsafe {
+        let _no_output = libc::write(libc::STDERR_FILENO, RETURNED.as_ptr().cast(), RETURNED.len());
+        libc::_exit(status)
+    }
+}
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

@@ -551,3 +551,41 @@ async fn failures_have_their_codes() {
     assert_eq!(responses.message().await.unwrap_err().code(), Code::Unavailable);
     fixture.end().await;
 }
+
+/// The reporter of tonic-health, told by a task of the node, and handlers, by the context of their exchange.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_checks_and_handlers_learn_of_a_drain() {
+    use tonic_health::ServingStatus;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let (told, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    let layer = tower::util::MapRequestLayer::new(move |request: http::Request<AxumBody>| {
+        let (cx, told) = (trunkline::Context::current().expect("an exchange"), told.clone());
+        tokio::spawn(async move {
+            cx.draining().await;
+            told.send(()).unwrap();
+        });
+        request
+    });
+    let routes = Routes::from(Routes::new(health).into_axum_router().layer(layer));
+    let (network, runtime) = (InProcessNetwork::new(), tokio::runtime::Handle::current());
+    let server = trunkline_tonic::Server::new(routes).runtime(runtime);
+    let server = Node::builder().in_process(&network).serve(server).start_async().await.unwrap();
+    let node = Node::builder().in_process(&network).start_async().await.unwrap();
+    let reports = server.run_on(trunkline::PollerIndex(0), |poller| async move {
+        poller.draining().await;
+        reporter.set_service_status("", ServingStatus::NotServing).await;
+    });
+    let mut client = HealthClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
+    let mut watched = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+    let draining = server.drain_async();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+    assert_eq!(ended.recv().await, Some(()));
+    drop(watched);
+    assert!(draining.await);
+    reports.await.unwrap();
+    node.shutdown_async().await;
+    server.shutdown_async().await;
+}

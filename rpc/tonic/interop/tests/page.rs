@@ -1,7 +1,8 @@
 //! The Rust examples of docs/grpc.md, word for word.
 
 use tonic::service::Routes;
-use trunkline::{Node, StartError};
+use tonic_health::ServingStatus;
+use trunkline::{Node, PollerIndex, StartError};
 use trunkline_tonic_interop::{Interop, TestServiceClient as GreeterClient, routes};
 
 fn client(node: &Node) -> GreeterClient<trunkline_tonic::Channel> {
@@ -33,11 +34,22 @@ async fn on_pollers(routes: Routes) -> Result<Node, StartError> {
     Ok(node)
 }
 
+fn health_of(node: &Node) -> Routes {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    // `health` is one of the routes that the node serves
+    node.run_on(PollerIndex(0), |poller| async move {
+        poller.draining().await;
+        reporter.set_service_status("", ServingStatus::NotServing).await; // watchers see NOT_SERVING
+    });
+    Routes::new(health)
+}
+
 #[tokio::test]
 async fn examples_are_made() {
     let network = trunkline::InProcessNetwork::new();
     let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let _client = client(&node);
+    let _health = health_of(&node);
     let _not_started = (server(routes(Interop::default())), on_pollers(routes(Interop::default())));
     let _service = limited(routes(Interop::default()));
 }
