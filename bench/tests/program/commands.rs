@@ -191,7 +191,7 @@ fn wrong_usage_has_exit_code_2_and_a_reason() {
     let _alone = crate::alone();
     for (line, word) in [
         ("latency --size 65M", "67108864"),
-        ("latency --pin 0,99999", "core 99999"),
+        ("latency --pin 99999,99998", "core 99999"),
         ("bandwidth --size 0", "above 0"),
         ("lateness", "lateness"),
     ] {

@@ -292,7 +292,7 @@ fn a_child_that_returns_from_a_handler_ends_before_it_sends_anything() {
             assert_eq!(block_on(numbers.next(number)), Ok(number + 1));
         }
     };
-    let calls: [fn(&ForksClient) -> Result<u32, Status>; 4] = [
+    let calls: [fn(&ForksClient) -> _; 4] = [
         |forks| block_on(forks.at_once()),
         |forks| block_on(forks.later()),
         |forks| block_on(forks.offloaded()),
