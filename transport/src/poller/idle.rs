@@ -12,8 +12,10 @@ const POLLS_BEFORE_YIELD: u32 = 20;
 /// The time that they take at least. Polls of shared memory are over before any answer can have come, and on a core that other
 /// programs want, too, a yield costs a slice of theirs, as a rule a millisecond.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// A poller that shares its core sleeps after this long without work.
-const SHARED_PATIENCE: Duration = Duration::from_micros(50);
+/// A poller that shares its core sleeps after this long without work. It is the time in which another thread of the core, such
+/// as a tokio runtime, makes its next calls: waking the poller for each of them costs more than yielding meanwhile. A yield to a
+/// program that never sleeps takes longer, so that the poller sleeps after one.
+const SHARED_PATIENCE: Duration = Duration::from_micros(400);
 /// One that has its core for itself.
 const ALONE_PATIENCE: Duration = Duration::from_millis(1);
 
