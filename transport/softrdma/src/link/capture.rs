@@ -19,11 +19,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
+
+/// Attempts to lock the file of which the thread only yields, and further ones with a pause of a millisecond each.
+const YIELDS: u32 = 100;
+const MOST_PAUSES: u32 = 1000;
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
@@ -149,7 +153,7 @@ impl Write for Appended {
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut file = &self.0;
-        let _locked = Locked::wait_for(file);
+        let _locked = Locked::take(file)?;
         may_append(file, bytes.len())?;
         loop {
             match file.write(bytes) {
@@ -177,11 +181,34 @@ impl Write for Appended {
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
-    /// Waits for the lock. On a file system without locks it goes without.
-    fn wait_for(file: &'a File) -> Self {
-        while fcntl(file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) == Err(Errno::EINTR) {}
-        Self(file)
+    /// Takes the lock, which other processes hold for one record. On a file system without locks it goes without.
+    ///
+    /// # Errors
+    /// Another process holds the lock for longer than [`MOST_PAUSES`]. Each user who can read the file can lock it, and the
+    /// packets of this device must not wait for that user.
+    fn take(file: &'a File) -> io::Result<Self> {
+        let lock = whole_file(libc::F_WRLCK);
+        let mut tries = 0;
+        while let Err(Errno::EAGAIN | Errno::EACCES | Errno::EINTR) =
+            fcntl(file, FcntlArg::F_OFD_SETLK(&lock))
+        {
+            match tries {
+                0..YIELDS => std::thread::yield_now(),
+                _ if tries < YIELDS + MOST_PAUSES => pause(),
+                _ => {
+                    let text = "another process keeps the file locked; let no other user read it";
+                    return Err(io::Error::new(ErrorKind::TimedOut, text));
+                }
+            }
+            tries += 1;
+        }
+        Ok(Self(file))
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the lock belongs to another process, which runs in real time")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
 }
 
 impl Drop for Locked<'_> {
@@ -340,7 +367,7 @@ mod tests {
     use nix::sys::resource::{Resource, setrlimit};
     use std::net::SocketAddr;
     use std::path::PathBuf;
-    use std::sync::Barrier;
+    use std::sync::{Barrier, mpsc};
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
@@ -466,6 +493,25 @@ mod tests {
             let written = links.iter().map(|link| link.recorder.written).sum::<u64>();
             assert_eq!(count_records(&scratch.0), written);
         }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
+    fn a_lock_of_a_reader_ends_a_capture_and_stalls_no_packets() {
+        let scratch = Scratch::new("capture-locked");
+        let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
+        record(&mut link, &[1]);
+        // Any user can do this who can read the file.
+        let reader = File::open(&scratch.0).unwrap();
+        fcntl(&reader, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            record(&mut link, &[2]);
+            record(&mut link, &[3]);
+            sender.send((link.recorder.written, link.recorder.lost)).unwrap();
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok((1, 2)));
+        assert_eq!(count_records(&scratch.0), 1);
     }
 
     #[test]
