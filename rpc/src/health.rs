@@ -4,7 +4,7 @@
 //! [`HealthReporter`]. A drain turns all that is watched to [`ServingStatus::NotServing`] at once.
 
 use crate::context::{Context, Draining};
-use crate::status::{Code, Status};
+use crate::status::{Code, Status, cut};
 use crate::waiters::Waiters;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll};
+
+/// Bytes of a name that a refusal repeats. The caller chooses the name, and escaped it may be six times as long.
+const MOST_NAME_BYTES: usize = 256;
 
 /// The health of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +109,8 @@ impl Health for HealthReporter {
     async fn check(&self, service: String) -> Result<ServingStatus, Status> {
         match self.status(&service) {
             ServingStatus::ServiceUnknown => {
-                Err(Status::new(Code::NotFound, format!("the node does not know the service {service:?}")))
+                let name = cut(&service, MOST_NAME_BYTES);
+                Err(Status::new(Code::NotFound, format!("the node does not know the service {name:?}")))
             }
             status => Ok(status),
         }

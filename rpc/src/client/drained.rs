@@ -6,32 +6,32 @@ use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 
 /// Pollers of peers that have answered all calls that they have run for this poller in the peer's session, and run no
-/// more, with the time at which they said so.
+/// more, with the time at which they said so. Each call asks for its peer, and many peers may say so and stay.
 #[derive(Debug, Default)]
-pub(super) struct DrainedPollers(BTreeMap<(PeerKey, PollerIndex), Time>);
+pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
 impl DrainedPollers {
     pub(super) fn insert(&mut self, peer: PeerKey, poller: PollerIndex, now: Time) {
-        self.0.entry((peer, poller)).or_insert(now);
+        self.0.entry(peer).or_default().entry(poller).or_insert(now);
     }
 
     pub(super) fn contains(&self, peer: PeerKey, poller: PollerIndex) -> bool {
-        self.0.contains_key(&(peer, poller))
+        self.0.get(&peer).is_some_and(|pollers| pollers.contains_key(&poller))
     }
 
     /// Returns true if a peer gets no more calls. One of its pollers is enough: the others start none either.
     #[inline]
     pub(super) fn has(&self, peer: PeerKey) -> bool {
-        !self.0.is_empty() && self.since(peer).is_some() && !mutant!(drained_servers_get_calls)
+        !self.0.is_empty() && self.0.contains_key(&peer) && !mutant!(drained_servers_get_calls)
     }
 
     /// Returns the time at which the first poller of a peer said so.
     pub(super) fn since(&self, peer: PeerKey) -> Option<Time> {
-        self.0.iter().filter(|((of, _), _)| *of == peer).map(|(_, at)| *at).min()
+        self.0.get(&peer)?.values().min().copied()
     }
 
     /// Forgets a peer, whose session has begun or ended.
     pub(super) fn forget(&mut self, peer: PeerKey) {
-        self.0.retain(|(of, _), _| *of != peer);
+        self.0.remove(&peer);
     }
 }

@@ -1,7 +1,7 @@
 //! The health service: statuses by service, watched changes, and drains.
 
 use crate::common::{LIMIT, node};
-use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
+use trunkline::health::{Health as _, HealthClient, HealthReporter, ServingStatus};
 use trunkline::{Code, Node, Reason, Streaming, block_on};
 
 #[trunkline::service(name = "shop.Shop")]
@@ -44,6 +44,13 @@ fn services_of_a_node_serve_until_the_program_says_otherwise() {
     assert_eq!((check("shop.Shop"), check("")), (Ok(ServingStatus::NotServing), Ok(ServingStatus::Serving)));
     health.set("shop.Shop", ServingStatus::ServiceUnknown);
     assert_eq!(check("shop.Shop").unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn a_refusal_repeats_a_part_of_a_long_name() {
+    let refused = block_on(HealthReporter::new().check("\u{1}".repeat(1 << 20))).unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    assert!(refused.message().len() < 4096, "{} bytes", refused.message().len());
 }
 
 #[test]

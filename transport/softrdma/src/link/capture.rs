@@ -10,20 +10,27 @@
 use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch, Verdict};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::unistd::geteuid;
 use std::ffi::c_int;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
+
+/// Attempts to lock the file of which the thread only yields, and further ones with a pause of a millisecond each.
+const YIELDS: u32 = 100;
+const MOST_PAUSES: u32 = 1000;
+/// Permissions of a new capture.
+const PRIVATE: u32 = 0o600;
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
@@ -149,7 +156,7 @@ impl Write for Appended {
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut file = &self.0;
-        let _locked = Locked::wait_for(file);
+        let _locked = Locked::take(file)?;
         may_append(file, bytes.len())?;
         loop {
             match file.write(bytes) {
@@ -177,11 +184,34 @@ impl Write for Appended {
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
-    /// Waits for the lock. On a file system without locks it goes without.
-    fn wait_for(file: &'a File) -> Self {
-        while fcntl(file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) == Err(Errno::EINTR) {}
-        Self(file)
+    /// Takes the lock, which other processes hold for one record. On a file system without locks it goes without.
+    ///
+    /// # Errors
+    /// Another process holds the lock for longer than [`MOST_PAUSES`]. Each user who can read the file can lock it, and the
+    /// packets of this device must not wait for that user.
+    fn take(file: &'a File) -> io::Result<Self> {
+        let lock = whole_file(libc::F_WRLCK);
+        let mut tries = 0;
+        while let Err(Errno::EAGAIN | Errno::EACCES | Errno::EINTR) =
+            fcntl(file, FcntlArg::F_OFD_SETLK(&lock))
+        {
+            match tries {
+                0..YIELDS => std::thread::yield_now(),
+                _ if tries < YIELDS + MOST_PAUSES => pause(),
+                _ => {
+                    let text = "another process keeps the file locked; let no other user read it";
+                    return Err(io::Error::new(ErrorKind::TimedOut, text));
+                }
+            }
+            tries += 1;
+        }
+        Ok(Self(file))
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the lock belongs to another process, which runs in real time")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
 }
 
 impl Drop for Locked<'_> {
@@ -202,20 +232,16 @@ fn whole_file(kind: c_int) -> libc::flock {
 }
 
 /// Opens a capture to append to. A fresh one appears under its name with its header already in
-/// it, so that two processes that start together do not both write one.
+/// it, so that two processes that start together do not both write one. It is for its user only: packets hold the contents
+/// of calls, and each user who can read the file can lock it.
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
-        let fresh = path.with_file_name(name);
+        let fresh = fresh_path(path);
         headroom::check_file(header.len() as u64)?;
         let held = HeldStdio::take()?;
-        fs::write(&fresh, &header)?;
+        write_fresh(&fresh, &header)?;
         drop(held);
-        let mode = fs::metadata(&fresh)?.permissions().mode();
-        // Whatever the umask, its user continues it.
-        fs::set_permissions(&fresh, Permissions::from_mode(mode | 0o600))?;
         let linked = fs::hard_link(&fresh, path);
         fs::remove_file(&fresh)?;
         match linked {
@@ -224,14 +250,50 @@ fn open_file(path: &Path) -> io::Result<File> {
         }
     }
     let mut file = above_stdio(|| File::options().read(true).append(true).open(path))?;
+    let found = file.metadata()?;
+    if found.uid() != geteuid().as_raw() && is_open_to_all(path) {
+        let text =
+            "the file belongs to another user, in a folder that all users can write to; choose another name";
+        return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+    }
     let mut start = vec![0; header.len()];
-    let is_ours = file.read_exact(&mut start).is_ok() && start == header;
+    // Reading a pipe would wait for its writer.
+    let is_ours = found.is_file() && file.read_exact(&mut start).is_ok() && start == header;
     if !is_ours {
         let text =
             "the file exists and is not a capture that can be continued; remove it or choose another name";
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
     Ok(file)
+}
+
+/// The name of a capture that this thread makes.
+fn fresh_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
+    path.with_file_name(name)
+}
+
+/// Writes a new file. A file or a link that exists under its name is of a process that died, or of another user who has
+/// guessed the name, and is never written to.
+fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let create = || File::options().write(true).create_new(true).mode(PRIVATE).open(path);
+    let mut file = match create() {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            create()?
+        }
+        created => created?,
+    };
+    // Whatever the umask, its user continues it.
+    file.set_permissions(Permissions::from_mode(PRIVATE))?;
+    file.write_all(bytes)
+}
+
+/// Returns true if all users can make files in the folder of this one.
+fn is_open_to_all(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(folder).is_ok_and(|folder| folder.mode() & 0o002 != 0)
 }
 
 /// Refuses a record that the process's limit on files has no room for.
@@ -338,9 +400,10 @@ mod tests {
     use super::*;
     use crate::host::testing::Folder;
     use nix::sys::resource::{Resource, setrlimit};
+    use nix::sys::stat::Mode;
+    use nix::unistd::{Uid, chown, mkfifo};
     use std::net::SocketAddr;
-    use std::path::PathBuf;
-    use std::sync::Barrier;
+    use std::sync::{Barrier, mpsc};
     use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
@@ -469,6 +532,25 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
+    fn a_lock_of_a_reader_ends_a_capture_and_stalls_no_packets() {
+        let scratch = Scratch::new("capture-locked");
+        let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
+        record(&mut link, &[1]);
+        // Any user can do this who can read the file.
+        let reader = File::open(&scratch.0).unwrap();
+        fcntl(&reader, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            record(&mut link, &[2]);
+            record(&mut link, &[3]);
+            sender.send((link.recorder.written, link.recorder.lost)).unwrap();
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok((1, 2)));
+        assert_eq!(count_records(&scratch.0), 1);
+    }
+
+    #[test]
     fn a_full_disk_ends_a_capture_with_a_whole_record() {
         const PATH: &str = "TRUNKLINE_TEST_CAPTURE";
         const TEST: &str = "a_full_disk_ends_a_capture_with_a_whole_record";
@@ -530,6 +612,43 @@ mod tests {
         let error = CapturedLink::open(inner, &scratch.0, Clock::default(), Arc::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(fs::read(&scratch.0).unwrap().starts_with(b"another file's notes"));
+    }
+
+    #[test]
+    fn a_new_capture_is_for_its_user_and_follows_no_link() {
+        let scratch = Scratch::new("capture-link");
+        let folder = scratch.0.parent().unwrap();
+        let notes = folder.join("notes");
+        fs::write(&notes, b"precious").unwrap();
+        // Another user can guess the name.
+        std::os::unix::fs::symlink(&notes, fresh_path(&scratch.0)).unwrap();
+        let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
+        record(&mut link, &[1]);
+        assert_eq!(fs::read(&notes).unwrap(), b"precious");
+        assert_eq!(count_records(&scratch.0), 1);
+        assert_eq!(fs::metadata(&scratch.0).unwrap().mode() & 0o777, 0o600);
+        assert!(!fresh_path(&scratch.0).exists());
+    }
+
+    #[test]
+    fn a_pipe_is_refused_without_a_wait() {
+        let scratch = Scratch::new("capture-pipe");
+        mkfifo(&scratch.0, Mode::S_IRWXU).unwrap();
+        assert_eq!(open_file(&scratch.0).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_capture_that_another_user_has_laid_out_for_this_one_is_refused() {
+        let scratch = Scratch::new("capture-laid-out");
+        drop(open_file(&scratch.0).unwrap());
+        if chown(&scratch.0, Some(Uid::from_raw(65534)), None).is_err() {
+            println!("skipped: this process may not give a file to another user");
+            return;
+        }
+        let folder = scratch.0.parent().unwrap();
+        assert!(open_file(&scratch.0).is_ok(), "nobody else could make it here");
+        fs::set_permissions(folder, Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(open_file(&scratch.0).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
 
     #[test]
