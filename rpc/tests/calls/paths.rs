@@ -96,7 +96,7 @@ fn the_report_names_the_path_of_each_peer_of_one_address_and_its_reason() {
 
 #[test]
 fn a_builders_link_comes_before_the_devices_and_does_not_go_with_faults() {
-    let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
+    let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::from_env().unwrap() };
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let builder = Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address());
     let caller = builder.link(PathChoice::Shm).start().unwrap();

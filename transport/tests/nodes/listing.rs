@@ -6,11 +6,13 @@ use std::sync::mpsc;
 use std::time::Instant;
 use trunkline_softrdma::device::{FoundNode, PathChoice, SoftOptions, ask_nodes};
 use trunkline_testkit::Folder;
-use trunkline_transport::{InProcessNetwork, NodeOptions, NodeStatus};
+use trunkline_transport::{InProcessNetwork, NodeOptions, NodeStatus, ProviderChoice};
 
 fn options(root: &Path, path: PathChoice) -> NodeOptions {
     let runtime_directory = Some(root.to_owned());
-    over_udp().device(SoftOptions { runtime_directory, path, ..SoftOptions::default() })
+    let device = SoftOptions { runtime_directory, path, ..SoftOptions::default() };
+    // Nodes on other devices are not listed.
+    over_udp().provider(ProviderChoice::Soft).device(device)
 }
 
 fn listed(root: &Path) -> Vec<NodeStatus> {

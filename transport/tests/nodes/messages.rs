@@ -154,7 +154,8 @@ fn refused_messages_are_not_read_and_hold_nothing() {
         client.send(0, peer, &[REFUSED], pattern(100_000, 3), token);
     }
     (0..MESSAGES).for_each(|token| assert_eq!(client.outcome(token), SendOutcome::Delivered));
-    assert_eq!(reads(&client), Some(0));
+    // Other devices than the software's do not count them.
+    assert!(reads(&client).is_none_or(|reads| reads == 0));
     let (go, wait) = mpsc::channel();
     client.job(0, Job::Wait(wait));
     let kinds = [ACCEPTED, REFUSED, b'u', REFUSED, REFUSED, ACCEPTED];
