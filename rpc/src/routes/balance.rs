@@ -570,6 +570,7 @@ fn two_of(turn: usize, count: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::failure::Failure;
     use super::*;
     use crate::fake::Rig;
     use std::collections::VecDeque;
@@ -670,6 +671,25 @@ mod tests {
             // The end of a call of the session before says nothing about this one.
             balanced.servers()[0].leave_out(chosen.session, now);
         }
+    }
+
+    #[test]
+    fn call_moves_on_in_the_pause_to_servers_that_are_being_connected_and_then_to_others() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let now = Time(1_000_000_000);
+        let failure = Arc::new(Failure::new(&[], &[], true));
+        let failed = || Phase::Failed(Arc::clone(&failure), now + PAUSE);
+        link.route().publish(failed());
+        balanced.servers()[0].link.route().publish(failed());
+        let mut tried = Tried::default();
+        let mut next = || {
+            let chosen = balanced.choose(&mut tried, now)?;
+            balanced.ended(&chosen, Err(&failure.status()), now);
+            Some(chosen.server.map(|server| server.address.port()))
+        };
+        assert_eq!([next(), next(), next(), next()], [Some(None), Some(Some(2)), Some(Some(1)), None]);
     }
 
     #[test]
