@@ -17,7 +17,7 @@ pub enum StartError {
     #[error(transparent)]
     BadSetting(StartCause),
     /// An address cannot be resolved or listened on.
-    #[error("cannot listen on {address}: {cause}")]
+    #[error("cannot listen on {address}: {cause}{}", expected(.cause))]
     BadAddress {
         /// The address as given.
         address: String,
@@ -56,6 +56,11 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartCause(Transport);
+
+/// Returns the form of an address, if one could not be parsed.
+fn expected(cause: &io::Error) -> &'static str {
+    if cause.kind() == io::ErrorKind::InvalidInput { ": expected IP:PORT" } else { "" }
+}
 
 impl fmt::Debug for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -200,10 +200,12 @@ impl Status {
         self
     }
 
-    /// Appends the time until the next attempt to connect as a cause. The message leaves it out, so that one cause has
-    /// one text.
+    /// Appends the time until the next attempt to connect as a cause, with the remedy. The message leaves it out, so that
+    /// one cause has one text.
     pub(crate) fn with_next_attempt(self, due_in: Duration) -> Self {
-        self.with_cause(format_args!("the next attempt to connect is due in {due_in:.1?}"))
+        self.with_cause(format_args!(
+            "the next attempt to connect is due in {due_in:.1?}; calls with Connect::Wait wait for it"
+        ))
     }
 
     /// Sets the causes, which must be within the limits.

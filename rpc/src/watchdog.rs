@@ -80,7 +80,7 @@ impl Watchdog {
             ?held,
             left_out,
             "a poller does not go on, and all its other calls wait: mark the method #[blocking] or #[offload], or have it \
-             await (the limit is hold_limit)"
+             await; if it is marked, its arguments or reply are large: use Bytes (the limit is hold_limit)"
         );
     }
 }

@@ -43,7 +43,7 @@ impl Attempts {
         call: Submission<()>,
         inbox: &Inbox,
     ) -> Result<Self, Status> {
-        let (balance, clock, tried) = (Arc::clone(balance), clock.clone(), Tried::default());
+        let (balance, clock, tried) = (Arc::clone(balance), clock.clone(), Tried::new(call.connect));
         let mut attempts = Self { balance, clock, call, tried, current: None, may_have_run: false };
         match attempts.make(inbox, attempts.clock.now()) {
             Ok(true) => Ok(attempts),

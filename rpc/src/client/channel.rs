@@ -31,7 +31,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
-use trunkline_transport::{PeerKey, Turn};
+use trunkline_transport::{Connect, PeerKey, Turn};
 
 /// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
 /// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
@@ -336,7 +336,7 @@ impl Channel {
         }
         let (admitted, options, mut hooks, inherited) = self.intercept(options, method, inherited);
         let made = admitted.and(next).and_then(|next| {
-            let to = self.choose_for_stream(next, &mut hooks)?;
+            let to = self.choose_for_stream(next, options.connects(), &mut hooks)?;
             self.submit_stream(next, to, (&options, inherited), method, (arguments, body), (answer, sending))
         });
         let call = Call::new(made.map(|()| wait), (method, &*self.link), options.response());
@@ -380,12 +380,13 @@ impl Channel {
     fn choose_for_stream(
         &self,
         (started, inbox): (&Started, &Arc<Inbox>),
+        connect: Connect,
         hooks: &mut EndHooks,
     ) -> Result<(PeerKey, Option<RouteId>), Status> {
         let Some(balance) = &self.balance else { return Ok((self.server, self.route)) };
         Self::check(inbox)?;
         let clock = started.clock.clone();
-        let Some(chosen) = balance.choose(&mut Tried::default(), clock.now()) else {
+        let Some(chosen) = balance.choose(&mut Tried::new(connect), clock.now()) else {
             return Ok((self.server, self.route));
         };
         let (to, balance) = (chosen.to, Arc::clone(balance));

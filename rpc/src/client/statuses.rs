@@ -25,7 +25,7 @@ pub(super) fn refused(error: SendError) -> Status {
     };
     let status = Status::not_run(code, error.to_string()).because(reason);
     match error {
-        SendError::BackingOff { due_in, .. } => status.with_next_attempt(due_in),
+        SendError::BackingOff { due_in, cause } if !cause.is_final() => status.with_next_attempt(due_in),
         _ => status,
     }
 }

@@ -5,7 +5,8 @@
 //! it; each further failure doubles the time.
 //!
 //! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, as those of a
-//! channel without a balance do: it looks the name up and tries the addresses in order.
+//! channel without a balance do: it looks the name up and tries the addresses in order. In its pause, calls that would fail
+//! at once wait for a server that is being connected.
 
 use super::link::Link;
 use super::route::{Phase, Reached};
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use trunkline_transport::{PeerKey, ServerReport};
+use trunkline_transport::{Connect, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
 /// Time for which a server is left out first, and number of times that it doubles. Calls that a server has refused count
@@ -166,6 +167,14 @@ pub(crate) struct Tried {
     servers: Vec<SocketAddr>,
     /// True if it has waited for the target.
     target: bool,
+    connect: Connect,
+}
+
+impl Tried {
+    /// Creates the record of a call that has been sent to no server.
+    pub(crate) fn new(connect: Connect) -> Self {
+        Self { connect, ..Self::default() }
+    }
 }
 
 impl Balanced {
@@ -246,7 +255,12 @@ impl Balanced {
             |server| untried(&server) && !is_left_out(server),
         );
         if !tried.target && helps {
-            return Some(None);
+            // In the pause after a failed round the call would fail at once, although it can wait for a server that is
+            // being connected.
+            let fails = tried.connect == Connect::FailFast && self.target.route().is_paused(now);
+            let is_sought = |server: &&&Arc<Server>| server.link.route().is_sought();
+            let connecting = if fails { standing(Standing::Connecting) } else { Vec::new() };
+            return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
         }
         for wanted in [Standing::Connecting, Standing::Failed] {
             if let Some(server) = standing(wanted).first() {
@@ -570,6 +584,7 @@ fn two_of(turn: usize, count: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::failure::Failure;
     use super::*;
     use crate::fake::Rig;
     use std::collections::VecDeque;
@@ -670,6 +685,43 @@ mod tests {
             // The end of a call of the session before says nothing about this one.
             balanced.servers()[0].leave_out(chosen.session, now);
         }
+    }
+
+    #[test]
+    fn call_moves_on_in_the_pause_to_servers_that_are_being_connected_and_then_to_others() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let now = Time(1_000_000_000);
+        let failure = Arc::new(Failure::new(&[], &[], true));
+        let failed = || Phase::Failed(Arc::clone(&failure), now + PAUSE);
+        link.route().publish(failed());
+        balanced.servers()[0].link.route().publish(failed());
+        let mut tried = Tried::default();
+        let mut next = || {
+            let chosen = balanced.choose(&mut tried, now)?;
+            balanced.ended(&chosen, Err(&failure.status()), now);
+            Some(chosen.server.map(|server| server.address.port()))
+        };
+        assert_eq!([next(), next(), next(), next()], [Some(None), Some(Some(2)), Some(Some(1)), None]);
+    }
+
+    #[test]
+    fn call_in_the_pause_waits_for_a_server_that_is_being_connected_unless_it_waits_for_any() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let now = Time(1_000_000_000);
+        let first = |connect, now| {
+            let chosen = balanced.choose(&mut Tried::new(connect), now).unwrap();
+            chosen.server.map(|server| server.address.port())
+        };
+        link.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
+        assert_eq!(first(Connect::FailFast, now), None, "nothing is being connected");
+        balanced.servers()[1].link.route().begin();
+        assert_eq!(first(Connect::FailFast, now), Some(2));
+        assert_eq!(first(Connect::Wait, now), None);
+        assert_eq!(first(Connect::FailFast, now + PAUSE), None, "a round may begin");
     }
 
     #[test]

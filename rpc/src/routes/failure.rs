@@ -73,7 +73,8 @@ impl Failure {
 
     /// Returns the status of a call that does not wait for the next round.
     pub(super) fn status_while(&self, due_in: Duration) -> Status {
-        self.status().with_next_attempt(due_in)
+        let status = self.status();
+        if self.is_final { status } else { status.with_next_attempt(due_in) }
     }
 
     /// Returns the failure as one text.
@@ -109,7 +110,10 @@ mod tests {
         let [soon, later] = [40, 1300].map(|ms| failure.status_while(Duration::from_millis(ms)));
         assert_eq!(soon.message(), later.message());
         assert_eq!(soon.message(), failure.status().message());
-        assert_eq!(later.causes(), ["the next attempt to connect is due in 1.3s"]);
+        let cause = "the next attempt to connect is due in 1.3s; calls with Connect::Wait wait for it";
+        assert_eq!(later.causes(), [cause]);
+        let none = Failure::misuse("no port").status_while(Duration::from_millis(40));
+        assert!(none.causes().is_empty(), "waiting does not mend it: {none}");
     }
 
     #[test]

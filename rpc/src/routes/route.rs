@@ -116,6 +116,16 @@ impl Route {
         (reached, state.round)
     }
 
+    /// Returns true if the last round has failed, and the next one may not begin yet.
+    pub(super) fn is_paused(&self, now: Time) -> bool {
+        matches!(self.lock().phase, Phase::Failed(_, due) if due > now)
+    }
+
+    /// Returns true if a round is in progress.
+    pub(super) fn is_sought(&self) -> bool {
+        matches!(self.lock().phase, Phase::Seeking)
+    }
+
     /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
     pub(super) fn keep(&self) -> bool {
         !mem::replace(&mut self.lock().is_kept, true)

@@ -325,8 +325,11 @@ fn the_time_until_the_next_attempt_is_a_cause_and_not_in_the_message() {
         status(&mut getter)
     });
     assert_eq!(soon.message(), later.message());
-    assert_eq!(soon.causes(), ["the next attempt to connect is due in 40.0ms"]);
-    assert_eq!(later.causes(), ["the next attempt to connect is due in 1.3s"]);
+    let cause = |due_in| {
+        format!("the next attempt to connect is due in {due_in}; calls with Connect::Wait wait for it")
+    };
+    assert_eq!(soon.causes(), [cause("40.0ms")]);
+    assert_eq!(later.causes(), [cause("1.3s")]);
 }
 
 #[test]

@@ -117,9 +117,12 @@ fn a_node_that_was_dropped_with_a_client_left_refuses_calls() {
 
 #[test]
 fn a_bad_setting_is_refused_with_its_name_and_remedy() {
-    let error = Node::builder().listen("nonsense").start().unwrap_err();
-    assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
-    assert!(error.to_string().contains("nonsense"), "{error}");
+    for address in ["nonsense", "7000"] {
+        let error = Node::builder().listen(address).start().unwrap_err();
+        assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
+        assert!(error.to_string().contains(address), "{error}");
+        assert!(error.to_string().ends_with(": expected IP:PORT"), "{error}");
+    }
     let error = node().pollers(0).start().unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");
     assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");

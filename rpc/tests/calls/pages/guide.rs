@@ -549,7 +549,7 @@ impl Resolve for Directory {
 
 fn targets(node: &Node, [first, second]: [SocketAddr; 2], mine: Directory) -> [KvClient; 3] {
     let by_name = KvClient::new(node.channel("kv.example:7000")); // a name
-    let by_list = KvClient::new(node.channel([first, second])); // the first address that answers
+    let by_list = KvClient::new(node.channel([first, second])); // two `SocketAddr`; the first that answers
     let by_resolver = KvClient::new(node.channel(Target::resolver(mine))); // your own `Resolve`
     [by_name, by_list, by_resolver]
 }

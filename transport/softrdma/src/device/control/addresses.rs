@@ -250,8 +250,8 @@ impl Addresses {
         let leaves_loopback = |from: &IpAddr| from.is_loopback() && !remote.ip().is_loopback();
         match from.filter(|from| may_refuse && leaves_loopback(from)) {
             Some(from) if route_source(remote, Some(from)).is_err_and(|error| is_confined(&error)) => {
-                let why =
-                    "packets from a loopback address reach this host only; use an address that others reach";
+                let why = "packets from a loopback address reach this host only; use an address that others reach, \
+                           with `NodeBuilder::listen` and `allow_unauthenticated(true)`";
                 Err(VerbsError::AddressNotAvailable(why))
             }
             _ => Ok(routed),
