@@ -210,9 +210,12 @@ fn rolling_restarts_with_pick_first_and_many_calls_fail_none() {
 /// Restarts each server three times while four threads have this many calls outstanding each.
 fn restart_under_load(replicas: &mut Replicas, client: &WorkClient, outstanding: u64, ready: fn(&Replicas)) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    // Batches that each thread has ended.
+    let ended: [AtomicU64; 4] = Default::default();
     let failed = thread::scope(|scope| {
-        let callers: Vec<_> = (0..4)
-            .map(|_| {
+        let callers: Vec<_> = ended
+            .iter()
+            .map(|ended| {
                 let (client, next, stop) = (client.clone(), &next, &stop);
                 scope.spawn(move || {
                     let mut failed = Vec::new();
@@ -221,14 +224,19 @@ fn restart_under_load(replicas: &mut Replicas, client: &WorkClient, outstanding:
                             .map(|_| client.add(next.fetch_add(1, Ordering::SeqCst)))
                             .collect::<Vec<_>>();
                         failed.extend(calls.drain(..).filter_map(|call| block_on(call).err()));
+                        ended.fetch_add(1, Ordering::SeqCst);
                     }
                     failed
                 })
             })
             .collect();
         for round in 0..9 {
-            let seen = next.load(Ordering::SeqCst);
-            until("calls go on", || (next.load(Ordering::SeqCst) > seen + 200).then_some(()));
+            // No call sees more than one restart, however slow the machine is.
+            let seen = ended.each_ref().map(|ended| ended.load(Ordering::SeqCst));
+            until("calls made before the last restart have ended", || {
+                let went_on = |(ended, seen): (&AtomicU64, u64)| ended.load(Ordering::SeqCst) > seen + 1;
+                ended.iter().zip(seen).all(went_on).then_some(())
+            });
             replicas.stop(round % 3);
             replicas.start(round % 3);
             ready(replicas);
