@@ -166,7 +166,8 @@ fn a_context_that_leaves_its_handler_learns_when_the_call_is_over() {
         contexts.try_next()
     });
     until("the end of the handler", || expired.is_cancelled().then_some(()));
-    assert_eq!(expired.time_left(), Some(Duration::ZERO));
+    // The caller's cancellation may come before the deadline.
+    until("the deadline", || (expired.time_left() == Some(Duration::ZERO)).then_some(()));
     drop(nodes);
 }
 
