@@ -433,11 +433,10 @@ impl Server {
                 pause.until = now + pause.length();
                 Some((Some(serial), true))
             }
-            Some(_) => {
-                *pause = None;
+            ended => {
+                *ended = None;
                 Some((Some(serial), false))
             }
-            None => Some((Some(serial), false)),
         }
     }
 
