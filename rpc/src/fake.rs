@@ -115,6 +115,12 @@ impl Carrier for FakeCarrier {
         self.now = self.now.max(time);
     }
 
+    fn is_flush_overdue(&mut self) -> bool {
+        false
+    }
+
+    fn flush(&mut self) {}
+
     fn poller(&self) -> PollerIndex {
         PollerIndex(0)
     }

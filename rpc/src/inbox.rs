@@ -13,6 +13,7 @@ use crate::occupant::Occupant;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
 use crate::stream::{Changes, Owner, Stream};
+use crate::wakes::{Collecting, Wakes};
 use crossbeam_queue::ArrayQueue;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -73,6 +74,7 @@ pub(crate) struct Inbox {
     spare: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
+    wakes: Arc<Wakes>,
     /// Memory that one decoded item of a stream may take, in bytes.
     most_decoded: OnceLock<usize>,
     lifecycle: Arc<Lifecycle>,
@@ -101,6 +103,7 @@ impl Inbox {
             spare: ArrayQueue::new(SPARE),
             cells: ArrayQueue::new(SPARE),
             handle: OnceLock::new(),
+            wakes: Arc::default(),
             most_decoded: OnceLock::new(),
             lifecycle,
             occupant: Occupant::default(),
@@ -117,6 +120,20 @@ impl Inbox {
     /// Returns the drain of the node, for the contexts of this poller's calls.
     pub(crate) fn drain(&self) -> Arc<Drain> {
         Drain::new(&self.lifecycle)
+    }
+
+    /// Collects the wakers of tasks in the poller's turn on this thread.
+    pub(crate) fn collect_wakes(&self) -> Collecting {
+        self.wakes.enter()
+    }
+
+    /// Wakes the tasks whose wakers the poller has collected. The poller does it, and so does each of these tasks that runs.
+    #[inline]
+    pub(crate) fn wake_others(&self) {
+        // In a forked child a pop could wait for a thread of the parent.
+        if !self.wakes.is_empty() && !self.lifecycle.is_forked() {
+            self.wakes.wake_all();
+        }
     }
 
     /// Returns the code that the poller runs.
@@ -277,6 +294,10 @@ impl Owner for Inbox {
 
     fn stream_dropped(&self) {
         self.ask_for_sweep();
+    }
+
+    fn wake_others(&self) {
+        Self::wake_others(self);
     }
 
     fn most_decoded(&self) -> usize {

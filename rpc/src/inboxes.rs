@@ -74,6 +74,8 @@ impl Owner for Inboxes {
 
     fn stream_dropped(&self) {}
 
+    fn wake_others(&self) {}
+
     fn most_decoded(&self) -> usize {
         0
     }

@@ -99,6 +99,7 @@ mod timers;
 mod upper;
 mod wait;
 mod waiters;
+mod wakes;
 mod watchdog;
 
 pub use admission::Admission;

@@ -18,6 +18,7 @@ pub use crate::not_made::Cause;
 pub use crate::pool::{Pool, Ticket};
 pub use crate::server::{EncodedError, Failure, Methods, Replier, Reply, Request, Service, Writer};
 pub use crate::stream::ItemBuffer;
+pub use crate::wakes::after_turn;
 pub use futures_core::Stream;
 
 /// The options of a call whose client has set none.

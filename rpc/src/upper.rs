@@ -20,6 +20,7 @@ use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
 use crate::stream::Unsent;
+use crate::wakes::Collecting;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +35,9 @@ use trunkline_verbs::{Clock, Time};
 /// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
+/// Polls of tasks between two looks at the clock.
+const LOOK_EVERY: usize = 4;
+
 #[derive(Debug)]
 pub(crate) struct RpcPoller {
     inbox: Arc<Inbox>,
@@ -46,6 +50,8 @@ pub(crate) struct RpcPoller {
     ready: Arc<Ready>,
     /// Reused to avoid an allocation per turn.
     woken: Vec<TaskId>,
+    /// Number of polls of tasks, which wraps.
+    polled: usize,
     table: Table,
     dispatch: Dispatch,
     /// Streams that wait for room in the queue of messages.
@@ -91,6 +97,7 @@ impl RpcPoller {
             lookups,
             ready,
             woken: Vec::new(),
+            polled: 0,
             table,
             dispatch,
             unsent: Unsent::default(),
@@ -278,7 +285,25 @@ impl RpcPoller {
         any
     }
 
+    /// Sends what streams have, as far as their windows and the carrier let them.
+    fn send_items(&mut self, carrier: &mut dyn Carrier) {
+        // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
+        let charge =
+            |peer, from, to| self.dispatch.memory().recharge_leaving(peer, (from, to), Leaves::ThreeEighths);
+        self.unsent.flush(self.inbox.changes(), carrier, &charge);
+    }
+
+    fn flush_overdue(&mut self, carrier: &mut dyn Carrier) {
+        if carrier.is_flush_overdue() {
+            self.flush(carrier);
+        }
+    }
+
     fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
+        self.polled = self.polled.wrapping_add(1);
+        if self.polled.is_multiple_of(LOOK_EVERY) {
+            self.flush_overdue(carrier);
+        }
         if task.table == TaskId::SPAWNED {
             self.inbox.occupant().task();
             let _inside = self.context.foreign().enter();
@@ -324,11 +349,11 @@ impl RpcPoller {
 }
 
 impl Upper for RpcPoller {
-    type Here = (Turn, OnPoller, Entered);
+    type Here = (Collecting, Turn, OnPoller, Entered);
 
     fn enter(&self) -> Self::Here {
         let poller = Entered::enter(self.context.clone());
-        (self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
+        (self.inbox.collect_wakes(), self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
@@ -450,16 +475,14 @@ impl Upper for RpcPoller {
         for (from, call, bytes) in mem::take(&mut self.gaps) {
             self.dispatch.stream_gap(carrier, from, call, bytes);
         }
+        self.inbox.wake_others();
         let took = self.take_work(carrier) | self.context.timers().fire(carrier.now());
         // Calls of tasks leave in the turn in which the tasks run.
         let ran = self.run_ready(carrier);
         if ran {
             self.take_local(carrier);
         }
-        // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
-        let charge =
-            |peer, from, to| self.dispatch.memory().recharge_leaving(peer, (from, to), Leaves::ThreeEighths);
-        self.unsent.flush(self.inbox.changes(), carrier, &charge);
+        self.send_items(carrier);
         let sought = self.seeker.as_mut().is_some_and(|seeker| seeker.tick(carrier));
         self.look_up();
         let late = self.table.expire(carrier) | self.dispatch.expire(carrier);
@@ -471,6 +494,12 @@ impl Upper for RpcPoller {
         self.table.settle();
         self.dispatch.settle();
         took | ran | expired | replied | admitted
+    }
+
+    fn flush(&mut self, carrier: &mut dyn Carrier) {
+        self.inbox.wake_others();
+        self.send_items(carrier);
+        carrier.flush();
     }
 
     fn next_timer(&self) -> Option<Time> {

@@ -497,6 +497,13 @@ pub trait Carrier {
     /// late. So a message that is sent next does not claim more time than is left.
     fn advance(&mut self, time: Time);
 
+    /// Returns true if what the turn has led to has waited long enough to leave before its end. Reads the clock: ask every
+    /// few handlers, and then call [`Self::flush`].
+    fn is_flush_overdue(&mut self) -> bool;
+
+    /// Posts what has been sent, so that peers need not wait for the rest of the turn.
+    fn flush(&mut self);
+
     /// Returns the index of this poller.
     fn poller(&self) -> PollerIndex;
 
@@ -587,6 +594,11 @@ pub trait Upper: 'static {
 
     /// A peer changed.
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
+
+    /// Sends what messages and tasks have led to so far, and posts it. Called within a turn that takes long.
+    fn flush(&mut self, carrier: &mut dyn Carrier) {
+        carrier.flush();
+    }
 
     /// Runs one turn in the poller's loop: take from queues, run ready tasks, fire timers up to
     /// `carrier.now()`. Returns whether it did anything.

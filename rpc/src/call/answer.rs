@@ -4,6 +4,7 @@ use super::stream::StreamAnswer;
 use crate::response::Response;
 use crate::status::Status;
 use crate::stream::Stream;
+use crate::wakes;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
@@ -56,7 +57,7 @@ impl Answer {
         match self {
             Self::Shared(setter) => {
                 // If nobody waits any more, the outcome is dropped.
-                let _ = setter.set(outcome);
+                let _ = setter.set_and(outcome, wakes::wake);
             }
             Self::Local(cell) => cell.complete(outcome),
             Self::Stream(answer) => answer.complete(outcome),

@@ -536,6 +536,7 @@ enum Waiting {
 
 impl Wait for SharedWait<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.inbox.wake_others();
         let getter = match &mut self.waiting {
             Waiting::Plain(getter) => getter,
             Waiting::Balanced(attempts) => return attempts.poll(context, self.inbox),

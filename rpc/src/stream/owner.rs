@@ -14,6 +14,9 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
     /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
     fn stream_dropped(&self);
 
+    /// Wakes the tasks whose wakers the poller has collected. A task that runs does that.
+    fn wake_others(&self);
+
     /// Returns the memory that one decoded item may take, in bytes.
     fn most_decoded(&self) -> usize;
 

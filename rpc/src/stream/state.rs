@@ -14,13 +14,13 @@ use crate::name::Streams;
 use crate::reason::Reason;
 use crate::response::Response;
 use crate::status::{Code, Status};
+use crate::wakes;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_rings::panics::catch;
 use trunkline_transport::{
     Body, Carrier, Connect, Leaves, Outgoing, PeerKey, Report, SendError, SessionNumber, Toward,
 };
@@ -566,6 +566,7 @@ impl Stream {
     /// Returns the outcome of the call, or an empty response once the handler's stream exists.
     pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
         let _earlier;
+        self.owner.wake_others();
         let Some(mut state) = self.lock_in_program() else {
             return Poll::Ready(Some(Err(lost_in_child())));
         };
@@ -611,6 +612,7 @@ impl Stream {
         task: &Context<'_>,
     ) -> Read {
         let mut earlier = None;
+        self.owner.wake_others();
         let Some(mut state) = self.lock_in_program() else { return Read::Failed(lost_in_child()) };
         let incoming = &mut state.incoming;
         incoming.consumed.add(mem::replace(consumed, Window::NONE));
@@ -909,7 +911,7 @@ fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
 /// Wakes a task, which may be any program's.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        let _ended = catch(|| waker.wake());
+        wakes::wake(waker);
     }
 }
 
@@ -943,6 +945,8 @@ mod tests {
         fn stream_dropped(&self) {
             panic!("a child wakes no poller");
         }
+
+        fn wake_others(&self) {}
 
         fn most_decoded(&self) -> usize {
             0

@@ -51,6 +51,12 @@ impl<T> Events<T> {
         receiver.recv_timeout(LIMIT).expect("the event comes")
     }
 
+    /// Waits for an event; returns true if it came in time.
+    pub(crate) fn is_told(&self) -> bool {
+        let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        receiver.recv_timeout(LIMIT).is_ok()
+    }
+
     /// The next event, if one is waiting.
     pub(crate) fn try_next(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().ok()

@@ -1,11 +1,11 @@
 //! Handlers: one for all pollers or one for each, and what they may use.
 
-use crate::common::{LIMIT, node, pair};
+use crate::common::{Events, LIMIT, events, node, pair};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-use trunkline::{Code, PollerContext, Reason, Status, block_on};
+use std::time::{Duration, Instant};
+use trunkline::{Code, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
 trait Counter {
@@ -117,4 +117,46 @@ fn tokio_in_a_handler_of_a_node_without_it_is_refused_with_the_remedy() {
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.sleep()).unwrap_err();
     assert!(status.message().contains("enable_all"), "{status}");
+}
+
+#[trunkline::service]
+trait Steps {
+    async fn step(&self, at: u32) -> bool;
+}
+
+/// The last step of a bundle waits for the reply to the first, on the poller's thread.
+struct LastWaits {
+    first_is_answered: Events<()>,
+    last: u32,
+}
+
+impl Steps for LastWaits {
+    async fn step(&self, at: u32) -> bool {
+        if at == self.last {
+            return self.first_is_answered.is_told();
+        }
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_micros(100) {}
+        true
+    }
+}
+
+#[test]
+fn replies_leave_while_later_handlers_of_the_same_bundle_run() {
+    let (reporter, first_is_answered) = events();
+    let last = 9;
+    let (server, client) = pair(StepsServer::new(LastWaits { first_is_answered, last }));
+    let address = server.local_address();
+    let told_in_time = client.run_on(PollerIndex(0), move |context| async move {
+        let steps = StepsLocal::connect(&context, address)?;
+        steps.step(0).await?;
+        let mut calls: Vec<_> = (0..=last).map(|at| steps.step(at)).collect();
+        let of_last = calls.pop().ok_or_else(|| Status::internal("no call"))?;
+        for call in calls {
+            call.await?;
+            reporter.tell(());
+        }
+        of_last.await
+    });
+    assert_eq!(block_on(told_in_time).unwrap(), Ok(true));
 }

@@ -27,6 +27,7 @@ mod exchange;
 mod headers;
 mod limits;
 mod server;
+mod spawner;
 mod timeout;
 
 pub use client::{Channel, ResponseBody};

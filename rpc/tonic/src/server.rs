@@ -3,6 +3,7 @@
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
 use crate::limits::{Limits, MessageSizes};
+use crate::spawner::{Spawned, Spawner};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
 use http::HeaderValue;
@@ -13,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinHandle};
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
 use tower_service::Service;
@@ -97,8 +97,9 @@ impl Server {
         let counted = Arc::clone(&limits);
         let mut server = ExchangeServer::per_poller(move |_| {
             limits.check()?;
-            let (routes, runtime, limits) = (routes.clone(), runtime.clone(), Arc::clone(&limits));
-            Ok::<_, String>(Handler { routes, runtime, limits })
+            let (routes, limits) = (routes.clone(), Arc::clone(&limits));
+            let spawner = runtime.as_ref().map(Spawner::new);
+            Ok::<_, String>(Handler { routes, spawner, limits })
         });
         if counted.counts_calls() {
             server = server.interceptor(move |call: &mut ServerCall| counted.admit(call));
@@ -119,7 +120,7 @@ impl fmt::Debug for Server {
 struct Handler {
     routes: Routes,
     /// `None` if exchanges run on the poller.
-    runtime: Option<Handle>,
+    spawner: Option<Spawner>,
     limits: Arc<Limits>,
 }
 
@@ -145,10 +146,10 @@ impl Handler {
     async fn run(&self, cx: &Context, body: Pieces) -> Result<Response, Status> {
         let request = request_of(cx, body, &self.limits)?;
         let exchange = respond(self.routes.clone(), request, cx.clone());
-        let Some(runtime) = &self.runtime else { return Ok(Response::Here(exchange.await?)) };
+        let Some(spawner) = &self.spawner else { return Ok(Response::Here(exchange.await?)) };
         let (sender, pieces) = channel(WAITING_PIECES);
-        let task = runtime.spawn(cx.scope(forward(exchange, sender)));
-        let mut response = TaskResponse { pieces, task: Some(Task(task)) };
+        let task = spawner.spawn(cx.scope(forward(exchange, sender)));
+        let mut response = TaskResponse { pieces, task: Some(task) };
         // The first piece is empty: the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
         Ok(Response::OfTask(response))
@@ -280,15 +281,6 @@ async fn send(pieces: &Sender<Bytes>, piece: Bytes) -> Result<(), Status> {
     pieces.send(piece).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
-/// The task of an exchange. Dropping it aborts the task.
-struct Task(JoinHandle<Result<(), Status>>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// The body of a response.
 enum Response {
     Here(BodyPieces),
@@ -310,7 +302,7 @@ impl Stream for Response {
 struct TaskResponse {
     pieces: Receiver<Bytes>,
     /// `None` after its end.
-    task: Option<Task>,
+    task: Option<Spawned>,
 }
 
 impl Stream for TaskResponse {
@@ -321,20 +313,9 @@ impl Stream for TaskResponse {
             return Poll::Ready(Some(Ok(piece)));
         }
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
-        let outcome = ready!(Pin::new(&mut task.0).poll(context));
+        let outcome = ready!(task.poll(context));
         self.task = None;
-        Poll::Ready(match outcome {
-            Ok(outcome) => outcome.err().map(Err),
-            Err(error) => Some(Err(aborted(&error))),
-        })
-    }
-}
-
-fn aborted(error: &JoinError) -> Status {
-    if error.is_panic() {
-        Status::internal("the handler panicked")
-    } else {
-        Status::unavailable("the runtime of the service has ended")
+        Poll::Ready(outcome.err().map(Err))
     }
 }
 

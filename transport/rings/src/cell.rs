@@ -88,8 +88,19 @@ impl<T> Setter<T> {
     ///
     /// # Errors
     /// Returns `value` if the getter was dropped.
-    pub fn set(mut self, value: T) -> Result<(), T> {
-        self.finish(Some(value)).map_or(Ok(()), Err)
+    pub fn set(self, value: T) -> Result<(), T> {
+        // It may be any program's. The value is the getter's by now, whatever becomes of the wake-up.
+        self.set_and(value, |waker| {
+            let _ended = catch(|| waker.wake());
+        })
+    }
+
+    /// Completes the cell with `value`, and has `wake` wake the getter.
+    ///
+    /// # Errors
+    /// Returns `value` if the getter was dropped.
+    pub fn set_and(mut self, value: T, wake: impl FnOnce(Waker)) -> Result<(), T> {
+        self.finish(Some(value), wake).map_or(Ok(()), Err)
     }
 
     /// Returns true if the getter was dropped, so that the value is no longer needed.
@@ -100,7 +111,7 @@ impl<T> Setter<T> {
     }
 
     /// Completes the cell; returns the value if the getter was dropped.
-    fn finish(&mut self, value: Option<T>) -> Option<T> {
+    fn finish(&mut self, value: Option<T>, wake: impl FnOnce(Waker)) -> Option<T> {
         self.finished = true;
         // SAFETY: before DONE the value is the setter's.
         unsafe { self.shared.replace_value(value) };
@@ -113,8 +124,7 @@ impl<T> Setter<T> {
         if before & WAKER != 0 {
             // SAFETY: WAKER was set when DONE was set, so the waker belongs to the setter.
             if let Some(waker) = unsafe { self.shared.replace_waker(None) } {
-                // It may be any program's. The value is the getter's by now, whatever becomes of the wake-up.
-                let _ended = catch(|| waker.wake());
+                wake(waker);
             }
         }
         None
@@ -124,7 +134,9 @@ impl<T> Setter<T> {
 impl<T> Drop for Setter<T> {
     fn drop(&mut self) {
         if !self.finished {
-            self.finish(None);
+            self.finish(None, |waker| {
+                let _ended = catch(|| waker.wake());
+            });
         }
     }
 }

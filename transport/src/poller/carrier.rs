@@ -23,6 +23,14 @@ impl Carrier for Core {
         self.res.time.advance(time);
     }
 
+    fn is_flush_overdue(&mut self) -> bool {
+        !self.is_charged() && self.res.is_flush_overdue()
+    }
+
+    fn flush(&mut self) {
+        self.flush_marked();
+    }
+
     fn poller(&self) -> PollerIndex {
         self.res.index
     }

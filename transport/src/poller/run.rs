@@ -32,7 +32,7 @@ use crate::log_limit::LogLimit;
 use crate::peer_hash::PeerHash;
 use crate::shared::{Alive, NodeShared};
 use crate::trunk::{Event, Resources, Trunk};
-use crate::{Message, Origin, PollerIndex, Screening, Upper};
+use crate::{Carrier as _, Message, Origin, PollerIndex, Screening, Upper};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -43,6 +43,9 @@ use trunkline_verbs::Time;
 /// Staged work is flushed after this many events, so that a slow handler does not hold back the
 /// replies of those before it. The messages of a bundle have come together, and so have what they lead to leave together.
 const FLUSH_EVERY: usize = 16;
+
+/// Messages of a bundle between two looks at the clock.
+const LOOK_EVERY: usize = 4;
 
 /// Parts of a poller; everything was made by the starting thread, so that failures are
 /// its to report.
@@ -149,15 +152,16 @@ impl<U: Upper> Poller<U> {
         if self.core.is_finished() {
             return Turn::Done;
         }
+        let now = self.core.res.time.now();
         if self.worked {
-            self.idle.reset();
+            self.idle.reset(now);
             return Turn::Again;
         }
-        match self.idle.empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring()) {
+        match self.idle.empty_round(now, || self.core.trunks.is_transferring()) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {
-                self.idle.reset();
+                self.idle.reset(now);
                 self.stage = Stage::Arm;
                 Turn::Again
             }
@@ -308,6 +312,14 @@ struct Deliver<'a, U> {
     delivered: usize,
 }
 
+impl<U: Upper> Deliver<'_, U> {
+    fn flush_overdue(&mut self, core: &mut Core) {
+        if core.is_flush_overdue() {
+            self.upper.flush(core);
+        }
+    }
+}
+
 impl<U: Upper> Take for Deliver<'_, U> {
     #[inline]
     fn message(&mut self, core: &mut Core, from: Origin, message: Message) {
@@ -316,6 +328,9 @@ impl<U: Upper> Take for Deliver<'_, U> {
         }
         self.upper.message(core, from, message);
         self.delivered += 1;
+        if self.delivered.is_multiple_of(LOOK_EVERY) {
+            self.flush_overdue(core);
+        }
     }
 
     fn frame_ends(&mut self, core: &mut Core) {
@@ -392,7 +407,7 @@ impl Core {
     }
 
     /// Returns true if the upper half was charged time in this turn, in a simulation.
-    fn is_charged(&self) -> bool {
+    pub(super) fn is_charged(&self) -> bool {
         self.res.shared.runtime.clock().is_charged()
     }
 

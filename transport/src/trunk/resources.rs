@@ -22,6 +22,9 @@ use std::time::Duration;
 use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
+/// Staged work is flushed after the poller has run handlers for this long. Its peer then works at the same time.
+const FLUSH_AFTER: Duration = Duration::from_micros(10);
+
 /// Resources that the trunks of a poller share.
 #[derive(Debug)]
 pub(crate) struct Resources {
@@ -75,6 +78,11 @@ impl Resources {
         self.copies.begin();
         self.time.tick(self.shared.runtime.clock());
     }
+
+    /// Returns true if staged work has waited too long for the rest of the turn. The caller flushes it.
+    pub(crate) fn is_flush_overdue(&mut self) -> bool {
+        self.time.is_flush_overdue(self.shared.runtime.clock(), FLUSH_AFTER)
+    }
 }
 
 /// The time as read when the poller's turn began.
@@ -83,15 +91,28 @@ pub(crate) struct TurnTime {
     started: Time,
     now: Time,
     now_ms: u64,
+    /// Time of the last flush, or of the turn's begin.
+    flushed: Time,
 }
 
 impl TurnTime {
     fn new(now: Time) -> Self {
-        Self { started: now, now, now_ms: 0 }
+        Self { started: now, now, now_ms: 0, flushed: now }
     }
 
     fn tick(&mut self, clock: &Clock) {
         self.set(clock.now());
+        self.flushed = self.now;
+    }
+
+    /// Returns true, and counts it as flushed, if the last flush was more than `limit` ago.
+    fn is_flush_overdue(&mut self, clock: &Clock, limit: Duration) -> bool {
+        let now = clock.now();
+        let is_overdue = now.saturating_duration_since(self.flushed) > limit;
+        if is_overdue {
+            self.flushed = now;
+        }
+        is_overdue
     }
 
     fn set(&mut self, now: Time) {
