@@ -5,7 +5,7 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
-mod half_made;
+mod half_open;
 mod hoarding;
 mod hostile;
 mod keys;
@@ -91,9 +91,9 @@ pub(crate) const ALL: &[Row] = &[
         run: crowd::pollers,
     },
     Row {
-        name: "half-made",
+        name: "half-open",
         about: "sessions that never come up send what the handshake lets them, and credit frames that it does not",
-        run: half_made::run,
+        run: half_open::run,
     },
     Row {
         name: "hoarding",
