@@ -277,7 +277,7 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "half-open sessions: a peer's request takes credit before its session is up",
     },
     Mutant {
-        name: "half_open_sessions_have_no_bound",
+        name: "half_made_sessions_have_no_bound",
         what: "half-open sessions: one host may have any number of them",
     },
     Mutant {

@@ -138,7 +138,7 @@ impl Peers {
     /// Returns true if the half-open sessions of a host, or of all, have as many connections as they may. They end
     /// when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
-        if mutant!(half_open_sessions_have_no_bound) {
+        if mutant!(half_made_sessions_have_no_bound) {
             return false;
         }
         let of_host = self.half_open.get(&host).copied().unwrap_or(0);

@@ -91,7 +91,7 @@ pub(crate) const ALL: &[Row] = &[
         run: crowd::pollers,
     },
     Row {
-        name: "half-open",
+        name: "half-made",
         about: "sessions that never come up send what the handshake lets them, and credit frames that it does not",
         run: half_open::run,
     },
