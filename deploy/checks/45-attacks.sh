@@ -91,7 +91,6 @@ attack handlers handlers
 attack decoded-arguments decoded
 attack hostile-peers hostile
 attack many-pollers pollers
-attack half-made-frames half-made
 attack hoarded-credit hoarding
 attack keys keys
 attack full-disk full-disk

@@ -5,7 +5,6 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
-mod half_made;
 mod hoarding;
 mod hostile;
 mod keys;
@@ -89,11 +88,6 @@ pub(crate) const ALL: &[Row] = &[
         name: "pollers",
         about: "500 remote pollers in 16 processes join a node with a small depth",
         run: crowd::pollers,
-    },
-    Row {
-        name: "half-made",
-        about: "sessions that never come up send what the handshake lets them, and credit frames that it does not",
-        run: half_made::run,
     },
     Row {
         name: "hoarding",
