@@ -252,9 +252,12 @@ impl Inbox {
         })
     }
 
-    /// Keeps a cell whose outcome was taken for a later call.
+    /// Keeps a cell whose outcome was taken for a later call. Not in a forked child, where another thread may have left the
+    /// queue half-way through a push.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
-        if let Some(resting) = getter.rest() {
+        if let Some(resting) = getter.rest()
+            && !self.lifecycle.is_forked()
+        {
             let _ = self.cells.push(resting);
         }
     }

@@ -438,9 +438,10 @@ impl Channel {
     ) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let of_call = (one_way, inherited);
+        let mut submission = self.submission((started, inbox), options, method, arguments, of_call, None)?;
+        // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
         let (setter, getter) = inbox.cell();
-        let submission =
-            self.submission((started, inbox), options, method, arguments, of_call, Some(setter))?;
+        submission.answer = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }
