@@ -25,6 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trunkline_machine::Runtime;
 use trunkline_rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
     Carrier, Connect, EAGER_BYTES, Exhausted, Leaves, Origin, Outgoing, PeerDown, PeerEvent, PeerKey,
@@ -68,8 +69,9 @@ pub(crate) struct FakeCarrier {
     pub(crate) sessions_are_over: bool,
     /// The session through which messages leave at once; without one they wait.
     pub(crate) leaves_through: Option<SessionNumber>,
-    /// Why its peers cannot be reached.
+    /// Why its peers cannot be reached, and the time until it may try again.
     pub(crate) away: Option<PeerDown>,
+    pub(crate) away_for: Duration,
     /// Nodes that have sessions, and those that it was asked to reach.
     pub(crate) up: BTreeSet<PeerKey>,
     pub(crate) reached: Vec<PeerKey>,
@@ -89,6 +91,7 @@ impl FakeCarrier {
             sessions_are_over: false,
             leaves_through: None,
             away: None,
+            away_for: Duration::ZERO,
             up: BTreeSet::new(),
             reached: Vec::new(),
         }
@@ -141,7 +144,7 @@ impl Carrier for FakeCarrier {
         self.reached.push(node);
         match self.away {
             _ if self.up.contains(&node) => Reach::Up,
-            Some(cause) => Reach::Away { cause, due_in: Duration::ZERO },
+            Some(cause) => Reach::Away { cause, due_in: self.away_for },
             None => Reach::UnderWay,
         }
     }
@@ -370,6 +373,12 @@ impl Rig {
         Self::serving(service(), Clock::monotonic(), limits, pool)
     }
 
+    /// Creates a rig whose callers have this clock.
+    #[cfg(test)]
+    pub(crate) fn with_clock(clock: Clock) -> Self {
+        Self::serving(service(), clock, Limits::default(), None)
+    }
+
     /// Creates a rig with a service, whose handlers have this clock.
     pub(crate) fn serving(
         service: Service,
@@ -383,7 +392,7 @@ impl Rig {
         let inboxes = Arc::<Inboxes>::default();
         inboxes.open([Arc::clone(&inbox)].into_iter());
         let routes = Routes::new(inboxes);
-        routes.open(clock.clone(), limits.metadata);
+        routes.open(Runtime::default(), clock.clone(), limits.metadata);
         let poller = RpcPoller::new(
             PollerIndex(0),
             Arc::clone(&inbox),

@@ -24,9 +24,9 @@ use trunkline_transport::PollerHandle;
 /// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
 /// Maximum number of argument buffers, and of outcome cells, kept for reuse.
-const SPARE: usize = 256;
+const MAX_POOLED: usize = 256;
 /// Capacity in bytes beyond which a buffer is freed instead of reused.
-const SPARE_BYTES: usize = 16 << 10;
+const MAX_POOLED_BYTES: usize = 16 << 10;
 
 /// A request from another thread to a poller.
 pub(crate) enum Work {
@@ -71,7 +71,7 @@ pub(crate) struct Inbox {
     closed: AtomicBool,
     /// Streams of calls of this poller that have changed.
     changes: Changes,
-    spare: ArrayQueue<Encoded>,
+    buffers: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
     wakes: Arc<Wakes>,
@@ -89,7 +89,7 @@ impl Inbox {
     pub(crate) const DEPTH: usize = DEPTH;
     /// Memory of one in bytes, within a few.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
-        + SPARE * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
+        + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
 
     /// Creates the inbox of a poller of this node.
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
@@ -100,8 +100,8 @@ impl Inbox {
             sweep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             changes: Changes::default(),
-            spare: ArrayQueue::new(SPARE),
-            cells: ArrayQueue::new(SPARE),
+            buffers: ArrayQueue::new(MAX_POOLED),
+            cells: ArrayQueue::new(MAX_POOLED),
             handle: OnceLock::new(),
             wakes: Arc::default(),
             most_decoded: OnceLock::new(),
@@ -248,14 +248,14 @@ impl Inbox {
 
     /// An empty buffer: a kept one if there is one.
     pub(crate) fn buffer(&self) -> Encoded {
-        self.spare.pop().unwrap_or_default()
+        self.buffers.pop().unwrap_or_default()
     }
 
     /// Keeps a buffer for a later call.
     pub(crate) fn keep(&self, mut buffer: Encoded) {
-        if buffer.capacity() <= SPARE_BYTES {
+        if buffer.capacity() <= MAX_POOLED_BYTES {
             buffer.clear();
-            let _ = self.spare.push(buffer);
+            let _ = self.buffers.push(buffer);
         }
     }
 
@@ -269,9 +269,12 @@ impl Inbox {
         })
     }
 
-    /// Keeps a cell whose outcome was taken for a later call.
+    /// Keeps a cell whose outcome was taken for a later call. Not in a forked child, where another thread may have left the
+    /// queue half-way through a push.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
-        if let Some(resting) = getter.rest() {
+        if let Some(resting) = getter.rest()
+            && !self.lifecycle.is_forked()
+        {
             let _ = self.cells.push(resting);
         }
     }

@@ -119,7 +119,9 @@ pub use node::{Node, NodeBuilder, RunOn};
 #[cfg(feature = "opentelemetry")]
 pub use otel::OpenTelemetry;
 pub use reason::{Origin, Reason};
-pub use routes::{Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, Target};
+pub use routes::{
+    AddressWatcher, Balance, Dns, Policy, Ready, Resolve, ResolveError, Resolving, ServerList, Target,
+};
 pub use server::{Authorize, IncomingCall, ServerCall, ServerInterceptor};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};

@@ -571,9 +571,9 @@ impl NodeBuilder {
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
         let (inboxes, routes) = (self.inboxes, self.routes);
         inboxes.open((0..self.pollers).map(inbox));
-        routes.open(clock.clone(), self.limits.metadata);
-        let (numbers, foreign) = (MethodNumbers::default(), self.foreign.of_this_process());
         let runtime = options.machines().clone();
+        routes.open(runtime.clone(), clock.clone(), self.limits.metadata);
+        let (numbers, foreign) = (MethodNumbers::default(), self.foreign.of_this_process());
         let pool = services
             .iter()
             .any(Service::is_pooled)

@@ -14,7 +14,7 @@
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
-//! | `half_made` | what must be true of sessions that are not up yet |
+//! | `half_open` | what must be true of sessions that are not up yet |
 //! | `ended` | ends of sessions, with the causes that nodes log |
 //! | `trace`, `heading`, `packet` | what a reader can see of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
@@ -38,7 +38,7 @@ mod crowd;
 mod departed;
 mod ended;
 mod forged;
-mod half_made;
+mod half_open;
 mod heading;
 mod interrupt;
 mod late;
@@ -52,6 +52,7 @@ mod plan;
 mod pooled;
 mod report;
 mod returns;
+mod rings;
 mod run;
 mod scheduler;
 mod service;

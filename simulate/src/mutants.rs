@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant { name: "one_peer_takes_all_credit", what: "credit: one peer may hold all that is granted" },
     Mutant {
         name: "early_frames_keep_their_slots",
-        what: "half-made sessions: a frame that comes before its session is up keeps its slot or block",
+        what: "half-open sessions: a frame that comes before its session is up keeps its slot or block",
     },
     Mutant { name: "settings_are_not_sent", what: "settings: a node does not begin its lanes" },
     Mutant {
@@ -245,6 +245,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "paths: a receiver is shown a packet in shared memory before its bytes are there",
     },
     Mutant {
+        name: "source_of_memory_is_not_checked",
+        what: "paths: a QP believes a packet in the memory of any process, not only of its peer's",
+    },
+    Mutant {
         name: "path_generation_is_not_bumped",
         what: "paths: QPs are not told that the memory which they send through was given up",
     },
@@ -274,11 +278,11 @@ pub(crate) const ALL: &[Mutant] = &[
     },
     Mutant {
         name: "credit_is_charged_at_the_request",
-        what: "half-made sessions: a peer's request takes credit before its session is up",
+        what: "half-open sessions: a peer's request takes credit before its session is up",
     },
     Mutant {
         name: "half_made_sessions_have_no_bound",
-        what: "half-made sessions: one host may have any number of them",
+        what: "half-open sessions: one host may have any number of them",
     },
     Mutant {
         name: "ordered_calls_overtake",

@@ -29,6 +29,7 @@
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
 //! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
 //! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
+//! | memory has one sender | a call fails, is late or runs twice while a process puts packets into its own memory in the name of another one (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
 //! | memory makes sense | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
 //! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |
@@ -44,7 +45,7 @@
 //! | callers find room | a call that waits for room has none long after there is some, a handler waits for the share that is left to it, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/admission.rs`) |
 //! | jobs start in time | a job of the worker pool starts although its call is over, or without the context of its call, or one is left at rest (`pooled.rs`, `run/calm.rs`) |
 //! | limits of services are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or one counts at rest (`service.rs`) |
-//! | half-open sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
+//! | half-open sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_open.rs`) |
 //! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
 //! | hostility harms its owner | next to a peer that breaks the rules of the session protocol an honest call fails or is late, its session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
 //! | nothing is diverted or amplified | a packet goes to a forger's port (`attacker`), or more bytes to an address than were sent in its name (`strangers`) |

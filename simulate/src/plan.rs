@@ -43,7 +43,7 @@ pub(crate) enum Fault {
     /// from an address of their own, where they get its answer.
     Forge { node: usize, other: usize, requests: u8 },
     /// A host that proves its address sends a node requests in the name of many nodes, and leaves their sessions
-    /// half made.
+    /// half-open.
     Crowd { node: usize },
     /// A node's device is taken away for a while.
     RemoveDevice { node: usize, lasts: Duration },

@@ -5,7 +5,7 @@ use crate::budgets;
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
 use crate::credits;
-use crate::half_made;
+use crate::half_open;
 use crate::heading;
 use crate::node::SimNode;
 use crate::plan::{Plan, Pollers};
@@ -224,7 +224,7 @@ impl Run {
         if let Err(why) = budgets::kept(&ledgers) {
             self.scheduler.oracle.fail(why);
         }
-        if let Err(why) = half_made::bounded(&self.scheduler.sessions(), &ledgers) {
+        if let Err(why) = half_open::bounded(&self.scheduler.sessions(), &ledgers) {
             self.scheduler.oracle.fail(why);
         }
         match credits::conserved(&ledgers) {

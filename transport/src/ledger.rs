@@ -49,7 +49,7 @@ pub struct SessionLedger {
     /// Sessions that are up or being made, at most one for each peer.
     pub sessions: Vec<SessionEntry>,
     /// Connections of half-open sessions from which on a host's requests are refused, and those of all hosts.
-    pub half_made_limit: (u32, u32),
+    pub half_open_limit: (u32, u32),
 }
 
 /// A session as the CM machine knows it.

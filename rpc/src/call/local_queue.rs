@@ -14,7 +14,7 @@ use trunkline_verbs::Time;
 /// Calls that may be queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
 const DEPTH: usize = 65_536;
 /// Maximum number of completion cells kept for later calls.
-const SPARE_CELLS: usize = 256;
+const MAX_POOLED_CELLS: usize = 256;
 
 /// Calls that tasks of a poller have made since its last turn.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl LocalQueue {
     #[inline]
     pub(crate) fn rest_cell(&self, cell: Rc<LocalCell>) {
         let mut cells = self.cells.borrow_mut();
-        if Rc::strong_count(&cell) == 1 && cells.len() < SPARE_CELLS {
+        if Rc::strong_count(&cell) == 1 && cells.len() < MAX_POOLED_CELLS {
             cells.push(cell);
         }
     }

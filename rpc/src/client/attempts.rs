@@ -118,8 +118,14 @@ impl Attempts {
     /// # Errors
     /// Returns the status of the call, which ends.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
-        // A server that leaves is no sign of overload, and each server gets one attempt at most.
-        let is_free = status.reason() == Some(Reason::Draining) && !status.may_have_run();
+        // A server that leaves is no sign of overload, a call that has not left loads none, and each server gets one attempt
+        // at most.
+        let is_free = !status.may_have_run()
+            && match status.reason() {
+                Some(Reason::Draining) => true,
+                Some(Reason::Unreachable) => status.origin() == Origin::Local,
+                _ => false,
+            };
         if !is_free && !self.balance.take_retry() {
             return Err(self.balance.without_retry(status, &self.tried, now));
         }

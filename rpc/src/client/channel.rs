@@ -128,12 +128,15 @@ impl Channel {
     ///
     /// It joins the attempt that is under way, if there is one. It fails with the status that a call would fail
     /// with: [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not
-    /// reached, or with the error of the resolver. It fails at once while the node pauses before its next attempt.
+    /// reached, or with the error of the resolver.
+    ///
+    /// While the node pauses before its next attempt, it fails at once if the target is a single address. If the target
+    /// may have several, it waits for the next attempt at any of them. A balanced channel is ready when one of its servers is.
     ///
     /// It has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread await
     /// it; [`block_on`](crate::block_on) must not wait for it there.
     pub fn ready(&self) -> Ready {
-        Ready::new(&self.link)
+        self.balance.as_ref().map_or_else(|| Ready::new(&self.link), Ready::of_any)
     }
 
     /// Returns true if the channel has a session with its server, as far as this node knows.
@@ -147,11 +150,12 @@ impl Channel {
     /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
     /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. All attempts
     /// share the call's deadline, and each server is tried once. [`Balance::retry_budget`] bounds them, except after the
-    /// refusal of a draining server. The next attempt
-    /// begins when the future of the call is polled.
+    /// refusal of a draining server, and if the call has not left this node. The next attempt begins when the future of the
+    /// call is polled.
     ///
     /// A server that drains gets no calls until it has a new session. One that cannot be reached gets none for 400 ms, or
-    /// until it has a new session. The time doubles while it stays so, up to 6.4 s. Names are looked up again then.
+    /// until it has a new session. The time doubles while it stays so, up to 6.4 s. Names are looked up again then. A server
+    /// that is new in the addresses of a resolver gets calls once it has a session, and one that is gone gets no further ones.
     ///
     /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
     /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
@@ -434,9 +438,10 @@ impl Channel {
     ) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let of_call = (one_way, inherited);
+        let mut submission = self.submission((started, inbox), options, method, arguments, of_call, None)?;
+        // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
         let (setter, getter) = inbox.cell();
-        let submission =
-            self.submission((started, inbox), options, method, arguments, of_call, Some(setter))?;
+        submission.answer = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }

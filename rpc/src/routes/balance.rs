@@ -9,7 +9,7 @@
 //! at once wait for a server that is being connected.
 
 use super::link::Link;
-use super::route::{Phase, Reached};
+use super::route::{Phase, Reached, Usage};
 use super::table::{Routes, Session};
 use super::target::Target;
 use crate::reason::{Origin, Reason};
@@ -18,7 +18,7 @@ use crate::status::{Code, Status};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use trunkline_transport::{Connect, PeerKey, ServerReport};
 use trunkline_verbs::Time;
@@ -35,9 +35,10 @@ const TOKEN: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first one with a session, in the order of the target. Others get no session until they are needed.
+    /// The first one with a session, in the order of the target, also if many clients have the same list. Others get no
+    /// session until they are needed.
     PickFirst,
-    /// One after the other.
+    /// One after the other, from a random one on.
     RoundRobin,
     /// The less busy one of two at random, by calls of this channel in progress. A call that the server has refused counts
     /// for 400 ms.
@@ -62,7 +63,8 @@ pub struct Balance {
 
 impl Balance {
     /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
-    /// succeed. The default is 1,000 and 20. An attempt that follows the refusal of a draining server needs no budget.
+    /// succeed. The default is 1,000 and 20. An attempt needs no budget if the last one was refused by a draining server, or
+    /// has not left this node, because the server could not be reached.
     ///
     /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
     /// `ServerReport::unretried` counts such calls.
@@ -92,8 +94,11 @@ impl From<Policy> for Balance {
 pub(crate) struct Balanced {
     policy: Policy,
     budget: RetryBudget,
+    /// Its own link to the target. A plain channel stays with one server, whether or not a lookup finds it.
     target: Arc<Link>,
     servers: Mutex<Servers>,
+    /// Random number, so that the channels of many clients do not choose the same servers one after the other.
+    start: OnceLock<usize>,
     /// Number of servers that have been chosen.
     chosen: AtomicUsize,
     /// Number of calls that ended because the budget was used up.
@@ -180,21 +185,28 @@ impl Tried {
 impl Balanced {
     /// Creates the balance of a channel, unless its target is one address only.
     pub(crate) fn new(target: &Arc<Link>, balance: Balance) -> Option<Arc<Self>> {
-        if !target.may_have_several() {
+        if !target.target().has_several() {
             return None;
         }
+        let usage = if balance.policy == Policy::PickFirst { Usage::Current } else { Usage::Spread };
+        let target = Link::with_usage(target.routes(), target.target().clone(), usage);
         let balanced = Arc::new(Self {
             policy: balance.policy,
             budget: RetryBudget::new(balance.most, balance.percent),
-            target: Arc::clone(target),
+            target,
             servers: Mutex::default(),
+            start: OnceLock::new(),
             chosen: AtomicUsize::new(0),
             unretried: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
         });
         balanced.servers();
-        target.routes().add_balanced(&balanced);
+        balanced.target.routes().add_balanced(&balanced);
         Some(balanced)
+    }
+
+    pub(super) fn target(&self) -> &Arc<Link> {
+        &self.target
     }
 
     /// Returns true if a server has a session.
@@ -273,7 +285,8 @@ impl Balanced {
     }
 
     fn pick<'a>(&self, ready: &[&'a Arc<Server>], now: Time) -> &'a Arc<Server> {
-        let turn = self.chosen.fetch_add(1, Ordering::Relaxed);
+        let start = self.start.get_or_init(|| self.target.routes().random());
+        let turn = self.chosen.fetch_add(1, Ordering::Relaxed).wrapping_add(*start);
         match self.policy {
             Policy::PickFirst => ready[0],
             Policy::RoundRobin => ready[turn % ready.len()],
@@ -569,7 +582,7 @@ impl fmt::Display for RetryBudget {
 
 /// Returns two different places among `count`, or the only one twice.
 fn two_of(turn: usize, count: usize) -> (usize, usize) {
-    // splitmix64: neighbouring turns get unrelated places, without a source of randomness.
+    // splitmix64: neighbouring turns get unrelated places.
     let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -584,9 +597,12 @@ fn two_of(turn: usize, count: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::super::failure::Failure;
+    use super::super::ready::Ready;
     use super::*;
     use crate::fake::Rig;
     use std::collections::VecDeque;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
 
     const SERVERS: [u16; 2] = [1, 2];
 
@@ -694,7 +710,7 @@ mod tests {
         let now = Time(1_000_000_000);
         let failure = Arc::new(Failure::new(&[], &[], true));
         let failed = || Phase::Failed(Arc::clone(&failure), now + PAUSE);
-        link.route().publish(failed());
+        balanced.target.route().publish(failed());
         balanced.servers()[0].link.route().publish(failed());
         let mut tried = Tried::default();
         let mut next = || {
@@ -715,12 +731,42 @@ mod tests {
             let chosen = balanced.choose(&mut Tried::new(connect), now).unwrap();
             chosen.server.map(|server| server.address.port())
         };
-        link.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
+        balanced.target.route().publish(Phase::Failed(Arc::new(Failure::new(&[], &[], true)), now + PAUSE));
         assert_eq!(first(Connect::FailFast, now), None, "nothing is being connected");
         balanced.servers()[1].link.route().begin();
         assert_eq!(first(Connect::FailFast, now), Some(2));
         assert_eq!(first(Connect::Wait, now), None);
         assert_eq!(first(Connect::FailFast, now + PAUSE), None, "a round may begin");
+    }
+
+    #[test]
+    fn channels_begin_at_random_servers_unless_they_pick_the_first() {
+        let firsts = |policy| {
+            let (rig, _) = connected(policy);
+            let first = || {
+                let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+                let balanced = Balanced::new(&link, Balance::from(policy)).unwrap();
+                choose(&balanced, Time(1_000_000_000)).0
+            };
+            let firsts = (0..64).map(|_| first()).collect::<Vec<_>>();
+            SERVERS.map(|port| firsts.contains(&Some(port)))
+        };
+        assert_eq!(firsts(Policy::RoundRobin), [true, true]);
+        assert_eq!(firsts(Policy::PowerOfTwo), [true, true]);
+        assert_eq!(firsts(Policy::PickFirst), [true, false]);
+    }
+
+    #[test]
+    fn balanced_channel_is_ready_when_any_server_is() {
+        let rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::from(SERVERS.map(address)));
+        let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
+        let failure = Arc::new(Failure::new(&[], &[], true));
+        balanced.target.route().publish(Phase::Failed(failure, Time(u64::MAX)));
+        rig.routes.up(PeerKey::new(address(2)), 1);
+        let mut ready = pin!(Ready::of_any(&balanced));
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
     }
 
     #[test]

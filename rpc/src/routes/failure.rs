@@ -16,6 +16,8 @@ pub(super) struct Failure {
     causes: Vec<String>,
     /// True if another round cannot succeed.
     pub(super) is_final: bool,
+    /// True if each address was in its own pause.
+    has_tried_none: bool,
 }
 
 /// The cause for which an address was not reached.
@@ -31,7 +33,14 @@ impl Failure {
     /// Creates the failure of an invalid target.
     pub(super) fn misuse(text: &str) -> Self {
         let text = text.to_owned();
-        Self { code: Code::InvalidArgument, reason: Reason::Misuse, text, causes: Vec::new(), is_final: true }
+        Self {
+            code: Code::InvalidArgument,
+            reason: Reason::Misuse,
+            text,
+            causes: Vec::new(),
+            is_final: true,
+            has_tried_none: false,
+        }
     }
 
     /// Creates the failure of a round that tried these addresses, with the error and the sources of its lookup.
@@ -62,7 +71,17 @@ impl Failure {
             if kinds.all(|kind| kind == first) { first } else { (Code::Unavailable, Reason::Unreachable) };
         let ends = |why: &Unreached| matches!(why, Unreached::Down(cause) if cause.is_final());
         let is_final = is_fixed && !tried.is_empty() && tried.iter().all(|(_, why)| ends(why));
-        Self { code, reason, text, causes: lookup.to_vec(), is_final }
+        Self { code, reason, text, causes: lookup.to_vec(), is_final, has_tried_none: false }
+    }
+
+    /// Records that each address was in its own pause.
+    pub(super) fn without_attempt(self) -> Self {
+        Self { has_tried_none: true, ..self }
+    }
+
+    /// Returns true if the round was over without an attempt at any address, and another one may succeed.
+    pub(super) fn has_tried_none(&self) -> bool {
+        self.has_tried_none && !self.is_final
     }
 
     /// Returns the status of a call that has waited for the round.

@@ -1,6 +1,7 @@
 //! A channel's handle to its route. All clones of a channel share it.
 
-use super::route::{Phase, Route};
+use super::resolve::AddressWatcher;
+use super::route::{Phase, Route, Usage};
 use super::table::{Routes, Session};
 use super::target::{Source, Target};
 use crate::route_id::RouteId;
@@ -13,6 +14,7 @@ use trunkline_transport::PeerKey;
 pub(crate) struct Link {
     routes: Arc<Routes>,
     target: Target,
+    usage: Usage,
     /// Route of the channel. For a single address it is created when a future waits for it; calls need none.
     route: OnceLock<Arc<Route>>,
 }
@@ -20,11 +22,19 @@ pub(crate) struct Link {
 impl Link {
     /// Creates a link to a target.
     pub(crate) fn new(routes: &Arc<Routes>, target: Target) -> Arc<Self> {
-        let link = Self { routes: Arc::clone(routes), target, route: OnceLock::new() };
+        Self::with_usage(routes, target, Usage::Sticky)
+    }
+
+    /// Creates a link to a target whose addresses are used in this way.
+    pub(super) fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
+        let link = Arc::new(Self { routes: Arc::clone(routes), target, usage, route: OnceLock::new() });
         if link.target.address().is_none() {
             link.route();
         }
-        Arc::new(link)
+        if let Source::Resolver(resolver, _) = &link.target.0 {
+            resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
+        }
+        link
     }
 
     pub(crate) fn routes(&self) -> &Arc<Routes> {
@@ -36,7 +46,7 @@ impl Link {
     }
 
     pub(super) fn route(&self) -> &Arc<Route> {
-        self.route.get_or_init(|| self.routes.add(self.target.clone()))
+        self.route.get_or_init(|| self.routes.add(self.target.clone(), self.usage))
     }
 
     /// Returns the address or the route of calls.
@@ -56,11 +66,6 @@ impl Link {
         }
     }
 
-    /// Returns true if the target may have several addresses.
-    pub(super) fn may_have_several(&self) -> bool {
-        matches!(self.target.0, Source::Addresses(_) | Source::Resolver(..))
-    }
-
     /// Returns true if its addresses are looked up.
     pub(super) fn is_name(&self) -> bool {
         matches!(self.target.0, Source::Resolver(..))
@@ -70,6 +75,14 @@ impl Link {
     pub(super) fn look_again(&self) {
         if self.is_name() && self.route().look_again() {
             self.routes.tell_seeker(self.route().id);
+        }
+    }
+
+    /// Has the addresses looked up again, because they have changed.
+    pub(super) fn has_changed(&self) {
+        // Before the first round there is nothing to correct.
+        if !self.routes.is_forked() && self.route().phase().1 > 0 {
+            self.look_again();
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) use lookups::Lookups;
 pub(crate) use parked::Parked;
 pub(crate) use pollers::Pollers;
 pub use ready::Ready;
-pub use resolve::{Dns, Resolve, ResolveError, Resolving};
+pub use resolve::{AddressWatcher, Dns, Resolve, ResolveError, Resolving, ServerList};
 pub(crate) use seeker::Seeker;
 pub(crate) use table::{Routes, Started};
 pub use target::Target;

@@ -150,7 +150,12 @@ impl Parked {
                 }
                 Vec::new()
             }
-            Phase::Closed | Phase::Idle | Phase::Seeking => Vec::new(),
+            Phase::Idle => {
+                // The server may be up, and not be one of the target's any more.
+                here.leads_to = None;
+                Vec::new()
+            }
+            Phase::Closed | Phase::Seeking => Vec::new(),
         }
     }
 

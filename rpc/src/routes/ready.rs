@@ -1,5 +1,6 @@
 //! A wait until a channel is connected.
 
+use super::balance::Balanced;
 use super::link::Link;
 use super::route::Phase;
 use crate::lifecycle::{not_started, refused_in_child};
@@ -15,13 +16,20 @@ use std::task::{Context, Poll};
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Ready {
     link: Arc<Link>,
+    /// Servers of a balanced channel.
+    balance: Option<Arc<Balanced>>,
     /// Round that decides, and place of the waker.
     since: Option<(u64, usize)>,
 }
 
 impl Ready {
     pub(crate) fn new(link: &Arc<Link>) -> Self {
-        Self { link: Arc::clone(link), since: None }
+        Self { link: Arc::clone(link), balance: None, since: None }
+    }
+
+    /// Creates the wait of a balanced channel.
+    pub(crate) fn of_any(balance: &Arc<Balanced>) -> Self {
+        Self { link: Arc::clone(balance.target()), balance: Some(Arc::clone(balance)), since: None }
     }
 }
 
@@ -29,11 +37,14 @@ impl Future for Ready {
     type Output = Result<(), Status>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { link, since } = &mut *self;
+        let Self { link, balance, since } = &mut *self;
         let named = |status: Status| status.of_call(format_args!("connecting to {link}"));
         let Some(started) = link.routes().started() else { return Poll::Ready(Err(named(not_started()))) };
         if link.routes().is_forked() {
             return Poll::Ready(Err(named(refused_in_child())));
+        }
+        if balance.as_ref().is_some_and(|balance| balance.is_connected()) {
+            return Poll::Ready(Ok(()));
         }
         let (route, routes) = (link.route(), link.routes());
         let is_new = since.is_none();

@@ -1,8 +1,10 @@
 //! Resolvers, which find the addresses of a server.
 
+use super::link::Link;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The error of a lookup.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
@@ -10,7 +12,8 @@ pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 /// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, ResolveError>> + Send + 'a>>;
 
-/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] is one.
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] is one for names, and
+/// [`ServerList`] one for a source that says by itself when its servers change. Only [`Resolve::resolve`] must be written.
 ///
 /// It is called before each attempt to connect, so the addresses may change. The future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
@@ -47,12 +50,33 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     /// Looks up the server's current addresses, the best first.
     fn resolve(&self) -> Resolving<'_>;
 
+    /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is made, on the thread that
+    /// makes it. The default drops it: then addresses are looked up again only when a server drains or is lost.
+    fn watch(&self, watcher: AddressWatcher) {
+        drop(watcher);
+    }
+
     /// Returns the server's name in statuses and logs, next to the addresses that were tried. It is read once, up
     /// to 256 bytes. The default is the name of the resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
         path.rsplit("::").next().unwrap_or(path).to_owned()
+    }
+}
+
+/// A resolver that the program uses too.
+impl<R: Resolve> Resolve for Arc<R> {
+    fn resolve(&self) -> Resolving<'_> {
+        (**self).resolve()
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        (**self).watch(watcher);
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
     }
 }
 
@@ -85,5 +109,113 @@ impl Resolve for Dns {
 
     fn name(&self) -> String {
         format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// Tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
+#[derive(Clone)]
+pub struct AddressWatcher(Weak<Link>);
+
+impl AddressWatcher {
+    pub(super) fn new(link: Weak<Link>) -> Self {
+        Self(link)
+    }
+
+    /// Has the addresses looked up again by [`Resolve::resolve`], on a thread for lookups. Waits for nothing, and may be
+    /// called on any thread, as often as the addresses change.
+    ///
+    /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the
+    /// lookup fails or finds none, the previous ones stay.
+    pub fn notify(&self) {
+        if let Some(link) = self.0.upgrade() {
+            link.has_changed();
+        }
+    }
+
+    /// Returns true if the channel and its clones are gone, so that this can be dropped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for AddressWatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressWatcher").field("is_closed", &self.is_closed()).finish()
+    }
+}
+
+/// A list of servers that the program changes while channels use it: as a configuration, Consul or Kubernetes says.
+/// Clones share the list.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use trunkline::{Channel, Node, Policy, ServerList, Target};
+///
+/// fn replicas(node: &Node, servers: &ServerList) -> Channel {
+///     node.channel(Target::resolver(servers.clone())).balanced(Policy::RoundRobin)
+/// }
+///
+/// let servers = ServerList::new("stock", ["10.0.0.1:7000".parse::<SocketAddr>()?]);
+/// // Later, on the thread or in the task that watches.
+/// servers.set(["10.0.0.1:7000".parse()?, "10.0.0.2:7000".parse()?]);
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ServerList(Arc<Listed>);
+
+#[derive(Debug)]
+struct Listed {
+    name: String,
+    list: Mutex<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    servers: Vec<SocketAddr>,
+    channels: Vec<AddressWatcher>,
+}
+
+impl ServerList {
+    /// Creates a list. The name is the one in statuses and logs.
+    pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let list = List { servers: servers.into_iter().collect(), channels: Vec::new() };
+        Self(Arc::new(Listed { name: name.into(), list: Mutex::new(list) }))
+    }
+
+    /// Replaces the servers, and tells the channels that use the list. Servers that stay keep their sessions. Calls that a
+    /// removed server has taken end there.
+    ///
+    /// An empty list leaves channels with the servers that they know.
+    pub fn set(&self, servers: impl IntoIterator<Item = SocketAddr>) {
+        let servers = servers.into_iter().collect::<Vec<_>>();
+        let mut list = self.lock();
+        if list.servers == servers {
+            return;
+        }
+        list.servers = servers;
+        let channels = list.channels.clone();
+        drop(list);
+        channels.iter().for_each(AddressWatcher::notify);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resolve for ServerList {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { Ok(self.lock().servers.clone()) })
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        let mut list = self.lock();
+        list.channels.retain(|channel| !channel.is_closed());
+        list.channels.push(watcher);
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
     }
 }

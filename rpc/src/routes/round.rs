@@ -35,6 +35,8 @@ pub(super) struct Round {
     /// Attempts in progress.
     open: Vec<SocketAddr>,
     tried: Vec<(SocketAddr, Unreached)>,
+    /// Number of those that were in their own pause.
+    paused: usize,
     /// Error of the lookup with its sources; empty if it has not failed.
     lookup: Vec<String>,
     /// Time of the next step.
@@ -69,6 +71,7 @@ impl Round {
             left: addresses.iter().copied().collect(),
             open: Vec::new(),
             tried: Vec::new(),
+            paused: 0,
             lookup: Vec::new(),
             due: now,
             ends: now,
@@ -82,6 +85,16 @@ impl Round {
     /// Returns true if it waits for the lookup of this number.
     pub(super) fn waits_for(&self, number: u64) -> bool {
         self.is_looking_up && self.number == number
+    }
+
+    /// Returns true if it has begun an attempt at this node, or found it in its pause.
+    pub(super) fn has_tried(&self, peer: PeerKey) -> bool {
+        self.tries(peer) || self.tried.iter().any(|(address, _)| PeerKey::new(*address) == peer)
+    }
+
+    /// Returns true if each address was in its own pause.
+    pub(super) fn has_only_paused(&self) -> bool {
+        self.paused > 0 && self.paused == self.tried.len()
     }
 
     /// Returns true if it waits for an attempt at this node.
@@ -128,7 +141,10 @@ impl Round {
                     self.due = if self.left.is_empty() { self.ends } else { now + PATIENCE };
                     return Step::Waits(self.due);
                 }
-                Reach::Away { cause, .. } => self.failed(address, Unreached::Down(cause)),
+                Reach::Away { cause, due_in } => {
+                    self.paused += usize::from(due_in > Duration::ZERO);
+                    self.failed(address, Unreached::Down(cause));
+                }
             }
         }
         if self.ends <= now {

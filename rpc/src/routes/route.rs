@@ -23,6 +23,7 @@ use trunkline_verbs::Time;
 pub(super) struct Route {
     pub(super) id: RouteId,
     pub(super) target: Target,
+    pub(super) usage: Usage,
     /// True if a poller may have it in its tables.
     is_known: AtomicBool,
     state: Mutex<State>,
@@ -42,6 +43,17 @@ struct State {
     is_stale: bool,
     /// Addresses of the last lookup; `None` before the first one.
     found: Option<Arc<[SocketAddr]>>,
+}
+
+/// Use of the addresses of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// Calls go to the address that answered until its session ends.
+    Sticky,
+    /// The same, until a lookup does not find it any more.
+    Current,
+    /// The same, and rounds begin with a random address.
+    Spread,
 }
 
 /// Connection state of a server.
@@ -71,7 +83,7 @@ pub(super) enum Phase {
 }
 
 impl Route {
-    pub(super) fn new(id: RouteId, target: Target) -> Self {
+    pub(super) fn new(id: RouteId, target: Target, usage: Usage) -> Self {
         let state = State {
             phase: Phase::Idle,
             round: 0,
@@ -81,7 +93,7 @@ impl Route {
             is_stale: false,
             found: None,
         };
-        Self { id, target, is_known: AtomicBool::new(false), state: Mutex::new(state) }
+        Self { id, target, usage, is_known: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
@@ -177,22 +189,27 @@ impl Route {
         state.parked = state.parked.saturating_sub(calls);
     }
 
-    /// Polls the route for a future that has waited since this round, if for any.
+    /// Polls the route for a future that has waited since this round, if for any. A route with several addresses lets it
+    /// wait in a pause, and for a round that tries one of them.
     pub(super) fn wait(
         &self,
         since: &mut Option<(u64, usize)>,
         waker: &Waker,
         now: Time,
     ) -> Option<Result<(), Status>> {
+        let waits = self.target.has_several();
+        let connect = if waits { Connect::Wait } else { Connect::FailFast };
         let mut state = self.lock();
         let outcome = match (&state.phase, *since) {
             (Phase::Up(_), _) => Some(Ok(())),
-            (Phase::Failed(failure, _), Some((round, _))) if state.round >= round => {
+            (Phase::Failed(failure, _), Some((round, _)))
+                if state.round >= round && !(waits && failure.has_tried_none()) =>
+            {
                 Some(Err(failure.status()))
             }
             (Phase::Closed, _) => Some(Err(shutting_down())),
             (_, Some(_)) => None,
-            (_, None) => match state.decides(Connect::FailFast, now) {
+            (_, None) => match state.decides(connect, now) {
                 Ok(round) => {
                     *since = Some((round, state.waiting.insert(waker.clone())));
                     return None;

@@ -6,7 +6,7 @@
 use super::failure::Failure;
 use super::lookups::Lookup;
 use super::round::{Round, Step};
-use super::route::{Phase, Route};
+use super::route::{Phase, Route, Usage};
 use super::table::Routes;
 use super::target::{Source, scoped, usable};
 use crate::resolved::Resolved;
@@ -118,15 +118,26 @@ impl Seeker {
         }
     }
 
-    /// Looks up the addresses of a name again, if that is wanted and no round does so. A lookup in progress is followed by
-    /// another one, because replacing it would lose its addresses, again and again if the resolver is slow.
+    /// Returns the addresses of a route in the order in which a round tries them.
+    fn in_order(routes: &Routes, route: &Route, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+        let mut ordered = addresses.to_vec();
+        if route.usage == Usage::Spread && !ordered.is_empty() {
+            let first = routes.random() % ordered.len();
+            ordered.rotate_left(first);
+        }
+        ordered
+    }
+
+    /// Looks up the addresses of a name again, if that is wanted. A round does so when it begins, and what is asked for later
+    /// follows its end. It follows a lookup in progress too: replacing that would lose its addresses, again and again if the
+    /// resolver is slow.
     fn refresh(&mut self, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
-        if sought.refresh.is_some() {
+        if sought.refresh.is_some() || sought.round.is_some() {
             return;
         }
         let is_name = matches!(sought.route.target.0, Source::Resolver(..));
-        if sought.route.take_stale() && is_name && sought.round.is_none() {
+        if sought.route.take_stale() && is_name {
             self.last_lookup += 1;
             sought.refresh = Some(self.last_lookup);
             self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
@@ -154,7 +165,10 @@ impl Seeker {
             }
             Source::Resolver(..) => sought.round.insert(Round::trying(&sought.last, now)).advance(carrier),
             Source::Address(address) => sought.round.insert(Round::trying(&[*address], now)).advance(carrier),
-            Source::Addresses(all) => sought.round.insert(Round::trying(all, now)).advance(carrier),
+            Source::Addresses(all) => {
+                let all = Self::in_order(&self.routes, &sought.route, all);
+                sought.round.insert(Round::trying(&all, now)).advance(carrier)
+            }
         };
         self.follow(carrier, id, step);
     }
@@ -169,6 +183,7 @@ impl Seeker {
             if !addresses.is_empty() {
                 sought.route.set_found(&addresses);
                 sought.last = addresses;
+                self.leave_removed(carrier, id);
             }
             return self.refresh(id);
         }
@@ -184,9 +199,24 @@ impl Seeker {
             }
             Err(error) => error,
         };
-        round.looked_up(&sought.last, error);
+        round.looked_up(&Self::in_order(&self.routes, &sought.route, &sought.last), error);
         let step = round.advance(carrier);
         self.follow(carrier, id, step);
+    }
+
+    /// Has the calls of a balanced channel leave a server that its addresses do not lead to any more.
+    fn leave_removed(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
+        let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
+        else {
+            return;
+        };
+        let Phase::Up(peer) = sought.route.phase().0 else { return };
+        if !sought.last.iter().any(|address| PeerKey::new(*address) == peer) {
+            sought.led_to = None;
+            sought.route.publish(Phase::Idle);
+            self.routes.tell_all(id);
+            self.consider(carrier, id);
+        }
     }
 
     /// Handles a peer that is up or down.
@@ -198,6 +228,7 @@ impl Seeker {
         let mut concerned = Vec::new();
         for (id, sought) in &self.sought {
             let concerns = match &sought.round {
+                Some(round) if matches!(event, PeerEvent::Up { .. }) => round.has_tried(peer),
                 Some(round) => round.tries(peer),
                 None => sought.led_to == Some(peer),
             };
@@ -233,7 +264,8 @@ impl Seeker {
                 continue;
             };
             if round.is_lookup_late(now) {
-                round.looked_up(&sought.last, Round::late_lookup());
+                let addresses = Self::in_order(&self.routes, &sought.route, &sought.last);
+                round.looked_up(&addresses, Round::late_lookup());
             }
             let step = round.advance(carrier);
             self.follow(carrier, id, step);
@@ -250,6 +282,7 @@ impl Seeker {
                 (sought.round, sought.row, sought.led_to) = (None, 0, Some(peer));
                 sought.route.publish(Phase::Up(peer));
                 self.routes.tell_all(id);
+                self.refresh(id);
             }
             Step::Lost => {
                 let Some(sought) = self.sought.get(&id) else { return };
@@ -257,6 +290,7 @@ impl Seeker {
                 let is_fixed = !matches!(sought.route.target.0, Source::Resolver(..));
                 let (tried, lookup) = round.what_failed();
                 let failure = Failure::new(tried, lookup, is_fixed);
+                let failure = if round.has_only_paused() { failure.without_attempt() } else { failure };
                 self.lose(carrier, id, failure);
             }
         }
@@ -277,6 +311,7 @@ impl Seeker {
         // Calls that wait for longer than this round want another one.
         self.set_timer(id, Some(due));
         self.routes.tell_all(id);
+        self.refresh(id);
     }
 
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
@@ -311,6 +346,7 @@ mod tests {
     use crate::fake::Rig;
     use crate::routes::{Link, Resolve, Resolving, Target};
     use std::future::pending;
+    use trunkline_transport::SessionNumber;
 
     /// A resolver whose results the test makes up.
     #[derive(Debug)]
@@ -347,5 +383,71 @@ mod tests {
         seeker.look(&mut rig.carrier, route.id);
         assert_eq!(seeker.take_lookups().len(), 1);
         assert!(route.look_again());
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn rounds_begin_at_a_random_address_only_if_they_are_spread() {
+        let firsts = |usage| {
+            let mut rig = Rig::new();
+            let mut seeker = Seeker::new(&rig.routes);
+            let links = (0..64)
+                .map(|_| {
+                    let link = Link::with_usage(&rig.routes, Target::from([1, 2, 3].map(at)), usage);
+                    link.route().keep();
+                    seeker.look(&mut rig.carrier, link.route().id);
+                    link
+                })
+                .collect::<Vec<_>>();
+            assert_eq!(rig.carrier.reached.len(), links.len());
+            rig.carrier.reached.iter().copied().collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!([Usage::Sticky, Usage::Current].map(firsts), [1, 1]);
+        assert!(firsts(Usage::Spread) > 1);
+    }
+
+    #[test]
+    fn what_is_asked_for_during_a_round_follows_it() {
+        let mut rig = Rig::new();
+        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
+        let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
+        route.keep();
+        seeker.look(&mut rig.carrier, route.id);
+        assert_eq!(seeker.take_lookups().len(), 1);
+        seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number: 1, outcome: Ok(vec![at(1)]) });
+        // The round has its addresses, and tries them.
+        assert!(route.look_again());
+        seeker.look(&mut rig.carrier, route.id);
+        assert_eq!(seeker.take_lookups().len(), 0);
+        let up = PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 };
+        rig.carrier.up.insert(PeerKey::new(at(1)));
+        seeker.peer(&mut rig.carrier, PeerKey::new(at(1)), up);
+        assert_eq!(seeker.take_lookups().len(), 1);
+    }
+
+    #[test]
+    fn only_balanced_calls_leave_a_server_that_is_no_longer_found() {
+        for (usage, leaves) in [(Usage::Sticky, false), (Usage::Current, true), (Usage::Spread, true)] {
+            let mut rig = Rig::new();
+            let link = Link::with_usage(&rig.routes, Target::resolver(Slow), usage);
+            let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
+            route.keep();
+            seeker.look(&mut rig.carrier, route.id);
+            rig.carrier.up.extend([1, 2].map(|port| PeerKey::new(at(port))));
+            let find = |seeker: &mut Seeker, rig: &mut Rig, number, port| {
+                let outcome = Ok(vec![at(port)]);
+                seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome });
+            };
+            find(&mut seeker, &mut rig, 1, 1);
+            assert!(matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1))));
+            assert!(route.look_again());
+            seeker.look(&mut rig.carrier, route.id);
+            find(&mut seeker, &mut rig, 2, 2);
+            let has_left = !matches!(route.phase().0, Phase::Up(peer) if peer == PeerKey::new(at(1)));
+            assert_eq!(has_left, leaves, "{usage:?}");
+        }
     }
 }

@@ -4,13 +4,14 @@
 
 use super::balance::{AllBalanced, Balanced};
 use super::pollers::Pollers;
-use super::route::{Phase, Route};
+use super::route::{Phase, Route, Usage};
 use super::target::Target;
 use crate::route_id::RouteId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use trunkline_machine::Runtime;
 use trunkline_transport::{PeerKey, ServerReport};
 use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
@@ -26,6 +27,7 @@ pub(crate) struct Routes {
 /// Properties of a node that has started.
 pub(crate) struct Started {
     pub(crate) clock: Clock,
+    runtime: Runtime,
     /// Maximum size of one call's metadata, in bytes.
     pub(crate) most_metadata: usize,
     /// The process that has the pollers.
@@ -66,8 +68,8 @@ impl Routes {
     }
 
     /// Records that the node starts. Its pollers are known by then.
-    pub(crate) fn open(&self, clock: Clock, most_metadata: usize) {
-        let started = Started { clock, most_metadata, process: Process::current() };
+    pub(crate) fn open(&self, runtime: Runtime, clock: Clock, most_metadata: usize) {
+        let started = Started { clock, runtime, most_metadata, process: Process::current() };
         let _opened_before = self.started.set(started);
     }
 
@@ -93,6 +95,13 @@ impl Routes {
         self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
     }
 
+    /// Returns a random number, or 0 before the node starts.
+    pub(super) fn random(&self) -> usize {
+        let number = self.started().map_or(0, |started| started.runtime.random());
+        // 31 bits fit everywhere.
+        usize::try_from(number >> 33).unwrap_or(0)
+    }
+
     /// Returns the maximum size of one call's metadata, in bytes.
     pub(crate) fn most_metadata(&self) -> usize {
         self.started().map_or(0, |started| started.most_metadata)
@@ -104,10 +113,10 @@ impl Routes {
     }
 
     /// Adds a route.
-    pub(super) fn add(&self, target: Target) -> Arc<Route> {
+    pub(super) fn add(&self, target: Target, usage: Usage) -> Arc<Route> {
         if self.is_forked() {
             // Nobody looks for it.
-            let route = Route::new(RouteId(NonZeroU32::MIN), target);
+            let route = Route::new(RouteId(NonZeroU32::MIN), target, usage);
             route.publish(Phase::Closed);
             return Arc::new(route);
         }
@@ -121,7 +130,7 @@ impl Routes {
                 break RouteId(number);
             }
         };
-        let route = Arc::new(Route::new(id, target));
+        let route = Arc::new(Route::new(id, target, usage));
         if known.is_closed {
             route.publish(Phase::Closed);
         }

@@ -53,6 +53,11 @@ impl Target {
         }
     }
 
+    /// Returns true if the target may have several addresses.
+    pub(super) fn has_several(&self) -> bool {
+        matches!(self.0, Source::Addresses(_) | Source::Resolver(..))
+    }
+
     fn of_name(host: &str, port: u16) -> Self {
         match host.parse::<IpAddr>() {
             Ok(ip) => SocketAddr::new(ip, port).into(),

@@ -13,8 +13,8 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 use trunkline::{
-    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving, Status, Target,
-    block_on,
+    Balance, CallOptions, Channel, Code, Connect, Node, Policy, Reason, Resolve, Resolving, ServerList,
+    Status, Target, block_on,
 };
 use trunkline_testkit::{Process, print_line, same_test};
 
@@ -393,6 +393,10 @@ fn peer_whose_calls_run_delays_the_drained_frame_to_no_other() {
             let servers = replicas.caller.report().servers;
             servers.iter().any(|server| server.state == "left out").then_some(())
         });
+        // Its further calls are answered before the session ends.
+        let plain = WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
+        let status = block_on(plain.add(1)).unwrap_err();
+        assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
         worker.gate.open();
         assert_eq!(block_on(held), Ok(0));
     });
@@ -483,6 +487,90 @@ fn names_are_looked_up_again_when_a_server_is_gone() {
     let servers = replicas.caller.report().servers;
     let addresses = servers.iter().map(|server| server.address).collect::<Vec<_>>();
     assert_eq!(addresses, [replicas.addresses[0], replicas.addresses[2]]);
+}
+
+#[test]
+fn servers_are_added_and_removed_under_calls_and_none_fails() {
+    for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
+        let mut replicas = Replicas::new(4);
+        let list = ServerList::new("replicas", replicas.addresses[..1].iter().copied());
+        let channel = replicas.caller.channel(Target::resolver(list.clone()));
+        let client = WorkClient::new(channel.balanced(policy)).with_timeout(LIMIT);
+        let (next, stop) = (AtomicU64::new(1_000_000), AtomicBool::new(false));
+        let failed = thread::scope(|scope| {
+            let callers: Vec<_> = (0..4)
+                .map(|_| {
+                    let (client, next, stop) = (client.clone(), &next, &stop);
+                    scope.spawn(move || {
+                        let mut failed = Vec::new();
+                        while !stop.load(Ordering::SeqCst) {
+                            let job = |_| client.add(next.fetch_add(1, Ordering::SeqCst));
+                            let calls = (0..16).map(job).collect::<Vec<_>>();
+                            failed.extend(calls.into_iter().filter_map(|call| block_on(call).err()));
+                        }
+                        failed
+                    })
+                })
+                .collect();
+            let is_called = |at: u64| {
+                until("a server of the list is called", || (block_on(client.add(0)) == Ok(at)).then_some(()));
+            };
+            for at in 1..4_usize {
+                let (old, new) = (replicas.addresses[at - 1], replicas.addresses[at]);
+                if policy != Policy::PickFirst {
+                    list.set([old, new]);
+                    is_called(at as u64);
+                }
+                list.set([new]);
+                is_called(at as u64);
+                until("the old server is left", || {
+                    let servers = replicas.caller.report().servers;
+                    servers.iter().all(|server| server.address == new).then_some(())
+                });
+                assert!((0..50).all(|_| block_on(client.add(0)) == Ok(at as u64)), "{policy:?}");
+                replicas.stop(at - 1);
+            }
+            stop.store(true, Ordering::SeqCst);
+            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(failed.is_empty(), "{policy:?}: {} of {next:?}: {failed:?}", failed.len());
+        let runs = replicas.workers[0].runs.lock().unwrap();
+        assert!(runs.iter().all(|(job, runs)| *job == 0 || *runs == 1), "{policy:?}");
+    }
+}
+
+#[test]
+fn list_of_servers_is_used_from_its_first_change_on() {
+    let replicas = Replicas::new(1);
+    let list = ServerList::new("replicas", []);
+    let channel = replicas.caller.channel(Target::resolver(list.clone())).balanced(Policy::RoundRobin);
+    let client = WorkClient::new(channel).with_timeout(LIMIT);
+    let status = block_on(client.add(1)).unwrap_err();
+    assert!(!status.may_have_run() && status.to_string().contains("replicas"), "{status}");
+    let patient = CallOptions::new().timeout(Duration::MAX).connect(Connect::Wait);
+    let mut call = pin!(client.with(&patient).add(2));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    list.set(replicas.addresses.iter().copied());
+    assert_eq!(block_on(call), Ok(0));
+    list.set([]);
+    assert_eq!(block_on(client.add(3)), Ok(0));
+}
+
+#[test]
+fn moves_before_anything_was_sent_need_no_budget() {
+    let caller = node().start().unwrap();
+    let dead = [fresh_address(), fresh_address()];
+    for policy in [Policy::PickFirst, Policy::RoundRobin] {
+        let balance = Balance::from(policy).retry_budget(0, 0);
+        let client = WorkClient::new(caller.channel(dead).balanced(balance)).with_timeout(LIMIT);
+        for job in 0..20 {
+            let status = block_on(client.add(job)).unwrap_err();
+            assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Unreachable), false));
+            assert!(!status.to_string().contains("retry budget"), "{status}");
+        }
+    }
+    let servers = caller.report().servers;
+    assert!(servers.iter().all(|server| server.unretried == 0), "{servers:?}");
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Calls that fail.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
-use crate::logged::Logged;
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, Code, Limit, Node, Origin, Reason, Status, block_on};
+use trunkline::{Bytes, Code, Node, Origin, Reason, Status, block_on};
 
 /// Fails in every way.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
@@ -242,8 +241,6 @@ trait Later {
 #[trunkline::service(name = "tests.Nowhere")]
 trait Nowhere {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
-    #[oneway]
-    async fn note(&self);
 }
 
 #[test]
@@ -277,29 +274,6 @@ fn errors_name_the_service_or_method_that_the_server_lacks() {
         Reason::OtherShape,
         &["tests.Trouble.echo", "argument 1 `number`", "`string` here and `u64` at the server"],
     );
-    setting.assert_alive();
-}
-
-#[test]
-fn a_one_way_call_that_is_not_served_is_counted_at_both_ends_and_logged_once() {
-    let warnings = Logged::warnings();
-    let setting = Setting::new();
-    let counted = |node: &Node, name: &str| {
-        let counters = node.report().counters;
-        counters.iter().find(|counter| counter.name == name).unwrap().value
-    };
-    let nowhere = NowhereClient::connect(&setting.node, setting.server.local_address()).unwrap();
-    for _ in 0..3 {
-        assert_eq!(block_on(nowhere.note()), Ok(()), "it is in the server's memory");
-    }
-    until("the caller's count", || (counted(&setting.node, "one_way_calls_not_served") == 3).then_some(()));
-    assert_eq!(counted(&setting.server, "one_way_requests_not_served"), 3);
-    assert_eq!(counted(&setting.server, "one_way_calls_not_served"), 0);
-    // Other tests' nodes may log the same.
-    let caller = setting.node.local_address().to_string();
-    let is_of_caller =
-        |line: &&String| line.contains("one_way_requests_not_served") && line.contains(&caller);
-    assert_eq!(warnings.lines().iter().filter(is_of_caller).count(), 1);
     setting.assert_alive();
 }
 
@@ -339,12 +313,4 @@ fn polling_a_finished_call_returns_an_error() {
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     let status = block_on(&mut call).unwrap_err();
     assert_eq!(status.code(), Code::Internal, "{status}");
-}
-
-#[test]
-fn a_limit_of_no_handlers_is_refused_by_name() {
-    let error = node().handler_limit(Limit { per_peer: 0, in_all: 9 }).start().unwrap_err();
-    assert!(error.to_string().contains("handler_limit = 0"), "{error}");
-    let error = node().call_limit(Limit { per_peer: 9, in_all: 8 }).start().unwrap_err();
-    assert!(error.to_string().contains("call_limit = 8"), "{error}");
 }

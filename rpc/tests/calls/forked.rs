@@ -206,12 +206,21 @@ fn children_forked_under_load_end_at_once() {
                 }
             });
         }
+        // A child that fails ends the calls, too.
+        let _ends = SetsWhenDropped(&is_done);
         for work in works.iter().cycle().take(100) {
             in_forked_child(|| work(&nodes));
         }
-        is_done.store(true, Ordering::Relaxed);
     });
     nodes.still_run();
+}
+
+struct SetsWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetsWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

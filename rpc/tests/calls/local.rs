@@ -3,7 +3,7 @@
 use crate::common::{events, fresh_address, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Status, block_on};
+use trunkline::{Bytes, Code, Limit, Node, PollerContext, PollerIndex, Status, block_on};
 
 /// Calls itself or another server until the route is empty.
 #[trunkline::service]
@@ -78,6 +78,25 @@ fn a_task_runs_on_its_poller_and_calls_from_there() {
     let status = block_on(node.run_on(PollerIndex(2), |_| async {})).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(!status.may_have_run());
+}
+
+/// One unit of the limit is reserved for handlers; tasks share the other.
+#[test]
+fn calls_of_a_task_wait_for_room() {
+    let server = node().serve(relay()).start().unwrap();
+    let caller = node().call_limit(Limit { per_peer: 2, in_all: 2 }).start().unwrap();
+    let address = server.local_address();
+    let task = caller.run_on(PollerIndex(0), move |context| async move {
+        let local = RelayLocal::connect(&context, address)?;
+        // All are made before the poller can take a reply.
+        let calls = (0..3).map(|hops| Box::pin(local.hop(vec![address; hops]))).collect::<Vec<_>>();
+        let mut replies = Vec::new();
+        for call in calls {
+            replies.push(call.await?.len());
+        }
+        Ok::<_, Status>(replies)
+    });
+    assert_eq!(block_on(task), Ok(Ok(vec![0, 1, 2])));
 }
 
 #[test]

@@ -7,7 +7,6 @@
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
-mod admission;
 mod authorize;
 mod balance;
 mod blocking;
@@ -41,7 +40,6 @@ mod memory;
 mod metadata;
 #[allow(non_snake_case, reason = "methods may have the names of constants and types")]
 mod names;
-mod nested;
 mod numbers;
 mod order;
 mod pages;

@@ -1,12 +1,11 @@
 //! The order in which calls start: kept by an ordered client, and by no other.
 
-use crate::common::{LIMIT, Reporter, events, node, until};
-use std::cell::RefCell;
+use crate::common::{Reporter, events, node};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::Poll;
-use trunkline::{Bytes, Code, Node, PollerContext, Status, block_on};
+use trunkline::{Bytes, Status, block_on};
 
 /// Notes numbers.
 #[trunkline::service]
@@ -14,8 +13,6 @@ trait Journal {
     /// A note of any size.
     #[oneway]
     async fn note(&self, number: u32, body: Bytes);
-    /// The same, with a reply.
-    async fn add(&self, number: u32, body: Bytes) -> Result<u32, Status>;
 }
 
 struct Writer(Reporter<u32>);
@@ -23,25 +20,6 @@ struct Writer(Reporter<u32>);
 impl Journal for Writer {
     async fn note(&self, number: u32, _: Bytes) {
         self.0.tell(number);
-    }
-
-    async fn add(&self, number: u32, _: Bytes) -> Result<u32, Status> {
-        self.0.tell(number);
-        Ok(number)
-    }
-}
-
-/// The same, and keeps all bytes, so that there is soon no memory for more.
-struct Keeper(Writer, RefCell<Vec<Bytes>>);
-
-impl Journal for Keeper {
-    async fn note(&self, number: u32, body: Bytes) {
-        self.1.borrow_mut().push(body);
-        self.0.note(number, Bytes::new()).await;
-    }
-
-    async fn add(&self, number: u32, body: Bytes) -> Result<u32, Status> {
-        self.0.add(number, body).await
     }
 }
 
@@ -111,44 +89,4 @@ fn a_task_of_a_poller_has_ordered_clients_too() {
     block_on(caller.run_on(trunkline::PollerIndex(0), task)).unwrap().unwrap();
     let started = (0..40).map(|_| notes.next()).collect::<Vec<_>>();
     assert_eq!(started, (0..40).collect::<Vec<_>>());
-}
-
-#[test]
-fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_ones_go_on() {
-    let (reporter, notes) = events();
-    let serve = move |address: std::net::SocketAddr| {
-        let reporter = reporter.clone();
-        let node = Node::builder().listen(address).rendezvous_bytes(2 << 20).max_message_bytes(1 << 20);
-        let keeper =
-            move |_: &PollerContext| Ok::<_, Status>(Keeper(Writer(reporter.clone()), RefCell::default()));
-        node.serve(JournalServer::per_poller(keeper)).start()
-    };
-    let server = serve(trunkline_testkit::fresh_address()).unwrap();
-    let address = server.local_address();
-    let caller = node().start().unwrap();
-    let client = JournalClient::connect(&caller, address).unwrap().with_timeout(LIMIT).ordered();
-    block_on(client.add(0, Bytes::new())).unwrap();
-    assert_eq!(notes.next(), 0);
-    // The server takes two of them, and is asked to take 64 more: the others wait here when it goes.
-    let calls = (1..400).map(|number| Box::pin(client.note(number, vec![7; 900_000].into())) as Made<'_>);
-    let mut outcomes = Vec::new();
-    std::thread::scope(|scope| {
-        let calls = scope.spawn(|| all(calls.collect()));
-        assert_eq!(notes.next(), 1, "they are under way");
-        drop(server);
-        outcomes = calls.join().unwrap();
-    });
-    let aborted = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).filter(|status| {
-        assert!(!(status.code() == Code::Aborted && status.may_have_run()), "{status}");
-        status.code() == Code::Aborted
-    });
-    assert!(aborted.count() > 0, "{outcomes:?}");
-    let first = outcomes.iter().position(Result::is_err).unwrap();
-    assert!(outcomes[first..].iter().all(Result::is_err), "none follows one that has failed");
-    // A process that another test starts meanwhile has a copy of the device's socket until it runs its program.
-    let _server = until("the address is free", || serve(address).ok());
-    block_on(
-        client.with(&trunkline::CallOptions::new().connect(trunkline::Connect::Wait)).add(400, Bytes::new()),
-    )
-    .unwrap();
 }

@@ -139,18 +139,6 @@ fn a_stream_ends_with_the_grace_period_of_its_server_and_says_so() {
 }
 
 #[test]
-fn a_stream_ends_with_its_idle_timeout_and_says_so() {
-    let (server, node) = pair();
-    let client = TickerClient::connect(&node, server.local_address()).unwrap();
-    let options = CallOptions::new().idle_timeout(Duration::from_millis(20));
-    let ticks = block_on(client.with(&options).tick(3, "wait".into()));
-    let status = ticks.and_then(|mut ticks| last(&mut ticks)).unwrap_err();
-    assert_eq!((status.code(), status.reason()), (Code::DeadlineExceeded, Some(Reason::Expired)), "{status}");
-    assert!(status.message().contains("idle_timeout of 20ms"), "{status}");
-    until("nothing is left", || server.report().budgets.iter().all(|budget| budget.used == 0).then_some(()));
-}
-
-#[test]
 fn interceptors_see_streams_up_to_their_end() {
     let network = InProcessNetwork::new();
     let (reporter, events) = events();

@@ -2,14 +2,10 @@
 
 use crate::common::{Guard, Reporter, events, until};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use trunkline::stream::{Receiver, channel};
 use trunkline::{
-    Bytes, CallError, CallOptions, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream,
-    Streaming, block_on,
+    Bytes, CallError, Code, InProcessNetwork, Node, PollerIndex, Reason, Status, Stream, Streaming, block_on,
 };
 
 /// An error of the service's own.
@@ -45,8 +41,6 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
 }
 
 struct Server {
-    /// Items that `count` has produced.
-    produced: Arc<AtomicU64>,
     reporter: Reporter<&'static str>,
 }
 
@@ -56,7 +50,6 @@ struct Counter {
     to: u64,
     then: String,
     has_waited: bool,
-    produced: Arc<AtomicU64>,
     _guard: Guard,
 }
 
@@ -66,7 +59,6 @@ impl Stream for Counter {
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.next < self.to {
             self.next += 1;
-            self.produced.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(Some(Ok(self.next - 1)));
         }
         match self.then.as_str() {
@@ -108,8 +100,7 @@ impl Feed for Server {
         if then == "refuse" {
             return Err(Status::not_found("no such count"));
         }
-        let (produced, guard) = (Arc::clone(&self.produced), Guard(self.reporter.clone()));
-        Ok(Counter { next: 0, to, then, has_waited: false, produced, _guard: guard })
+        Ok(Counter { next: 0, to, then, has_waited: false, _guard: Guard(self.reporter.clone()) })
     }
 
     async fn upload(&self, most: u64, mut chunks: Streaming<Bytes>) -> Result<Vec<u64>, Status> {
@@ -149,11 +140,10 @@ impl Feed for Server {
     }
 }
 
-/// Two nodes, the number of produced items, and a client.
+/// Two nodes and a client.
 struct Pair {
     server: Node,
     node: Node,
-    produced: Arc<AtomicU64>,
     events: crate::common::Events<&'static str>,
     client: FeedClient,
 }
@@ -161,12 +151,11 @@ struct Pair {
 fn pair() -> Pair {
     let network = InProcessNetwork::new();
     let (reporter, events) = events();
-    let produced = Arc::new(AtomicU64::new(0));
-    let service = FeedServer::new(Server { produced: Arc::clone(&produced), reporter });
+    let service = FeedServer::new(Server { reporter });
     let server = Node::builder().in_process(&network).serve(service).start().unwrap();
     let node = Node::builder().in_process(&network).start().unwrap();
     let client = FeedClient::connect(&node, server.local_address()).unwrap();
-    Pair { server, node, produced, events, client }
+    Pair { server, node, events, client }
 }
 
 /// Reads all items up to the end, which has come without an error if it is `Ok`.
@@ -316,55 +305,6 @@ fn a_client_that_drops_its_stream_stops_the_handlers() {
     until("nothing is left", || {
         pair.server.report().budgets.iter().all(|budget| budget.used == 0).then_some(())
     });
-}
-
-#[test]
-fn a_deadline_bounds_the_whole_stream() {
-    until("all items come before the time limit of their call", || {
-        let pair = pair();
-        let options = CallOptions::new().timeout(Duration::from_millis(300));
-        let (counted, end) = read(block_on(pair.client.with(&options).count(3, "wait".into())).ok()?);
-        let (status, count) = (end.unwrap_err(), counted.len());
-        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        let text = format!("{count} items of the stream were delivered");
-        assert!(count < 2 || status.to_string().contains(&text), "{status}");
-        assert_eq!(pair.events.next(), "dropped");
-        (count == 3).then_some(())
-    });
-}
-
-#[test]
-fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
-    let pair = pair();
-    let mut stopped = block_on(pair.client.count(u64::MAX, "end".into())).unwrap();
-    for number in 0..10 {
-        assert_eq!(block_on(stopped.message()), Ok(Some(number)));
-    }
-    let held = pair.produced.load(Ordering::Relaxed);
-    assert!(held <= 64, "{held} items without a reader");
-    let (counted, end) = read(block_on(pair.client.count(MANY, "end".into())).unwrap());
-    assert_eq!((counted.len() as u64, end), (MANY, Ok(())));
-    assert_eq!(block_on(pair.client.ping()), Ok(7));
-    let produced = pair.produced.load(Ordering::Relaxed);
-    assert!(produced <= 64 + MANY, "{produced}: the first one has stopped");
-    for number in 10..MANY {
-        assert_eq!(block_on(stopped.message()), Ok(Some(number)), "it goes on with its reader");
-    }
-}
-
-#[test]
-fn a_lost_server_is_an_error_and_never_the_end() {
-    let Pair { server, node: _node, client, events, .. } = pair();
-    let mut counted = block_on(client.count(3, "wait".into())).unwrap();
-    for number in 0..3 {
-        assert_eq!(block_on(counted.message()), Ok(Some(number)));
-    }
-    drop(server);
-    let status = block_on(counted.message()).unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.to_string().contains("3 items of the stream were delivered"), "{status}");
-    assert_eq!(block_on(counted.message()), Ok(None));
-    assert_eq!(events.next(), "dropped");
 }
 
 #[test]

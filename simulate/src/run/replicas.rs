@@ -244,13 +244,12 @@ impl Calls {
     }
 
     /// Calls through new channels, which know of no server that it drains.
-    async fn probe(mut self, mut random: fastrand::Rng, lasts: Duration) {
+    async fn probe(self, mut random: fastrand::Rng, lasts: Duration) {
         let until = self.client.timers.now() + lasts;
         while self.client.timers.now() < until {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PROBE_PAUSE_US))).await;
             let job = Job { wait_us: 0, idempotent: false };
-            // A new channel begins with the same server each time, by its place in the list.
-            random.shuffle(&mut self.client.servers);
+            // Each begins with a random server.
             let channel = channel(&self.client, self.policy);
             if let Some(status) = self.make(&channel, job, CallOptions::new(), LONG).await {
                 let text = format!("a call to replicas failed while one drains: {status}");

@@ -23,8 +23,7 @@ const LEGACY: &str = "transport/softrdma/tests/device/legacy.rs";
 const LEGACY_IN_C: &str = "deploy/checks/32-legacy-xrc.sh";
 const PROGRAMS: &str = "deploy/checks/30-verbs-programs.sh";
 const PYVERBS: &str = "deploy/checks/31-pyverbs.sh";
-const WIRE: &str = "transport/softrdma/tests/conformance/raw_packets.rs";
-const CLUSTER: &str = "transport/softrdma/tests/conformance/cluster.rs";
+const POLLERS: &str = "transport/tests/nodes/pollers.rs";
 const RAW: &str = "transport/softrdma/tests/device/wire_of_xrc.rs";
 const RESPONDER: &str = "transport/roce/src/engine/responder/tests.rs";
 const CM_ENDING: &str = "transport/roce/src/cm/tests/ending.rs";
@@ -69,14 +68,8 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("G6", &[NotHeld("the device has no memory windows, and does not announce any")]),
     ("G7", &[Test(POLICIES, "g7_nak62"), Test(POLICIES, "g7_drop")]),
     ("G8", &[Test(POLICIES, "g7_drop")]),
-    (
-        "G11",
-        &[
-            Test(WIRE, "g11_an_srq_number_that_changes_inside_a_message_is_an_invalid_request"),
-            Test(RESPONDER, "the_srq_may_not_change_inside_a_message"),
-        ],
-    ),
-    ("G12", &[Test(WIRE, "g12_acknowledgements_of_a_tgt_grant_no_credits")]),
+    ("G11", &[Test(RESPONDER, "the_srq_may_not_change_inside_a_message")]),
+    ("G12", &[Test(RESPONDER, "the_first_message_is_acknowledged_with_msn_one_and_no_credits")]),
     ("H1", &[Test(IN_C, "h1")]),
     ("H5", &[Test(IN_C, "h5")]),
     ("H6", &[Test(IN_C, "h6")]),
@@ -111,7 +104,7 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("K4", &[NotHeld("the device has no on-demand paging"), Test(IN_C, "k4")]),
     ("K5", &[Test(PROGRAMS, "ibv_xsrq_pingpong"), Test(PROGRAMS, "rdma_xserver"), Test(PYVERBS, "pyverbs")]),
     ("K6", &[Fact("other devices")]),
-    ("L", &[Test(CLUSTER, "l_a_node_needs_two_queue_pairs_per_process_and_peer_node")]),
+    ("L", &[Test(POLLERS, "messages_of_one_trunk_reach_every_poller_of_the_peer")]),
     ("M1", &[Same("C11")]),
     ("M2", &[Fact("other devices")]),
     ("M3", &[Same("G7")]),

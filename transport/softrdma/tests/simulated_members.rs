@@ -14,9 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_testkit::{Folder, runs_alone};
 use trunkline_verbs::{
-    Access, CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, CqInit, Device,
-    EndpointRequest, EndpointSide, Memory, PortSpace, QpType, QueuePair, SendData, SendOperation, SrqInit,
-    SrqKind, XrcdFlags,
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, Device, QpType, QueuePair, SendData,
+    SendOperation,
 };
 use world::{Process, World};
 
@@ -35,18 +34,9 @@ struct Listener {
     channel: Arc<dyn CmChannel>,
 }
 
-fn endpoint(node: &Node, side: EndpointSide, qp_type: QpType) -> Listener {
-    let manager = node.device.connection_manager();
-    let channel = manager.create_channel().unwrap();
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
-    Listener { id: manager.create_endpoint(&request, &channel).unwrap(), channel }
-}
-
 fn listen(node: &Node) -> Listener {
-    let side = EndpointSide::Passive { local: SocketAddr::new(node.address, 0) };
-    let listener = endpoint(node, side, QpType::XrcTgt);
-    listener.id.listen(4).unwrap();
-    listener
+    let channel = node.cm_channel();
+    Listener { id: node.listen(SocketAddr::new(node.address, 0), &channel).unwrap(), channel }
 }
 
 /// An INI and the ids that keep it connected.
@@ -59,21 +49,18 @@ struct Connected {
 /// Connects an INI of `from` to a TGT of `to` through the listener.
 fn connect(world: &mut World, from: &Node, to: &Node, listener: &Listener) -> Connected {
     let remote = SocketAddr::new(to.address, listener.id.local_address().port());
-    let active = endpoint(from, EndpointSide::Active { remote, source: None }, QpType::XrcIni);
-    let (ini, tgt) = (from.qp(QpType::XrcIni), to.qp(QpType::XrcTgt));
-    active.id.attach(Arc::clone(&ini)).unwrap();
-    active.id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
+    let channel = from.cm_channel();
+    let (active, ini) = from.ask(remote, &channel);
     let id = loop {
         // The last connection may not have been reported as established before.
         if let CmEventKind::ConnectRequest { id, .. } = cm_event(world, &*listener.channel).kind {
             break id;
         }
     };
-    id.attach(Arc::clone(&tgt)).unwrap();
-    id.accept(&ConnectParameters::default()).unwrap();
-    let event = cm_event(world, &*active.channel);
+    let tgt = to.accept(&*id);
+    let event = cm_event(world, &*channel);
     assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
-    Connected { ini, _ids: [active.id, id], _tgt: tgt }
+    Connected { ini, _ids: [active, id], _tgt: tgt }
 }
 
 /// Sends a message and waits until both sides have completed.
@@ -183,17 +170,8 @@ fn a_process_that_exits_disconnects_its_peers_at_its_address() {
 
 /// A node whose domain belongs to a file.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
-    let Node { device, address, pd, channel, .. } = process.node;
-    let init =
-        CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7, ..CqInit::default() };
-    let cq = device.create_cq(init).unwrap();
-    let xrcd = device.open_xrcd(Some(file.as_fd()), XrcdFlags::CREATE).unwrap();
-    let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
-    let init = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 };
-    let srq = device.create_srq(init).unwrap();
-    let memory = Memory::zeroed(1 << 16).unwrap();
-    let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE).unwrap();
-    Process { node: Node { device, address, pd, channel, cq, xrcd, srq, memory, region }, ..process }
+    let Node { device, address, .. } = process.node;
+    Process { node: Node::in_domain(device, address, 1 << 16, Some(file.as_fd())), ..process }
 }
 
 /// The executor of a shared TGT is killed after `stores` stores to shared memory, while it handles messages

@@ -9,7 +9,7 @@
 use super::absence::Presence;
 use super::endpoints::Endpoints;
 use super::machine::{Action, Machine, Numbers};
-use super::peers::{HALF_MADE, HALF_MADE_OF_HOST, PeerSession, Peers};
+use super::peers::{HALF_OPEN, HALF_OPEN_OF_HOST, PeerSession, Peers};
 use super::proof::Cookies;
 use crate::command::{CmCommand, CmHandle, Command};
 use crate::incarnation::{DeviceShared, Listening};
@@ -178,14 +178,14 @@ impl CmMachine {
                 peer: key.address(),
                 is_up: peer.machine.is_up(),
                 is_named: peer.named,
-                announced: peer.machine.half_made(),
+                announced: peer.machine.half_open(),
                 targets: self.endpoints.targets_of(key, number),
             })
         };
         Some(SessionLedger {
             node: *self.shared.local_address.get()?,
             sessions: self.peers.all().filter_map(entry).collect(),
-            half_made_limit: (HALF_MADE_OF_HOST, HALF_MADE),
+            half_open_limit: (HALF_OPEN_OF_HOST, HALF_OPEN),
         })
     }
 

@@ -195,7 +195,7 @@ impl Machine {
 
     /// Connections of the peer that belong to a session that is not up yet, those that it has announced
     /// included.
-    pub(crate) fn half_made(&self) -> u32 {
+    pub(crate) fn half_open(&self) -> u32 {
         match &self.state {
             State::Open(session) if session.up_since.is_none() => {
                 u32::try_from(session.targets.len()).unwrap_or(u32::MAX)

@@ -16,9 +16,9 @@ use trunkline_verbs::Time;
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Connections of half-open sessions with peers that nobody here named, of one host: eight nodes with as many
 /// pollers as there may be. Each holds a TGT, and a host that proves its address may claim to listen at every port.
-pub(super) const HALF_MADE_OF_HOST: u32 = 256;
+pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
 /// The same of all hosts: some tens of megabytes of TGTs. It takes 32 hosts that prove their addresses to fill it.
-pub(super) const HALF_MADE: u32 = 8_192;
+pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// A peer with its machine.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct PeerSession {
     forget_at: Option<Time>,
     /// Timer as the indices have it.
     timer: Option<Time>,
-    half_made: u32,
+    half_open: u32,
 }
 
 /// All peers.
@@ -42,8 +42,8 @@ pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
     timers: BTreeSet<(Time, PeerKey)>,
     /// Connections of peers for sessions that are not up yet, by host, and of all.
-    half_made: HashMap<IpAddr, u32>,
-    all_half_made: u32,
+    half_open: HashMap<IpAddr, u32>,
+    all_half_open: u32,
 }
 
 impl Peers {
@@ -78,7 +78,7 @@ impl Peers {
             cookie: None,
             forget_at: None,
             timer: None,
-            half_made: 0,
+            half_open: 0,
         })
     }
 
@@ -93,11 +93,11 @@ impl Peers {
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
         // Whom our own program named is not a stranger.
-        let half_made = if peer.named { 0 } else { peer.machine.half_made() };
-        let (old_timer, old) = (peer.timer, peer.half_made);
-        (peer.timer, peer.half_made) = (timer, half_made);
+        let half_open = if peer.named { 0 } else { peer.machine.half_open() };
+        let (old_timer, old) = (peer.timer, peer.half_open);
+        (peer.timer, peer.half_open) = (timer, half_open);
         self.time(key, old_timer, timer);
-        self.count(key.host(), old, half_made);
+        self.count(key.host(), old, half_open);
     }
 
     /// The peers whose time has come, and those that are to be removed. The former must be settled again.
@@ -120,7 +120,7 @@ impl Peers {
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
-        self.count(key.host(), peer.half_made, 0);
+        self.count(key.host(), peer.half_open, 0);
         Some(peer)
     }
 
@@ -141,8 +141,8 @@ impl Peers {
         if mutant!(half_made_sessions_have_no_bound) {
             return false;
         }
-        let of_host = self.half_made.get(&host).copied().unwrap_or(0);
-        of_host >= HALF_MADE_OF_HOST || self.all_half_made >= HALF_MADE
+        let of_host = self.half_open.get(&host).copied().unwrap_or(0);
+        of_host >= HALF_OPEN_OF_HOST || self.all_half_open >= HALF_OPEN
     }
 
     fn time(&mut self, key: PeerKey, old: Option<Time>, new: Option<Time>) {
@@ -161,11 +161,11 @@ impl Peers {
         if old == new {
             return;
         }
-        self.all_half_made = self.all_half_made.saturating_sub(old).saturating_add(new);
-        let held = self.half_made.entry(host).or_default();
+        self.all_half_open = self.all_half_open.saturating_sub(old).saturating_add(new);
+        let held = self.half_open.entry(host).or_default();
         *held = held.saturating_sub(old).saturating_add(new);
         if *held == 0 {
-            self.half_made.remove(&host);
+            self.half_open.remove(&host);
         }
     }
 }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_so_many_half_made_sessions_until_they_are_given_up() {
+    fn half_open_sessions_of_a_host_are_bounded_until_they_are_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for key in 0..8 {
             assert!(!peers.is_crowded(address(1, 0).ip()), "{key}");
@@ -238,13 +238,13 @@ mod tests {
 
         let later = peers.next_timer().unwrap();
         assert_eq!(tick(&mut peers, later).len(), 7, "and the strangers are forgotten at once");
-        assert_eq!((peers.half_made.len(), peers.all_half_made, peers.len()), (0, 0, 1));
+        assert_eq!((peers.half_open.len(), peers.all_half_open, peers.len()), (0, 0, 1));
     }
 
     #[test]
-    fn all_hosts_together_have_so_many_half_made_sessions() {
+    fn half_open_sessions_of_all_hosts_are_bounded() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
-        let last = u64::from(HALF_MADE) / u64::from(POLLERS) - 1;
+        let last = u64::from(HALF_OPEN) / u64::from(POLLERS) - 1;
         let mut made = Vec::new();
         for key in 0..=last {
             assert!(!peers.is_crowded(address(1000, 0).ip()), "{key}");

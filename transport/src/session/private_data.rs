@@ -220,7 +220,7 @@ impl Refusal {
             Self::Resources => {
                 "it cannot make its end of the session: its log names the limit or permission that it lacks"
             }
-            Self::Crowded => "too many sessions of this host with it, or of all strangers, are half made",
+            Self::Crowded => "too many sessions of this host with it, or of all strangers, are half-open",
             Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {

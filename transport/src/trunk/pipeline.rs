@@ -30,8 +30,8 @@ const DOORBELL: usize = 16;
 /// Bits of a work request number that count; those above name the trunk.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
-/// Most lists of joined messages that are kept for later bundles.
-const SPARE: usize = 32;
+/// Maximum number of lists of joined messages kept for later bundles.
+const MAX_POOLED: usize = 32;
 
 /// Purpose of a work request.
 #[derive(Debug)]
@@ -188,8 +188,8 @@ pub(super) struct Pipeline {
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
-    /// Empty lists of joined messages, for their room.
-    spare: Vec<Vec<Joined>>,
+    /// Empty lists of joined messages, reused for later bundles.
+    pooled: Vec<Vec<Joined>>,
     /// Bytes of the largest work that the device is done with.
     carried: u32,
 }
@@ -212,7 +212,7 @@ impl Pipeline {
             first: 0,
             earliest: Time::MAX,
             inline: Vec::new(),
-            spare: Vec::new(),
+            pooled: Vec::new(),
             carried: 0,
         }
     }
@@ -314,7 +314,7 @@ impl Pipeline {
             Place::Slot(slot) if !frame.joined.is_empty() => slot,
             place => {
                 let Some(slot) = begin_bundle(sends, frame, place, &self.inline) else { return false };
-                frame.joined = self.spare.pop().unwrap_or_default();
+                frame.joined = self.pooled.pop().unwrap_or_default();
                 slot
             }
         };
@@ -518,9 +518,9 @@ impl Pipeline {
 
     /// Keeps the room of a list of joined messages, which have ended.
     pub(super) fn rest(&mut self, mut joined: Vec<Joined>) {
-        if joined.capacity() > 0 && self.spare.len() < SPARE {
+        if joined.capacity() > 0 && self.pooled.len() < MAX_POOLED {
             joined.clear();
-            self.spare.push(joined);
+            self.pooled.push(joined);
         }
     }
 

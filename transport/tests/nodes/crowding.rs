@@ -1,5 +1,6 @@
 //! Hosts that ask for many sessions and complete none do not shut out the others.
 
+use super::hostile::hello;
 use crate::common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -76,14 +77,8 @@ impl Crowd {
         };
         let qp = self.device.create_qp(init).unwrap();
         id.attach(Arc::clone(&qp)).unwrap();
-        let mut hello = b"TRNK\x04\x00".to_vec();
-        hello.extend(port.to_be_bytes());
-        hello.extend(u64::from(port).to_be_bytes());
-        hello.extend(1u32.to_be_bytes());
-        hello.extend([0; 12]);
-        hello.extend([0, 0, 0, 1, 1, 4]);
-        hello.extend(cookie);
-        id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
+        let private_data = hello(port, port.into(), false, cookie);
+        id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
         self.qps.insert(id.number(), qp);
         self.dials.insert(id.number(), (port, id));
     }

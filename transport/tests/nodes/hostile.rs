@@ -125,7 +125,7 @@ impl RawPeer {
             let ini = device.create_qp(ini).unwrap();
             let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
             id.attach(Arc::clone(&ini)).unwrap();
-            let private_data = hello(listener.local_address().port(), is_rc, cookie);
+            let private_data = hello(listener.local_address().port(), EPOCH, is_rc, cookie);
             id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
             (ini, id)
         };
@@ -306,10 +306,10 @@ impl RawPeer {
 }
 
 /// The private data of a request of one poller.
-fn hello(port: u16, is_rc: bool, cookie: &[u8]) -> Vec<u8> {
+pub(super) fn hello(port: u16, epoch: u64, is_rc: bool, cookie: &[u8]) -> Vec<u8> {
     let mut hello = b"TRNK\x04\x00".to_vec();
     hello.extend(port.to_be_bytes());
-    hello.extend(EPOCH.to_be_bytes());
+    hello.extend(epoch.to_be_bytes());
     hello.extend(1u32.to_be_bytes());
     hello.extend([0; 12]);
     hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }, 4]);

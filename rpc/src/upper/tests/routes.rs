@@ -4,13 +4,16 @@ use super::{FakeCarrier, sent, server, status};
 use crate::call::Outcome;
 use crate::fake::Rig;
 use crate::reason::Reason;
-use crate::routes::{Link, Target};
+use crate::routes::{Link, Ready, Target};
 use crate::status::Code;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{Connect, PeerDown, PeerEvent, PeerKey, SessionNumber, Upper as _};
+use trunkline_verbs::{Clock, VirtualClock};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MS: Duration = Duration::from_millis(1);
@@ -166,4 +169,53 @@ fn an_attempt_that_never_ends_is_given_up() {
     }
     let failed = status(&mut call);
     assert!(failed.message().matches("no session in time").count() == 2, "{failed}");
+}
+
+#[test]
+fn ready_of_a_list_waits_in_its_pause_for_any_server() {
+    // A clock that stands still: every pause lasts for callers.
+    let mut rig = Rig::with_clock(Clock::simulated(VirtualClock::new()));
+    let link = link(&rig, &[1, 2]);
+    let mut call = submit(&mut rig, &link, Connect::FailFast);
+    for port in [1, 2] {
+        down(&mut rig, port, PeerDown::NotListening);
+    }
+    assert_eq!(status(&mut call).reason(), Some(Reason::Unreachable));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut ready = pin!(Ready::new(&link));
+    assert!(ready.as_mut().poll(&mut context).is_pending(), "the next round decides");
+    // Rounds that find each address in its own pause say nothing new.
+    (rig.carrier.away, rig.carrier.away_for) = (Some(PeerDown::NotListening), 1000 * MS);
+    for _ in 0..3 {
+        rig.carrier.wait(1700 * MS);
+        rig.run();
+        assert!(ready.as_mut().poll(&mut context).is_pending());
+    }
+    rig.carrier.away = None;
+    rig.carrier.wait(1700 * MS);
+    rig.run();
+    rig.run();
+    // One that has failed in this round may come up because another channel tries it too.
+    down(&mut rig, 1, PeerDown::NotListening);
+    up(&mut rig, 1);
+    assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn ready_of_a_list_fails_with_a_round_that_has_tried_an_address() {
+    let mut rig = Rig::with_clock(Clock::simulated(VirtualClock::new()));
+    let link = link(&rig, &[1, 2]);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..2 {
+        let mut ready = pin!(Ready::new(&link));
+        assert!(ready.as_mut().poll(&mut context).is_pending());
+        rig.carrier.wait(1700 * MS);
+        rig.run();
+        rig.run();
+        for port in [1, 2] {
+            down(&mut rig, port, PeerDown::NotListening);
+        }
+        let Poll::Ready(Err(status)) = ready.as_mut().poll(&mut context) else { panic!("it waits") };
+        assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
+    }
 }

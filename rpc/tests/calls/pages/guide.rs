@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trunkline::{
-    CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork, Metadata, Node,
-    NodeBuilder, Policy, PollerIndex, Reason, Resolve, Resolving, ResponseMetadata, ServerCall, StartError,
-    Stream, Streaming, Target, block_on, stream, timeout,
+    AddressWatcher, CallError, CallOptions, Channel, ClientCall, Code, Connect, Context, InProcessNetwork,
+    Metadata, Node, NodeBuilder, Policy, PollerIndex, Reason, Resolve, ResolveError, Resolving,
+    ResponseMetadata, ServerCall, ServerList, StartError, Stream, Streaming, Target, block_on, stream,
+    timeout,
 };
 
 use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
@@ -575,6 +576,51 @@ fn stock(node: &Node, replicas: impl Into<Target>) -> StockClient {
     StockClient::new(node.channel(replicas).balanced(Policy::PowerOfTwo))
 }
 
+fn watched_stock(node: &Node, servers: &ServerList) -> StockClient {
+    stock(node, Target::resolver(servers.clone()))
+}
+
+/// Runs in a thread or task of the program.
+fn watch(configuration: impl Iterator<Item = Vec<SocketAddr>>, servers: &ServerList) {
+    for addresses in configuration {
+        servers.set(addresses);
+    }
+}
+
+/// The directory of the example.
+#[derive(Debug, Default)]
+struct Entries(Mutex<Vec<SocketAddr>>);
+
+impl Entries {
+    fn servers_of(&self, _: &str) -> Result<Vec<SocketAddr>, ResolveError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+#[derive(Debug)]
+struct Replicas {
+    directory: Arc<Entries>,
+    channels: Mutex<Vec<AddressWatcher>>,
+}
+
+impl Resolve for Replicas {
+    fn resolve(&self) -> Resolving<'_> {
+        Box::pin(async { self.directory.servers_of("stock") }) // on a thread for lookups
+    }
+
+    fn watch(&self, watcher: AddressWatcher) {
+        self.channels.lock().unwrap().push(watcher);
+    }
+}
+
+impl Replicas {
+    fn changed(&self) {
+        let mut channels = self.channels.lock().unwrap();
+        channels.retain(|channel| !channel.is_closed());
+        channels.iter().for_each(AddressWatcher::notify); // each calls `resolve` again
+    }
+}
+
 struct Shelf;
 
 impl Stock for Shelf {
@@ -585,6 +631,25 @@ impl Stock for Shelf {
     async fn take(&self, _: String) -> Result<u32, Status> {
         Ok(2)
     }
+}
+
+#[test]
+fn servers_of_a_balanced_client_change() -> Outcome {
+    let pair = Pair::start(StockServer::new(Shelf));
+    let server = pair.server.local_address();
+    let servers = ServerList::new("stock", []);
+    let client = watched_stock(&pair.node, &servers);
+    assert!(block_on(client.count("salt".into())).is_err());
+    watch([vec![server]].into_iter(), &servers);
+    until("the list is used", || block_on(client.count("salt".into())).ok());
+    let directory = Arc::new(Entries::default());
+    let replicas = Arc::new(Replicas { directory: Arc::clone(&directory), channels: Mutex::default() });
+    let client = stock(&pair.node, Target::resolver(Arc::clone(&replicas)));
+    assert!(block_on(client.count("salt".into())).is_err());
+    directory.0.lock().unwrap().push(server);
+    replicas.changed();
+    until("the directory is used", || block_on(client.count("salt".into())).ok());
+    Ok(())
 }
 
 #[test]

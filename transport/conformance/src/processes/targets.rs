@@ -4,6 +4,7 @@ use super::client::Puppet;
 use super::{SEND, Stage};
 use crate::check::{EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, few_retries};
+use crate::lab::MEMORY_BYTES;
 use crate::traffic::request;
 use std::sync::Arc;
 use trunkline_testkit::Folder;
@@ -228,6 +229,9 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
     let mut pair = Pair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
+    // Beyond what is written otherwise.
+    let counters =
+        places.map(|place| RemoteAddress { address: place.address.plus(MEMORY_BYTES as u64 / 2), ..place });
     for (which, seed) in [(1usize, 5u8), (0, 6)] {
         let length = 20_000;
         let (data, srq) = ([near.piece(0, length)], SrqNumber::new(pair.srqs[which]));
@@ -243,9 +247,21 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
         stage.lab.succeeds("a READ", &near.cq, SEND, Op::RdmaRead)?;
         near.holds("what was read", 0, length as usize, seed + 64)?;
         let word = [near.piece(0, 8)];
-        let add = SendOperation::FetchAdd { remote: places[which], add: 1 };
-        pair.ini.post_send(&[request(SEND, add, &word, srq)])?;
-        stage.lab.succeeds("FETCH_ADD", &near.cq, SEND, Op::FetchAdd)?;
+        for (add, old) in [(1, 0), (5, 1)] {
+            near.memory.write(0, &[0; 8])?;
+            let operation = SendOperation::FetchAdd { remote: counters[which], add };
+            pair.ini.post_send(&[request(SEND, operation, &word, srq)])?;
+            stage.lab.succeeds("FETCH_ADD", &near.cq, SEND, Op::FetchAdd)?;
+            near.contains("the value before", 0, &u64::to_le_bytes(old))?;
+        }
+        let swap = SendOperation::CompareSwap { remote: counters[which], compare: 6, swap: 0 };
+        pair.ini.post_send(&[request(SEND, swap, &word, srq)])?;
+        stage.lab.succeeds("CMP_SWAP", &near.cq, SEND, Op::CompareSwap)?;
+        near.contains("the value before", 0, &u64::to_le_bytes(6))?;
+        process.does("receive s 1 0 64")?;
+        post(SendOperation::RdmaWriteWithImmediate(places[which], 7))?;
+        stage.lab.succeeds("a WRITE with immediate", &near.cq, SEND, Op::RdmaWrite)?;
+        process.receives("s", 1)?;
     }
     // The rkey of one process with the SRQ number of the other.
     pair.second.does("fill 0 64 9")?;

@@ -328,26 +328,3 @@ fn rdma_get_devices_lists_the_device() {
         rdma_free_devices(list);
     }
 }
-
-/// They may be other hosts on each interface, and the connection manager's messages name no interface.
-#[test]
-fn link_local_addresses_are_not_available() {
-    let channel = Channel::new();
-    let id = channel.id(RDMA_PS_TCP);
-    for scope in [0, 1] {
-        let mut scoped = libc::sockaddr_in6 {
-            sin6_family: libc::sa_family_t::try_from(libc::AF_INET6).unwrap(),
-            sin6_port: 7_u16.to_be(),
-            sin6_flowinfo: 0,
-            sin6_addr: libc::in6_addr { s6_addr: "fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets() },
-            sin6_scope_id: scope,
-        };
-        let scoped = (&raw mut scoped).cast();
-        // SAFETY: the id is not destroyed yet, and the address is local.
-        unsafe {
-            assert_eq!(call(|| rdma_bind_addr(id, scoped)), Err(libc::EADDRNOTAVAIL));
-            assert_eq!(call(|| rdma_resolve_addr(id, null_mut(), scoped, 2000)), Err(libc::EADDRNOTAVAIL));
-        }
-    }
-    destroy(id);
-}

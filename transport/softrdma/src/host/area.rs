@@ -98,6 +98,14 @@ impl Areas {
         }
     }
 
+    /// From now on this process counts as a child of a fork.
+    #[cfg(test)]
+    pub(crate) fn pretend_child(&self) {
+        if let Kind::Mapped(fork) = &self.0 {
+            fork.pretend_child();
+        }
+    }
+
     /// Makes an area of zeros, and the handle by which another member maps it.
     ///
     /// # Errors
@@ -122,14 +130,16 @@ impl Areas {
     /// Maps another member's area.
     ///
     /// # Errors
-    /// It is not of this length or not sealed, or the system or a limit of this process refuses.
+    /// It is not of this length, not sealed or without its memory, or the system or a limit of this process refuses.
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<PeerArea, &'static str> {
         has_room(length)?;
         let bytes = match (handle, &self.0) {
             (AreaHandle::Descriptor(file), Kind::Mapped(fork)) => {
                 let mapped = Mapping::read_only(file, length, fork);
                 Bytes::Mapped(mapped.map_err(|error| match error.kind() {
-                    io::ErrorKind::InvalidData => "its shared memory is not sealed, or of another size",
+                    io::ErrorKind::InvalidData => {
+                        "its shared memory is not sealed, not reserved, or of another size"
+                    }
                     _ => area_ffi::reason(&error),
                 })?)
             }
@@ -252,5 +262,7 @@ mod tests {
         assert!(areas.map(file(), 8192).is_err_and(|why| why.contains("not sealed")), "a plain file");
         let (_own, handle) = areas.make(4096).unwrap();
         assert!(areas.map(handle, 8192).is_err_and(|why| why.contains("another size")));
+        let handle = AreaHandle::Descriptor(area_ffi::without_memory(8192));
+        assert!(areas.map(handle, 8192).is_err_and(|why| why.contains("not reserved")), "no page is there");
     }
 }

@@ -9,6 +9,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,8 @@ use trunkline_verbs::descriptors::{above_stdio, lift};
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
 /// The size of a page that is large enough for the word of [`Fork`].
 const PAGE: usize = 4096;
+/// The unit in which the system counts the memory of a file.
+const BLOCK: u64 = 512;
 
 /// Notices that this process is a child that a fork has made: there, its word is 0.
 #[derive(Debug)]
@@ -42,6 +45,12 @@ impl Fork {
     /// Returns true if this is the process that made it.
     pub(super) fn is_own_process(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1
+    }
+
+    /// From now on this process counts as a child.
+    #[cfg(test)]
+    pub(super) fn pretend_child(&self) {
+        self.word().store(0, Ordering::Relaxed);
     }
 
     fn word(&self) -> &AtomicU64 {
@@ -87,13 +96,15 @@ impl Mapping {
         Ok((mapping, file.into()))
     }
 
-    /// Maps another process's file for reading. Refused unless it is of this length and sealed: then its maker
-    /// cannot take the memory away.
+    /// Maps another process's file for reading. Refused unless it is of this length, sealed and has all of its memory: then its
+    /// maker cannot take the memory away, and no page is missing that the system may be unable to supply (SIGBUS).
     pub(super) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
         // SAFETY: a call without pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS || file.metadata()?.len() != length as u64 {
+        let metadata = file.metadata()?;
+        let is_whole = metadata.len() == length as u64 && metadata.blocks() * BLOCK >= length as u64;
+        if seals < 0 || seals & SEALS != SEALS || !is_whole {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Self::of(&file, length, libc::PROT_READ, fork)
@@ -178,7 +189,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    Ok((received, first_descriptor(&message).map(lift).transpose()?))
+    // One that cannot be lifted is lost, as when the process may have no more. The connection stays.
+    Ok((received, first_descriptor(&message).and_then(|made| lift(made).ok())))
 }
 
 /// Bytes of a control header with one descriptor.
@@ -214,6 +226,16 @@ pub(super) fn reason(error: &io::Error) -> &'static str {
     }
 }
 
+/// A sealed file of this length without memory. For tests.
+#[cfg(test)]
+pub(super) fn without_memory(length: u64) -> OwnedFd {
+    let file = File::from(memory_file().unwrap());
+    file.set_len(length).unwrap();
+    // SAFETY: a call without pointers.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) }, 0);
+    file.into()
+}
+
 /// Fails if a file cannot be mapped for writing. For tests.
 #[cfg(test)]
 pub(super) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> {
@@ -238,10 +260,37 @@ pub(super) fn can_make_writable(file: &File, length: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use std::io::{IoSlice, Read};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+    use trunkline_testkit::runs_alone;
+
+    /// The only number left is the one of standard input, where no descriptor may stay.
+    #[test]
+    fn a_descriptor_without_a_number_is_lost_and_its_message_is_not() {
+        if !runs_alone(module_path!(), "a_descriptor_without_a_number_is_lost_and_its_message_is_not") {
+            return;
+        }
+        let (sender, receiver) = UnixStream::pair().unwrap();
+        let (witness, mut end) = UnixStream::pair().unwrap();
+        let rights = [witness.as_raw_fd()];
+        sendmsg::<()>(
+            sender.as_raw_fd(),
+            &[IoSlice::new(b"x")],
+            &[ControlMessage::ScmRights(&rights)],
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        drop(witness);
+        nix::unistd::close(0).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 1, 1).unwrap();
+        let (length, descriptor) = receive(receiver.as_fd(), &mut [0; 8]).unwrap();
+        assert_eq!((length, descriptor.is_none()), (1, true));
+        assert_eq!(end.read(&mut [0; 1]).unwrap(), 0, "a copy is still open");
+    }
 
     #[test]
     fn a_message_leaves_no_descriptor_but_the_one_that_is_taken() {

@@ -4,15 +4,16 @@
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::io::ErrorKind;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{HandMadeConnection, wait_until};
 use trunkline_verbs::{
-    Access, CmChannel, CmEvent, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory,
-    MemoryRegion, Mtu, ProtectionDomain, QpInit, QpModify, QpNumber, QpType, QueueCapacities, QueuePair,
+    Access, CmChannel, CmEvent, CmEventKind, CmId, Completion, CompletionChannel, CompletionQueue,
+    CompletionStatus, ConnectParameters, CqInit, Device, EndpointRequest, EndpointSide, Memory, MemoryRegion,
+    Mtu, PortSpace, ProtectionDomain, QpInit, QpModify, QpNumber, QpType, QueueCapacities, QueuePair,
     ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
     SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
@@ -43,6 +44,16 @@ impl Node {
     }
 
     pub(crate) fn with_device(device: Arc<SoftDevice>, address: IpAddr, memory_bytes: usize) -> Self {
+        Self::in_domain(device, address, memory_bytes, None)
+    }
+
+    /// Opens the XRC domain of a file, or a private one.
+    pub(crate) fn in_domain(
+        device: Arc<SoftDevice>,
+        address: IpAddr,
+        memory_bytes: usize,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Self {
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_completion_channel().unwrap();
         let init = CqInit {
@@ -52,7 +63,7 @@ impl Node {
             ..CqInit::default()
         };
         let cq = device.create_cq(init).unwrap();
-        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
+        let xrcd = device.open_xrcd(file, XrcdFlags::CREATE).unwrap();
         let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
         let srq = device
             .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 })
@@ -115,6 +126,95 @@ impl Node {
             .map(|counter| counter.value)
             .expect("the counter exists")
     }
+}
+
+/// Connections of XRC by the connection manager.
+impl Node {
+    pub(crate) fn cm_channel(&self) -> Arc<dyn CmChannel> {
+        self.device.connection_manager().create_channel().unwrap()
+    }
+
+    /// A listener for TGTs.
+    pub(crate) fn listen(
+        &self,
+        at: SocketAddr,
+        on: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        let side = EndpointSide::Passive { local: at };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+        let listener = self.device.connection_manager().create_endpoint(&request, on)?;
+        listener.listen(8).map(|()| listener)
+    }
+
+    /// Requests a connection for a new INI.
+    pub(crate) fn ask(
+        &self,
+        remote: SocketAddr,
+        on: &Arc<dyn CmChannel>,
+    ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+        let side = EndpointSide::Active { remote, source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = self.device.connection_manager().create_endpoint(&request, on).unwrap();
+        let ini = self.qp(QpType::XrcIni);
+        id.attach(Arc::clone(&ini)).unwrap();
+        // 4.096 us * 2^14 = 67 ms.
+        id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
+        (id, ini)
+    }
+
+    /// Accepts a request with a new TGT.
+    pub(crate) fn accept(&self, id: &dyn CmId) -> Arc<dyn QueuePair> {
+        let tgt = self.qp(QpType::XrcTgt);
+        id.attach(Arc::clone(&tgt)).unwrap();
+        id.accept(&ConnectParameters::default()).unwrap();
+        tgt
+    }
+}
+
+/// An INI and a TGT, connected by the connection manager.
+pub(crate) struct Joined {
+    pub(crate) ini: Arc<dyn QueuePair>,
+    pub(crate) tgt: Arc<dyn QueuePair>,
+    pub(crate) near_id: Arc<dyn CmId>,
+    pub(crate) far_id: Arc<dyn CmId>,
+    pub(crate) far_channel: Arc<dyn CmChannel>,
+    _near_channel: Arc<dyn CmChannel>,
+    _listener: Arc<dyn CmId>,
+}
+
+/// Connects an INI of `near` to a TGT of `far`.
+pub(crate) fn join(near: &Node, far: &Node) -> Joined {
+    join_at(near, far, far.address, far.address)
+}
+
+/// Connects to `to`, which is one of the addresses that `far` listens at.
+pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
+    let [near_channel, far_channel] = [near, far].map(Node::cm_channel);
+    let listener = far.listen(SocketAddr::new(listens_at, 0), &far_channel).unwrap();
+    let (near_id, ini) = near.ask(SocketAddr::new(to, listener.local_address().port()), &near_channel);
+    let far_id = next_request(&*far_channel);
+    let tgt = far.accept(&*far_id);
+    for channel in [&near_channel, &far_channel] {
+        let event = next_event(&**channel);
+        assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+    }
+    Joined { ini, tgt, near_id, far_id, far_channel, _near_channel: near_channel, _listener: listener }
+}
+
+/// Waits for a connection request.
+pub(crate) fn next_request(channel: &dyn CmChannel) -> Arc<dyn CmId> {
+    match next_event(channel).kind {
+        CmEventKind::ConnectRequest { id, .. } => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends a message that both sides complete.
+pub(crate) fn exchange(ini: &dyn QueuePair, near: &Node, far: &Node, length: u32) {
+    far.receive(1, 0, length);
+    post(ini, SendOperation::Send, &[near.sge(0, length)], &*far.srq);
+    assert_eq!(near.completion().status, CompletionStatus::Success);
+    assert_eq!(far.completion().status, CompletionStatus::Success);
 }
 
 /// Waits until a descriptor is readable.

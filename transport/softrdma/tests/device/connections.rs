@@ -1,55 +1,23 @@
 //! Connection endpoints: addresses, channels, and the state after one of them is dropped.
 
 use crate::common;
-use crate::common::node::{Node, next_event, post, wait_readable};
+use crate::common::node::{Node, exchange, join, next_event, next_request, wait_readable};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest,
-    EndpointSide, PortSpace, QpType, QueuePair, SendOperation, VerbsError,
+    CmChannel, CmEvent, CmEventKind, CmId, Device, EndpointRequest, EndpointSide, PortSpace, QpType,
+    VerbsError,
 };
-
-fn channel(node: &Node) -> Arc<dyn CmChannel> {
-    node.device.connection_manager().create_channel().unwrap()
-}
 
 fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
     next_event(&**channel)
 }
 
+/// Listens at a free port of an address.
 fn listen(node: &Node, at: IpAddr, on: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
-    let side = EndpointSide::Passive { local: SocketAddr::new(at, 0) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-    let listener = node.device.connection_manager().create_endpoint(&request, on).unwrap();
-    listener.listen(8).unwrap();
-    listener
-}
-
-/// Requests a connection from `to` with an attached QP.
-fn ask(node: &Node, to: SocketAddr, on: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
-    let side = EndpointSide::Active { remote: to, source: None };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-    let id = node.device.connection_manager().create_endpoint(&request, on).unwrap();
-    let ini = node.qp(QpType::XrcIni);
-    id.attach(Arc::clone(&ini)).unwrap();
-    id.connect(&ConnectParameters::default()).unwrap();
-    (id, ini)
-}
-
-fn requested(channel: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
-    match next(channel) {
-        CmEvent { kind: CmEventKind::ConnectRequest { id, .. }, .. } => id,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn accept(node: &Node, id: &Arc<dyn CmId>) -> Arc<dyn QueuePair> {
-    let tgt = node.qp(QpType::XrcTgt);
-    id.attach(Arc::clone(&tgt)).unwrap();
-    id.accept(&ConnectParameters::default()).unwrap();
-    tgt
+    node.listen(SocketAddr::new(at, 0), on).unwrap()
 }
 
 macro_rules! assert_kind {
@@ -59,63 +27,23 @@ macro_rules! assert_kind {
     }};
 }
 
-/// Sends a message through the connection.
-fn check_traffic(near: &Node, ini: &Arc<dyn QueuePair>, far: &Node) {
-    far.receive(1, 0, 64);
-    post(&**ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
-    assert_eq!(near.completion().status, CompletionStatus::Success);
-    assert_eq!(far.completion().status, CompletionStatus::Success);
-}
-
-struct Joined {
-    near: Node,
-    far: Node,
-    _near_channel: Arc<dyn CmChannel>,
-    far_channel: Arc<dyn CmChannel>,
-    near_id: Arc<dyn CmId>,
-    far_id: Arc<dyn CmId>,
-    ini: Arc<dyn QueuePair>,
-    tgt: Arc<dyn QueuePair>,
-    _listener: Arc<dyn CmId>,
-}
-
-fn joined(options: [SoftOptions; 2]) -> Joined {
-    let [near, far] = options.map(|options| Node::open(options, 4096));
-    let (near_channel, far_channel) = (channel(&near), channel(&far));
-    let listener = listen(&far, far.address, &far_channel);
-    let (near_id, ini) = ask(&near, listener.local_address(), &near_channel);
-    let far_id = requested(&far_channel);
-    assert_eq!(far_id.peer_address().map(|address| address.ip()), Some(near.address));
-    let tgt = accept(&far, &far_id);
-    assert_kind!(next(&near_channel), CmEventKind::Established);
-    assert_kind!(next(&far_channel), CmEventKind::Established);
-    Joined {
-        near,
-        far,
-        _near_channel: near_channel,
-        far_channel,
-        near_id,
-        far_id,
-        ini,
-        tgt,
-        _listener: listener,
-    }
-}
-
 #[test]
 fn a_detached_qp_outlives_its_connection() {
-    let joined = joined(common::in_process());
+    let [near, far] = common::in_process().map(|options| Node::open(options, 4096));
+    let joined = join(&near, &far);
+    assert_eq!(joined.far_id.peer_address().map(|address| address.ip()), Some(near.address));
     assert_eq!(joined.near_id.detach().map(|qp| qp.number()), Some(joined.ini.number()));
     assert_eq!(joined.far_id.detach().map(|qp| qp.number()), Some(joined.tgt.number()));
     assert!(joined.far_id.detach().is_none());
     joined.near_id.disconnect().unwrap();
     assert_kind!(next(&joined.far_channel), CmEventKind::Disconnected { .. });
-    check_traffic(&joined.near, &joined.ini, &joined.far);
+    exchange(&*joined.ini, &near, &far, 64);
 }
 
 #[test]
 fn dropping_the_initiators_end_disconnects_the_other() {
-    let joined = joined(common::in_process());
+    let [near, far] = common::in_process().map(|options| Node::open(options, 64));
+    let joined = join(&near, &far);
     drop(joined.near_id);
     assert_kind!(next(&joined.far_channel), CmEventKind::Disconnected { .. });
 }
@@ -123,9 +51,9 @@ fn dropping_the_initiators_end_disconnects_the_other() {
 #[test]
 fn a_pending_request_is_refused_when_its_channel_is_dropped() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
-    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let (near_channel, far_channel) = (near.cm_channel(), far.cm_channel());
     let listener = listen(&far, far.address, &far_channel);
-    let (_id, _ini) = ask(&near, listener.local_address(), &near_channel);
+    let (_id, _ini) = near.ask(listener.local_address(), &near_channel);
     wait_readable(&*far_channel);
     drop((listener, far_channel));
     assert_kind!(next(&near_channel), CmEventKind::Rejected(_));
@@ -134,11 +62,11 @@ fn a_pending_request_is_refused_when_its_channel_is_dropped() {
 #[test]
 fn waiting_events_move_with_an_endpoint_to_another_channel() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
-    let (near_channel, far_channel, other) = (channel(&near), channel(&far), channel(&near));
+    let (near_channel, far_channel, other) = (near.cm_channel(), far.cm_channel(), near.cm_channel());
     let listener = listen(&far, far.address, &far_channel);
-    let (id, _ini) = ask(&near, listener.local_address(), &near_channel);
-    let far_id = requested(&far_channel);
-    let _tgt = accept(&far, &far_id);
+    let (id, _ini) = near.ask(listener.local_address(), &near_channel);
+    let far_id = next_request(&*far_channel);
+    let _tgt = far.accept(&*far_id);
     wait_readable(&*near_channel);
     id.migrate(&other).unwrap();
     assert!(near_channel.next_event().is_none());
@@ -154,14 +82,13 @@ fn a_wildcard_listener_accepts_requests_to_every_address() {
     let far =
         Node::open(SoftOptions { addresses: addresses.clone(), link: link.clone(), ..common::udp() }, 64);
     let near = Node::open(SoftOptions { link, ..common::udp() }, 64);
-    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let (near_channel, far_channel) = (near.cm_channel(), far.cm_channel());
     let listener = listen(&far, IpAddr::from([0, 0, 0, 0]), &far_channel);
     for address in addresses {
-        let (_id, _ini) =
-            ask(&near, SocketAddr::new(address, listener.local_address().port()), &near_channel);
-        let far_id = requested(&far_channel);
+        let (_id, _ini) = near.ask(SocketAddr::new(address, listener.local_address().port()), &near_channel);
+        let far_id = next_request(&*far_channel);
         assert_eq!(far_id.local_address().ip(), address);
-        let _tgt = accept(&far, &far_id);
+        let _tgt = far.accept(&*far_id);
         assert_kind!(next(&near_channel), CmEventKind::Established);
         assert_kind!(next(&far_channel), CmEventKind::Established);
     }
@@ -179,15 +106,15 @@ fn a_client_uses_another_address_when_its_first_is_held_by_the_server() {
         Node::with_device(device.unwrap(), IpAddr::from([127, 0, 0, 1]), 4096)
     };
     let (far, near) = (open(), open());
-    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let (near_channel, far_channel) = (near.cm_channel(), far.cm_channel());
     let listener = listen(&far, far.address, &far_channel);
-    let (near_id, ini) = ask(&near, listener.local_address(), &near_channel);
+    let (near_id, ini) = near.ask(listener.local_address(), &near_channel);
     let local = near_id.local_address().ip();
     assert!(local.is_loopback() && local != far.address, "{local}");
-    let far_id = requested(&far_channel);
-    let _tgt = accept(&far, &far_id);
+    let far_id = next_request(&*far_channel);
+    let _tgt = far.accept(&*far_id);
     assert_kind!(next(&near_channel), CmEventKind::Established);
-    check_traffic(&near, &ini, &far);
+    exchange(&*ini, &near, &far, 64);
 }
 
 /// Neither GIDs nor the connection manager's messages have an interface.
@@ -196,7 +123,7 @@ fn link_local_addresses_are_refused() {
     let [hub, _] = common::in_process();
     for options in [hub, common::udp()] {
         let node = Node::open(options, 4096);
-        let channel = channel(&node);
+        let channel = node.cm_channel();
         let there: SocketAddr = "[fe80::1%1]:7".parse().unwrap();
         let sides = [
             EndpointSide::Passive { local: there },

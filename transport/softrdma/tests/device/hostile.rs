@@ -15,38 +15,18 @@ use trunkline_roce::wire::{
 };
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, InProcessLink, Link, SendBatch};
+use trunkline_testkit::{HandMadeConnection, Random};
 use trunkline_verbs::{
-    Access, CmChannel, Completion, CompletionStatus, Device, EndpointRequest, EndpointSide, IoAddress,
-    Memory, PortSpace, Psn, QpModify, QpNumber, QpState, QpType, QueuePair, Rkey, SendOperation, SrqNumber,
-    Time,
+    Access, Completion, CompletionStatus, Device, IoAddress, Memory, Psn, QpModify, QpNumber, QpState,
+    QpType, QueuePair, Rkey, SendOperation, SrqNumber, Time,
 };
 
 const PACKETS: usize = 20_000;
-const FIRST_PSN: u32 = 0xff_fff0;
+const FIRST_PSN: u32 = HandMadeConnection::FIRST_PSN.get();
 
-/// SplitMix64, so that a failing seed can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u32) -> u32 {
-        u32::try_from(self.next() % u64::from(bound)).unwrap()
-    }
-
-    fn one_in(&mut self, count: u32) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.next() % from.len() as u64).unwrap()]
-    }
+/// A number below a bound.
+fn number(random: &mut Random, bound: u32) -> u32 {
+    u32::try_from(random.next() % u64::from(bound)).unwrap()
 }
 
 struct Attacker {
@@ -62,10 +42,10 @@ impl Attacker {
     fn send(&mut self, mut bytes: Vec<u8>) {
         icrc::append(&IpUdp::new(self.source, self.destination), &mut bytes);
         if self.random.one_in(50) {
-            let at = usize::try_from(self.random.next() % bytes.len() as u64).unwrap();
+            let at = self.random.below(bytes.len());
             bytes[at] ^= 0x10;
         } else if self.random.one_in(50) {
-            let length = usize::try_from(self.random.next() % bytes.len() as u64).unwrap();
+            let length = self.random.below(bytes.len());
             bytes.truncate(length);
         }
         self.batch.push_with(self.source, self.destination, |out| out.extend_from_slice(&bytes));
@@ -75,25 +55,20 @@ impl Attacker {
     /// A packet of any kind whose numbers are often right.
     fn packet(&mut self, qps: &[QpNumber], srqs: &[SrqNumber], keys: &[Rkey], around: IoAddress) {
         let random = &mut self.random;
-        let service = random.pick(&[0xa0_u8, 0xa0, 0xa0, 0x00, 0x60, 0x40]);
-        let opcode = Opcode(service | random.next().to_le_bytes()[0] & 0x1f);
-        let payload = vec![
-            0xee;
-            usize::try_from(random.pick(&[0, 1, 4, 8, 255, 256, 1024, 1024, 1024, 4096]))
-                .unwrap()
-        ];
-        let psn = Psn::new(FIRST_PSN.wrapping_sub(3).wrapping_add(random.below(12)));
-        let mut packet = Packet::new(opcode, random.pick(qps), psn, &payload);
+        let service = *random.pick(&[0xa0_u8, 0xa0, 0xa0, 0x00, 0x60, 0x40]);
+        let opcode = Opcode(service | random.byte() & 0x1f);
+        let payload = vec![0xee; *random.pick(&[0, 1, 4, 8, 255, 256, 1024, 1024, 1024, 4096])];
+        let psn = Psn::new(FIRST_PSN.wrapping_sub(3).wrapping_add(number(random, 12)));
+        let mut packet = Packet::new(opcode, *random.pick(qps), psn, &payload);
         let wild = random.one_in(4);
-        let address =
-            if wild { IoAddress(random.next()) } else { around.plus(u64::from(random.below(8192))) };
-        let rkey = if wild { Rkey(random.below(u32::MAX)) } else { random.pick(keys) };
-        let length = random.pick(&[0, 1, 8, 1024, 2048, 4096, u32::MAX]);
+        let address = if wild { IoAddress(random.next()) } else { around.plus(random.below(8192) as u64) };
+        let rkey = if wild { Rkey(number(random, u32::MAX)) } else { *random.pick(keys) };
+        let length = *random.pick(&[0, 1, 8, 1024, 2048, 4096, u32::MAX]);
         let (one, two) = (random.next(), random.next());
         packet.bth.ack_request = random.one_in(2);
         if let Some((headers, _)) = opcode.layout() {
             use trunkline_roce::wire::Headers as H;
-            packet.xrceth = headers.contains(H::XRCETH).then(|| (0, random.pick(srqs)));
+            packet.xrceth = headers.contains(H::XRCETH).then(|| (0, *random.pick(srqs)));
             packet.reth = headers.contains(H::RETH).then_some(Reth { address, rkey, length });
             packet.atomic = headers.contains(H::ATOMIC).then_some(AtomicEth {
                 address,
@@ -103,7 +78,7 @@ impl Attacker {
             });
             packet.aeth = headers
                 .contains(H::AETH)
-                .then(|| Aeth { syndrome: random.next().to_le_bytes()[0], msn: random.below(1 << 24) });
+                .then(|| Aeth { syndrome: random.byte(), msn: number(random, 1 << 24) });
             packet.atomic_ack = headers.contains(H::ATOMIC_ACK).then_some(one);
             packet.immediate = headers.contains(H::IMMEDIATE).then_some(7);
             packet.invalidate = headers.contains(H::INVALIDATE).then_some(rkey);
@@ -115,10 +90,10 @@ impl Attacker {
 
     /// A random message of the connection manager.
     fn message(&mut self) {
-        let attribute = Attribute(0x10 + u16::from(self.random.next().to_le_bytes()[0] % 12));
+        let attribute = Attribute(0x10 + u16::from(self.random.byte() % 12));
         let mut data = [0; MAD_DATA_BYTES];
         for byte in &mut data {
-            *byte = if self.random.one_in(3) { self.random.next().to_le_bytes()[0] } else { 0 };
+            *byte = if self.random.one_in(3) { self.random.byte() } else { 0 };
         }
         let mut mad = Mad { header: MadHeader::cm(self.random.next(), attribute), data };
         if let CmMessage::Req(mut req) = CmMessage::parse(&mad) {
@@ -127,7 +102,7 @@ impl Attacker {
             mad.data = CmMessage::Req(req).data();
         }
         let mut bytes = Vec::new();
-        mad_packet(Psn::new(self.random.below(1 << 24)), &mad.to_bytes()).emit(&mut bytes);
+        mad_packet(Psn::new(number(&mut self.random, 1 << 24)), &mad.to_bytes()).emit(&mut bytes);
         self.send(bytes);
     }
 }
@@ -161,11 +136,8 @@ fn a_hostile_peer_harms_only_itself() {
     let foreign_region = other_pd.register(Arc::clone(&foreign), rights).unwrap();
     let private_region = node.pd.register(Arc::clone(&private), Access::LOCAL_WRITE).unwrap();
 
-    let channel: Arc<dyn CmChannel> = node.device.connection_manager().create_channel().unwrap();
-    let side = EndpointSide::Passive { local: SocketAddr::new(node.address, 7) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-    let listener = node.device.connection_manager().create_endpoint(&request, &channel).unwrap();
-    listener.listen(4).unwrap();
+    let channel = node.cm_channel();
+    let _listener = node.listen(SocketAddr::new(node.address, 7), &channel).unwrap();
 
     let source = common::address();
     let mut link = hub.link().unwrap();
@@ -202,7 +174,7 @@ fn a_hostile_peer_harms_only_itself() {
             while channel.next_event().is_some() {}
             while node.device.next_async_event().is_some() {}
         }
-        let around = attacker.random.pick(&[node.memory.address(0), foreign.address(0), private.address(0)]);
+        let around = *attacker.random.pick(&[node.memory.address(0), foreign.address(0), private.address(0)]);
         if attacker.random.one_in(20) {
             attacker.message();
         } else {

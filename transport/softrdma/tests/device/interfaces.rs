@@ -1,7 +1,7 @@
 //! The device on interfaces whose MTUs and addresses differ or change: each test runs in its own network
 //! namespace.
 
-use crate::common::node::{BOUND, Node, next_event, post};
+use crate::common::node::{BOUND, Node, exchange, join};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{PathChoice, SoftDevice, SoftOptions};
 use trunkline_testkit::{is_in_network_namespace, wait_until};
 use trunkline_verbs::{
-    CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
-    Mtu, PortSpace, QpType, SendOperation,
+    CmChannel, CmEventKind, CmId, Device, EndpointRequest, EndpointSide, Mtu, PortSpace, QpType,
 };
 
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -36,31 +35,9 @@ fn at(address: IpAddr) -> Node {
 
 /// Connects an INI of `near` to a listener of `far`, and sends a large message; returns the path MTUs of both QPs.
 fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
-    let channels = [near, far].map(|node| node.device.connection_manager().create_channel().unwrap());
-    let side = EndpointSide::Passive { local: SocketAddr::new(far.address, 0) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-    let listener = far.device.connection_manager().create_endpoint(&request, &channels[1]).unwrap();
-    listener.listen(8).unwrap();
-
-    let side = EndpointSide::Active { remote: listener.local_address(), source: Some(near.address) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-    let id = near.device.connection_manager().create_endpoint(&request, &channels[0]).unwrap();
-    let ini = near.qp(QpType::XrcIni);
-    id.attach(ini.clone()).unwrap();
-    id.connect(&ConnectParameters::default()).unwrap();
-    let event = next_event(&*channels[1]);
-    let CmEventKind::ConnectRequest { id: asked, .. } = event.kind else { panic!("{event:?}") };
-    let tgt = far.qp(QpType::XrcTgt);
-    asked.attach(tgt.clone()).unwrap();
-    asked.accept(&ConnectParameters::default()).unwrap();
-    let event = next_event(&*channels[0]);
-    assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
-
-    far.receive(1, 0, 300_000);
-    post(&*ini, SendOperation::Send, &[near.sge(0, 300_000)], &*far.srq);
-    assert_eq!(near.completion().status, CompletionStatus::Success);
-    assert_eq!(far.completion().status, CompletionStatus::Success);
-    [ini, tgt].map(|qp| qp.query().unwrap().path_mtu)
+    let joined = join(near, far);
+    exchange(&*joined.ini, near, far, 300_000);
+    [joined.ini, joined.tgt].map(|qp| qp.query().unwrap().path_mtu)
 }
 
 #[test]
@@ -86,25 +63,18 @@ fn path_mtu_is_the_smaller_of_both_interfaces() {
 fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
     let options = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
     let node = Node::with_device(SoftDevice::open(options).unwrap(), NEAR, 4096);
-    let channel = node.device.connection_manager().create_channel().unwrap();
-    let side = EndpointSide::Passive { local: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-    let listener = node.device.connection_manager().create_endpoint(&request, &channel).unwrap();
-    listener.listen(8).unwrap();
+    let channel = node.cm_channel();
+    let listener = node.listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &channel).unwrap();
     let port = listener.local_address().port();
     (node, channel, listener, port)
 }
 
 /// Asks the listener at an address until a request arrives there.
 fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
-    let channel = from.device.connection_manager().create_channel().unwrap();
+    let channel = from.cm_channel();
     let until = Instant::now() + BOUND;
     loop {
-        let side = EndpointSide::Active { remote: to, source: Some(from.address) };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-        let id = from.device.connection_manager().create_endpoint(&request, &channel).unwrap();
-        id.attach(from.qp(QpType::XrcIni)).unwrap();
-        id.connect(&ConnectParameters::default()).unwrap();
+        let (_id, _ini) = from.ask(to, &channel);
         while Instant::now() < until {
             if let Some(event) = arrivals.next_event() {
                 let CmEventKind::ConnectRequest { id, .. } = event.kind else { continue };

@@ -4,20 +4,15 @@
 #[cfg(test)]
 mod tests {
     use crate::common::in_process;
-    use crate::common::node::{BOUND, Node, post_to};
+    use crate::common::node::{Node, join, post_to};
     use std::fs::File;
-    use std::net::SocketAddr;
     use std::path::Path;
     use std::sync::Arc;
-    use std::time::Instant;
     use trunkline_roce::pcap::{Datagram, PcapReader};
     use trunkline_roce::wire::icrc;
     use trunkline_softrdma::device::SoftOptions;
     use trunkline_testkit::Folder;
-    use trunkline_verbs::{
-        CmChannel, CmEvent, CmEventKind, ConnectParameters, ConnectionManager, EndpointRequest, EndpointSide,
-        PortSpace, QpType, QueuePair, SendData, SendOperation,
-    };
+    use trunkline_verbs::{QueuePair, SendData, SendOperation};
 
     const BTH: usize = 12;
     /// BTH, DETH and the MAD header.
@@ -50,44 +45,21 @@ mod tests {
         &payload[CM_DATA..]
     }
 
-    fn next_event(channel: &Arc<dyn CmChannel>) -> CmEvent {
-        let end = Instant::now() + BOUND;
-        loop {
-            if let Some(event) = channel.next_event() {
-                return event;
-            }
-            assert!(Instant::now() < end, "no CM event");
-            std::thread::yield_now();
-        }
-    }
-
     /// Connects through the CM and sends one message with immediate data.
     fn talk(near: &Node, far: &Node) -> [Arc<dyn QueuePair>; 2] {
         far.receive(1, 0, 4096);
-        let [passive, active] = [far, near].map(|node| node.device.create_channel().unwrap());
-        let side = EndpointSide::Passive { local: SocketAddr::new(far.address, 0) };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-        let listener = far.device.create_endpoint(&request, &passive).unwrap();
-        listener.listen(1).unwrap();
-        let side = EndpointSide::Active { remote: listener.local_address(), source: None };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-        let ini_id = near.device.create_endpoint(&request, &active).unwrap();
-        let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
-        ini_id.attach(Arc::clone(&ini)).unwrap();
-        ini_id.connect(&ConnectParameters::default()).unwrap();
-        let CmEventKind::ConnectRequest { id: tgt_id, .. } = next_event(&passive).kind else {
-            panic!("no connection request");
-        };
-        tgt_id.attach(Arc::clone(&tgt)).unwrap();
-        tgt_id.accept(&ConnectParameters::default()).unwrap();
-        let event = next_event(&active);
-        assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+        let joined = join(near, far);
         let message = SendData::Inline(b"twelve bytes");
-        post_to(&*ini, SendOperation::SendWithImmediate(0xa1b2_c3d4), message, far.srq.number().unwrap());
+        post_to(
+            &*joined.ini,
+            SendOperation::SendWithImmediate(0xa1b2_c3d4),
+            message,
+            far.srq.number().unwrap(),
+        );
         assert!(near.completion().status.is_success());
         let got = far.completion();
         assert_eq!((got.wr_id, got.byte_length, got.immediate), (1, 12, 0xa1b2_c3d4));
-        [ini, tgt]
+        [joined.ini, joined.tgt]
     }
 
     #[test]

@@ -6,20 +6,15 @@ mod member;
 
 use crate::common;
 use crate::common::host::Host;
-use crate::common::node::{Node, post};
+use crate::common::node::{Node, exchange, join, join_at};
 use member::Orders;
 use nix::sys::signal::Signal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_roce::pcap::{Datagram, PcapReader};
 use trunkline_roce::wire::icrc;
 use trunkline_softrdma::device::{PathChoice, SoftOptions};
 use trunkline_testkit::{Process, same_test};
-use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest,
-    EndpointSide, PortSpace, QpType, QueuePair, SendOperation,
-};
 
 /// The bound of every wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
@@ -42,20 +37,14 @@ struct Group {
 }
 
 impl Group {
-    fn start(address: IpAddr, messages: u32, victim: Option<usize>, faults: &str) -> Self {
-        Self::start_if_free(address, messages, victim, faults)
-            .unwrap_or_else(|why| panic!("{address}: {why}"))
+    fn start(address: IpAddr, messages: u32, victim: Option<usize>) -> Self {
+        Self::start_if_free(address, messages, victim).unwrap_or_else(|why| panic!("{address}: {why}"))
     }
 
     /// Like [`Self::start`]; the reason when a program outside the group holds port 4791 of the address.
-    fn start_if_free(
-        address: IpAddr,
-        messages: u32,
-        victim: Option<usize>,
-        faults: &str,
-    ) -> Result<Self, String> {
+    fn start_if_free(address: IpAddr, messages: u32, victim: Option<usize>) -> Result<Self, String> {
         let host = Host::new();
-        let orders = Orders { index: 0, members: 3, address, messages, victim, faults: faults.to_owned() };
+        let orders = Orders { index: 0, members: 3, address, messages, victim };
         let mut group = Self { orders, processes: Vec::new(), ports: Vec::new(), host };
         for index in 0..group.orders.members {
             // In this order, so that the first is the holder.
@@ -145,7 +134,7 @@ fn counted(line: &str, name: &str) -> u64 {
 
 #[test]
 fn three_processes_talk_all_to_all_and_connect_again() {
-    let mut group = Group::start(common::address(), 300, None, "");
+    let mut group = Group::start(common::address(), 300, None);
     let counters = group.finish(true);
     // The holder forwarded datagrams and the others received them; no process took the port over.
     assert!(counted(&counters[0], "relayed_to") > 0, "{counters:?}");
@@ -156,14 +145,8 @@ fn three_processes_talk_all_to_all_and_connect_again() {
 }
 
 #[test]
-fn three_processes_talk_all_to_all_with_faults() {
-    let faults = "drop=0.02,duplicate=0.02,reorder=0.02,corrupt=0.01,seed=11";
-    Group::start(common::address(), 150, None, faults).finish(true);
-}
-
-#[test]
 fn when_the_holder_dies_under_load_the_others_lose_nothing() {
-    let mut group = Group::start(common::address(), 400, Some(0), "");
+    let mut group = Group::start(common::address(), 400, Some(0));
     let holder = group.processes.remove(0);
     for process in &mut group.processes {
         process.pick("HALF").unwrap();
@@ -185,7 +168,7 @@ fn when_the_holder_dies_under_load_the_others_lose_nothing() {
 /// The new process gets the slot of the dead one, so it receives connection messages for the dead one.
 #[test]
 fn a_new_process_can_replace_a_dead_one() {
-    let mut group = Group::start(common::address(), 200, Some(0), "");
+    let mut group = Group::start(common::address(), 200, Some(0));
     let holder = group.processes.remove(0);
     for process in &mut group.processes {
         process.pick("HALF").unwrap();
@@ -197,7 +180,7 @@ fn a_new_process_can_replace_a_dead_one() {
 
 #[test]
 fn a_stopped_holder_does_not_delay_connected_processes() {
-    let mut group = Group::start(common::address(), 400, Some(0), "");
+    let mut group = Group::start(common::address(), 400, Some(0));
     for process in &mut group.processes {
         process.pick("HALF").unwrap();
     }
@@ -211,7 +194,7 @@ fn several_processes_share_the_ipv6_loopback() {
     let address: IpAddr = "::1".parse().unwrap();
     // Other tests and programs of this machine may hold the port. Only the group's own attempt can find
     // out: a probe would be out of date at once, and would block others meanwhile.
-    match Group::start_if_free(address, 100, None, "") {
+    match Group::start_if_free(address, 100, None) {
         Ok(mut group) => drop(group.finish(true)),
         Err(why) if why.starts_with("IN-USE ") => eprintln!("SKIPPED: [::1]:4791: {why}"),
         Err(why) => panic!("{why}"),
@@ -229,72 +212,20 @@ fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
     (0..count).map(|_| Node::open(options.clone(), 1 << 16)).collect()
 }
 
-fn cm_event(channel: &dyn CmChannel) -> CmEvent {
-    let until = Instant::now() + BOUND;
-    loop {
-        if let Some(event) = channel.next_event() {
-            return event;
-        }
-        assert!(Instant::now() < until, "no event");
-        std::thread::yield_now();
-    }
-}
-
-/// Connects an INI of `near` to a TGT of `far`, listening at `listening`, by the connection manager.
-fn connect_by_cm(
-    near: &Node,
-    far: &Node,
-    listening: IpAddr,
-    to: IpAddr,
-) -> (Arc<dyn QueuePair>, Vec<Arc<dyn CmId>>) {
-    let [near_channel, far_channel] =
-        [near, far].map(|node| node.device.connection_manager().create_channel().unwrap());
-    let endpoint = |node: &Node, side, qp_type, channel: &Arc<dyn CmChannel>| {
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
-        node.device.connection_manager().create_endpoint(&request, channel).unwrap()
-    };
-    let side = EndpointSide::Passive { local: SocketAddr::new(listening, 0) };
-    let listener = endpoint(far, side, QpType::XrcTgt, &far_channel);
-    listener.listen(4).unwrap();
-    let remote = SocketAddr::new(to, listener.local_address().port());
-    let id = endpoint(near, EndpointSide::Active { remote, source: None }, QpType::XrcIni, &near_channel);
-    let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
-    id.attach(Arc::clone(&ini)).unwrap();
-    id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
-    let event = cm_event(&*far_channel);
-    let CmEventKind::ConnectRequest { id: accepted, .. } = event.kind else { panic!("{event:?}") };
-    accepted.attach(tgt).unwrap();
-    accepted.accept(&ConnectParameters::default()).unwrap();
-    let event = cm_event(&*near_channel);
-    assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
-    (ini, vec![listener, id, accepted])
-}
-
-/// Sends a message, both sides polling.
-fn send(ini: &dyn QueuePair, near: &Node, far: &Node) {
-    far.receive(1, 0, 64);
-    post(ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
-    assert_eq!(far.completion().status, CompletionStatus::Success);
-    assert_eq!(near.completion().status, CompletionStatus::Success);
-}
-
 #[test]
 fn a_holder_whose_program_never_polls_forwards_datagrams() {
     let (host, address) = (Host::new(), common::address());
     let nodes = devices(&host, &[address], 3);
-    let channel = nodes[0].device.connection_manager().create_channel().unwrap();
-    let side = EndpointSide::Passive { local: SocketAddr::new(address, 0) };
-    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-    let holder = nodes[0].device.connection_manager().create_endpoint(&request, &channel).unwrap();
-    holder.listen(1).unwrap();
+    let channel = nodes[0].cm_channel();
+    let _holder = nodes[0].listen(SocketAddr::new(address, 0), &channel).unwrap();
     // From here on the first device is used only to read its counters.
-    let (ini, _ids) = connect_by_cm(&nodes[1], &nodes[2], address, address);
-    send(&*ini, &nodes[1], &nodes[2]);
+    let joined = join(&nodes[1], &nodes[2]);
+    exchange(&*joined.ini, &nodes[1], &nodes[2], 64);
     let handed_on = nodes[0].counter("relayed_to_members");
     // REQ, REP, RTU and the first packet; some may be repeated.
     assert!(handed_on >= 4, "{handed_on}");
     for _ in 0..100 {
-        send(&*ini, &nodes[1], &nodes[2]);
+        exchange(&*joined.ini, &nodes[1], &nodes[2], 64);
     }
     assert!(nodes[0].counter("relayed_to_members") < handed_on + 50, "later ones go straight");
 }
@@ -315,11 +246,11 @@ fn a_capture_of_the_receiver_has_forwarded_datagrams_with_port_4791() {
         1 << 16,
     );
     // Takes port 4791.
-    let (_held, _ids) = connect_by_cm(&holder, &holder, address, address);
-    let (ini, ids) = connect_by_cm(&near, &far, address, address);
-    send(&*ini, &near, &far);
+    let _held = join(&holder, &holder);
+    let joined = join(&near, &far);
+    exchange(&*joined.ini, &near, &far, 64);
     // Its endpoints keep the device open, and an open device may still be appending a record.
-    drop((ini, ids, far));
+    drop((joined, far));
     let bytes = std::fs::read(&file).unwrap();
     let _gone = std::fs::remove_file(&file);
     let mut reader = PcapReader::new(&*bytes).unwrap();
@@ -342,11 +273,11 @@ fn a_capture_of_the_receiver_has_forwarded_datagrams_with_port_4791() {
 fn a_wildcard_listener_is_reachable_at_every_address_held_by_others() {
     let (host, addresses) = (Host::new(), [common::address(), common::address()]);
     let holder = devices(&host, &addresses, 1).remove(0);
-    let held = addresses.map(|address| connect_by_cm(&holder, &holder, address, address));
+    let held = addresses.map(|address| join_at(&holder, &holder, address, address));
     let nodes = devices(&host, &addresses, 2);
     for to in addresses {
-        let (ini, _ids) = connect_by_cm(&nodes[0], &nodes[1], Ipv4Addr::UNSPECIFIED.into(), to);
-        send(&*ini, &nodes[0], &nodes[1]);
+        let joined = join_at(&nodes[0], &nodes[1], Ipv4Addr::UNSPECIFIED.into(), to);
+        exchange(&*joined.ini, &nodes[0], &nodes[1], 64);
     }
     assert!(holder.counter("relayed_to_members") >= 8);
     drop(held);

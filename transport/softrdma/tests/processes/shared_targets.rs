@@ -8,9 +8,9 @@ mod sender;
 
 use crate::common::address;
 use crate::common::host::Host;
-use actor::{Actor, pattern};
+use actor::Actor;
 use sender::Sender;
-use trunkline_verbs::{CompletionStatus, SendOperation, SrqNumber};
+use trunkline_verbs::{CompletionStatus, SrqNumber};
 
 /// The module of the test `play`.
 const MODULE: &str = module_path!();
@@ -47,51 +47,6 @@ impl Cast {
 }
 
 #[test]
-fn messages_of_all_kinds_reach_an_srq_of_another_process() {
-    let mut cast = Cast::new(2, &[]);
-    let srq = cast.srq(1);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    let owner = &mut actors[1];
-    owner.ok("post 32");
-    for (round, length) in [(1, 8), (2, 1024), (3, 1025), (4, 8000), (5, 8192)] {
-        sender.send(srq, round, length);
-        let taken = owner.taken(1).remove(0);
-        assert_eq!((taken.status.as_str(), taken.length, taken.word), ("Success", length, round));
-        assert_eq!(taken.qp, *tgt, "contract G2");
-        assert_eq!(sender.completed(), CompletionStatus::Success);
-    }
-    // One-sided ones, in the memory of the SRQ's PD (contract G4).
-    let remote = owner.remote(4096);
-    sender.fill(0, 77);
-    sender.post(srq, SendOperation::RdmaWrite(remote), 0, 6000);
-    assert_eq!(sender.completed(), CompletionStatus::Success);
-    assert_eq!(owner.ask("word 4096"), "77");
-    sender.fill(0, 78);
-    sender.post(srq, SendOperation::RdmaWriteWithImmediate(remote, 0xabcd), 0, 6000);
-    assert_eq!(sender.completed(), CompletionStatus::Success);
-    let taken = owner.taken(1).remove(0);
-    assert_eq!((taken.length, taken.immediate), (6000, 0xabcd));
-    assert_eq!(owner.ask("word 4096"), "78");
-    for add in 1..=3 {
-        sender.post(srq, SendOperation::FetchAdd { remote, add }, 0, 8);
-        assert_eq!(sender.completed(), CompletionStatus::Success);
-    }
-    assert_eq!(sender.word(0), 78 + 1 + 2, "the value before the last");
-    assert_eq!(owner.ask("word 4096"), "84");
-    sender.post(srq, SendOperation::CompareSwap { remote, compare: 84, swap: 5 }, 0, 8);
-    assert_eq!(sender.completed(), CompletionStatus::Success);
-    assert_eq!((sender.word(0), owner.ask("word 4096").as_str()), (84, "5"));
-    owner.ok("fill 300000");
-    let remote = owner.remote(0);
-    for length in [1, 1024, 5000, 300_000] {
-        sender.post(srq, SendOperation::RdmaRead(remote), 0, length);
-        assert_eq!(sender.completed(), CompletionStatus::Success);
-        let bytes = sender.bytes(0, length);
-        assert!((0..length).zip(bytes).all(|(at, byte)| byte == pattern(at)), "{length}");
-    }
-}
-
-#[test]
 fn an_incomplete_message_is_flushed_when_its_target_fails() {
     let mut cast = Cast::new(2, &[]);
     let srq = cast.srq(1);
@@ -106,30 +61,6 @@ fn an_incomplete_message_is_flushed_when_its_target_fails() {
     actors[0].ok("error");
     assert_eq!(actors[1].taken(1)[0].status, "WorkRequestFlushed");
     assert_ne!(sender.completed(), CompletionStatus::Success);
-}
-
-#[test]
-fn one_of_several_successors_takes_the_target_over() {
-    let mut cast = Cast::new(4, &[]);
-    let srq = cast.srq(3);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    for successor in &mut actors[1..3] {
-        successor.ok(&format!("open {tgt}"));
-    }
-    // The last process has no handle, only the SRQ that the messages name.
-    let mut owner = actors.remove(3);
-    owner.ok("post 64");
-    let mut load = Load::new(1..600);
-    load.run(sender, srq, &mut owner, |at| {
-        if at == 150 || at == 400 {
-            // The executor is first its creator, then one of the successors.
-            let executor = actors.iter_mut().position(|actor| actor.ask("counter acks_sent") != "0").unwrap();
-            actors.remove(executor).kill();
-        }
-    });
-    let survivor = &mut actors[0];
-    assert!(survivor.ask("query").starts_with("ReadyToSend"));
-    assert_eq!(survivor.ask("counter targets_taken_over"), "1");
 }
 
 /// Messages one after the other, each with the next word, some in several packets; the owner of the

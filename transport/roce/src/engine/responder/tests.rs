@@ -108,8 +108,8 @@ fn the_final_ack_repeats_the_last_acknowledgement_only() {
 }
 
 #[test]
-fn the_first_message_is_acknowledged_with_msn_one() {
-    // contract rocev2 6.7
+fn the_first_message_is_acknowledged_with_msn_one_and_no_credits() {
+    // contract rocev2 6.7, G12: `Syndrome::ACK` has no limit of credits.
     let mut rig = Rig::new();
     assert_eq!(rig.send(100), Handled::Taken);
     assert_eq!(rig.answers(), [ack(100, 1)]);

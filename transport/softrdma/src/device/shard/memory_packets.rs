@@ -26,7 +26,7 @@ impl Shard {
 
     fn look_into_memory(&mut self, now: Time) -> bool {
         let Self { local, qps, resources, .. } = self;
-        for number in local.look(now) {
+        for number in local.look(&mut resources.outbox, now) {
             qps.mark_ready(number);
         }
         if local.has_changed() {

@@ -118,12 +118,19 @@ impl MemberOutbox {
                     continue;
                 }
                 Err(Undelivered::Gone) => found.push(Found::MemberGone(to)),
-                Ok(()) | Err(Undelivered::TooLong) => {}
+                // An area is offered again later.
+                Ok(()) | Err(Undelivered::TooLong | Undelivered::TooManyDescriptors) => {}
             }
             if self.spare.len() < MAX_SPARE {
                 self.spare.push(bytes);
             }
         }
+    }
+
+    /// The messages that wait: kind and body.
+    #[cfg(test)]
+    pub(super) fn waiting_for_tests(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        self.waiting.iter().map(|waiting| (waiting.kind, &*waiting.bytes))
     }
 
     /// From now on nobody is reached.

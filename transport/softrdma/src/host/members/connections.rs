@@ -362,7 +362,8 @@ impl Connections {
     fn send_failed(&mut self, key: usize, error: &io::Error) -> Undelivered {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
-            _ if error.raw_os_error() == Some(libc::ENOBUFS) => Undelivered::Full,
+            _ if is_shortage(error) => Undelivered::Full,
+            _ if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Undelivered::TooManyDescriptors,
             _ => {
                 self.end(key);
                 Undelivered::Gone

@@ -12,6 +12,9 @@ pub(crate) enum Undelivered {
     /// The socket has no room now.
     #[error("the member has more messages waiting than its socket holds")]
     Full,
+    /// Too many descriptors of this user are on their way.
+    #[error("too many descriptors of this user have been sent and not received")]
+    TooManyDescriptors,
     /// More than [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES), or too many parts.
     #[error("the message is too long")]
     TooLong,

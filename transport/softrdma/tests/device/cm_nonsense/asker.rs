@@ -14,8 +14,8 @@ use trunkline_roce::wire::{
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, InProcessLink, Link, ReceiveBatch, SendBatch};
 use trunkline_verbs::{
-    CmChannel, CmEventKind, CmId, Completion, ConnectParameters, Device, EndpointRequest, EndpointSide, Gid,
-    PKEY_DEFAULT, PortSpace, Psn, QpNumber, QpType, QueuePair, RejectReason, Time,
+    CmChannel, CmEventKind, CmId, Completion, Device, EndpointRequest, EndpointSide, Gid, PKEY_DEFAULT,
+    PortSpace, Psn, QpNumber, QpType, QueuePair, RejectReason, Time,
 };
 
 const PORT: u16 = 7;
@@ -222,14 +222,7 @@ impl Asker {
 
     /// Makes the node request a connection; returns its REQ.
     pub(super) fn asked(&mut self) -> Req {
-        let manager = self.node.device.connection_manager();
-        let side = EndpointSide::Active { remote: SocketAddr::new(self.address, PORT), source: None };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-        let id = manager.create_endpoint(&request, &self.channel).unwrap();
-        let ini = self.node.qp(QpType::XrcIni);
-        id.attach(Arc::clone(&ini)).unwrap();
-        id.connect(&ConnectParameters::default()).unwrap();
-        self.asking = Some((id, ini));
+        self.asking = Some(self.node.ask(SocketAddr::new(self.address, PORT), &self.channel));
         let until = Instant::now() + BOUND;
         loop {
             self.work();
@@ -258,9 +251,7 @@ impl Asker {
         let req = self.request();
         assert_eq!(self.send(CmMessage::Req(req)), Took::Taken);
         let id = self.requests.pop().unwrap();
-        let tgt = self.node.qp(QpType::XrcTgt);
-        id.attach(Arc::clone(&tgt)).unwrap();
-        id.accept(&ConnectParameters::default()).unwrap();
+        let tgt = self.node.accept(&*id);
         self.asking = Some((id, tgt));
         self.work();
         self.take_answers();

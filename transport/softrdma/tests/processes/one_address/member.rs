@@ -36,7 +36,6 @@ pub(crate) struct Orders {
     pub(crate) messages: u32,
     /// The member that will be killed or stopped: its silence is not a failure.
     pub(crate) victim: Option<usize>,
-    pub(crate) faults: String,
 }
 
 impl Orders {
@@ -44,12 +43,12 @@ impl Orders {
 
     pub(crate) fn to_text(&self) -> String {
         let victim = self.victim.map_or(-1, |victim| i64::try_from(victim).unwrap());
-        let Self { index, members, address, messages, faults, .. } = self;
-        format!("{index} {members} {address} {messages} {victim} {faults}")
+        let Self { index, members, address, messages, .. } = self;
+        format!("{index} {members} {address} {messages} {victim}")
     }
 
     pub(crate) fn from_text(text: &str) -> Self {
-        let mut words = text.splitn(6, ' ');
+        let mut words = text.split(' ');
         let mut next = || words.next().unwrap();
         Self {
             index: next().parse().unwrap(),
@@ -57,7 +56,6 @@ impl Orders {
             address: next().parse().unwrap(),
             messages: next().parse().unwrap(),
             victim: next().parse().ok(),
-            faults: next().to_owned(),
         }
     }
 }
@@ -108,9 +106,6 @@ pub(crate) fn run(orders: Orders) {
     let commands = Input::open();
     let options = SoftOptions {
         addresses: vec![orders.address],
-        faults: Some(orders.faults.as_str())
-            .filter(|text| !text.is_empty())
-            .map(|text| text.parse().unwrap()),
         // These tests are about traffic through the holder of port 4791.
         path: PathChoice::Udp,
         ..SoftOptions::default()

@@ -4,7 +4,7 @@
 //! thread does all work.
 
 use crate::common::host::{Host, part};
-use crate::common::node::{BOUND, Node, bring_up_with, wait_readable};
+use crate::common::node::{BOUND, Node, bring_up_with, next_event, next_request, wait_readable};
 use nix::sys::signal::Signal;
 use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +14,8 @@ use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Process, print_line, same_test};
 use trunkline_verbs::{
-    Access, CmChannel, CmEvent, CmEventKind, CmId, Completion, ConnectParameters, CqInit, Device,
-    EndpointRequest, EndpointSide, IoAddress, Memory, Notify, PortSpace, QpInit, QpModify, QpNumber, QpState,
-    QpType, QueuePair, RemoteAddress, Rkey, SrqInit, SrqKind, SrqNumber, XrcdFlags,
+    CmChannel, CmEventKind, CmId, Completion, ConnectParameters, Device, IoAddress, Notify, QpModify,
+    QpNumber, QpState, QpType, QueuePair, RemoteAddress, Rkey, SrqNumber,
 };
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
@@ -38,7 +37,7 @@ pub(crate) fn play() {
     let device = SoftDevice::open(options).expect("the device opens");
     let file = OpenOptions::new().create(true).append(true).open(std::env::var(DOMAIN).unwrap()).unwrap();
     let mut stage = Stage {
-        node: node(device, address, file.as_fd()),
+        node: Node::in_domain(device, address, MEMORY, Some(file.as_fd())),
         handles: Vec::new(),
         channel: None,
         ids: Vec::new(),
@@ -51,23 +50,6 @@ pub(crate) fn play() {
         let answer = stage.command(&words);
         print_line(&format!("= {answer}"));
     }
-}
-
-fn node(device: Arc<SoftDevice>, address: IpAddr, file: std::os::fd::BorrowedFd<'_>) -> Node {
-    let pd = device.alloc_pd().unwrap();
-    let channel = device.create_completion_channel().unwrap();
-    let init =
-        CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7, ..CqInit::default() };
-    let cq = device.create_cq(init).unwrap();
-    let xrcd = device.open_xrcd(Some(file), XrcdFlags::CREATE).unwrap();
-    let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
-    let srq = device
-        .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 })
-        .unwrap();
-    let memory = Memory::zeroed(MEMORY).unwrap();
-    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let region = pd.register(Arc::clone(&memory), rights).unwrap();
-    Node { device, address, pd, channel, cq, xrcd, srq, memory, region }
 }
 
 struct Stage {
@@ -90,9 +72,7 @@ impl Stage {
                 format!("{} {}", remote.rkey.0, remote.address.0)
             }
             "tgt" => {
-                let mut init = QpInit::new(QpType::XrcTgt);
-                init.xrcd = Some(Arc::clone(&self.node.xrcd));
-                let tgt = self.node.device.create_qp(init).unwrap();
+                let tgt = self.node.qp(QpType::XrcTgt);
                 self.handles.push(Arc::clone(&tgt));
                 tgt.number().get().to_string()
             }
@@ -103,10 +83,6 @@ impl Stage {
                 }
                 Err(error) => error.errno().to_string(),
             },
-            "close" => {
-                let handle = self.handles.remove(number(1) as usize);
-                handle.destroy().map_or_else(|error| error.errno().to_string(), |()| "ok".to_owned())
-            }
             "connect" => {
                 let peer: IpAddr = words[1].parse().unwrap();
                 bring_up_with(&*self.handles[0], peer, QpNumber::new(number(2)));
@@ -115,12 +91,8 @@ impl Stage {
             "error" => self.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }),
             "reset" => self.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }),
             "listen" => {
-                let manager = self.node.device.connection_manager();
-                let channel = manager.create_channel().unwrap();
-                let side = EndpointSide::Passive { local: SocketAddr::new(self.node.address, 0) };
-                let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
-                let listener = manager.create_endpoint(&request, &channel).unwrap();
-                listener.listen(4).unwrap();
+                let channel = self.node.cm_channel();
+                let listener = self.node.listen(SocketAddr::new(self.node.address, 0), &channel).unwrap();
                 let address = listener.local_address().to_string();
                 self.channel = Some(channel);
                 self.ids.push(listener);
@@ -128,9 +100,7 @@ impl Stage {
             }
             "accept" => {
                 let channel = self.channel.as_ref().unwrap();
-                let CmEventKind::ConnectRequest { id, .. } = next_event(&**channel).kind else {
-                    panic!("no request")
-                };
+                let id = next_request(&**channel);
                 id.attach(Arc::clone(&self.handles[0])).unwrap();
                 id.accept(&ConnectParameters::default()).unwrap();
                 assert!(matches!(next_event(&**channel).kind, CmEventKind::Established));
@@ -152,19 +122,6 @@ impl Stage {
                 let mut word = [0; 8];
                 self.node.memory.read(number(1) as usize, &mut word).unwrap();
                 u64::from_le_bytes(word).to_string()
-            }
-            "fill" => {
-                let bytes: Vec<u8> = (0..number(1)).map(pattern).collect();
-                self.node.memory.write(0, &bytes).unwrap();
-                "ok".to_owned()
-            }
-            "counters" => {
-                let counters = self.node.device_counters();
-                let changed = counters.iter().filter(|counter| counter.value > 0);
-                changed
-                    .map(|counter| format!("{} {}", counter.name, counter.value))
-                    .collect::<Vec<_>>()
-                    .join(", ")
             }
             "counter" => self.node.counter(words[1]).to_string(),
             other => panic!("no such command: {other}"),
@@ -218,21 +175,6 @@ impl Stage {
             while self.node.channel.next_event().is_some() {}
         }
     }
-}
-
-/// Sleeps until an event of a connection comes.
-pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
-    loop {
-        if let Some(event) = channel.next_event() {
-            return event;
-        }
-        wait_readable(channel);
-    }
-}
-
-/// The byte at an offset of filled memory.
-pub(crate) fn pattern(at: u32) -> u8 {
-    at.wrapping_mul(31).to_le_bytes()[0] ^ at.to_le_bytes()[1]
 }
 
 /// The test's side of an actor: a process that executes verbs on command.

@@ -130,28 +130,6 @@ fn executors_that_die_at_random_lose_and_duplicate_no_message() {
     }
 }
 
-/// A process with a handle dies while messages go to the SRQ of another.
-#[test]
-fn the_death_of_a_process_that_is_not_involved_has_no_effect() {
-    let mut cast = Cast::new(3, &[]);
-    let srq = cast.srq(1);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    actors[2].ok(&format!("open {tgt}"));
-    let mut bystander = Some(actors.remove(2));
-    let mut owner = actors.remove(1);
-    owner.ok("post 64");
-    Load::new(1..200).run(sender, srq, &mut owner, |word| {
-        if word == 50
-            && let Some(bystander) = bystander.take()
-        {
-            bystander.kill();
-        }
-    });
-    // Its handle no longer counts: the creator's is the last.
-    actors[0].ok("close 0");
-    assert_eq!(owner.ask(&format!("open {tgt}")), "22");
-}
-
 /// The creator attached the target to a connection of the CM; the target outlives both.
 #[test]
 fn a_target_connected_by_the_cm_outlives_its_creator() {

@@ -1,13 +1,12 @@
 //! The peer of the shared TGT: an INI in the test's own process.
 
-use super::actor::next_event;
-use crate::common::node::{Node, bring_up_with, post_to};
+use crate::common::node::{Node, bring_up_with, next_event, post_to};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide, Lkey,
-    PortSpace, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
+    CmEventKind, CmId, CompletionStatus, Lkey, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge,
+    SrqNumber,
 };
 
 const MEMORY: usize = 1 << 20;
@@ -33,20 +32,8 @@ impl Sender {
     /// A sender connected by the connection manager.
     pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
         let node = Node::open(options, MEMORY);
-        let manager = node.device.connection_manager();
-        let channel = manager.create_channel().unwrap();
-        let side = EndpointSide::Active { remote: service, source: None };
-        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
-        let id = manager.create_endpoint(&request, &channel).unwrap();
-        let ini = node.qp(QpType::XrcIni);
-        id.attach(Arc::clone(&ini)).unwrap();
-        let parameters = ConnectParameters {
-            ack_timeout: 14,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            ..ConnectParameters::default()
-        };
-        id.connect(&parameters).unwrap();
+        let channel = node.cm_channel();
+        let (id, ini) = node.ask(service, &channel);
         let event = next_event(&*channel);
         assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
         let tgt = ini.query().unwrap().destination_qp;
@@ -72,12 +59,6 @@ impl Sender {
         let mut word = [0; 8];
         self.node.memory.read(offset, &mut word).unwrap();
         u64::from_le_bytes(word)
-    }
-
-    pub(crate) fn bytes(&self, offset: usize, length: u32) -> Vec<u8> {
-        let mut bytes = vec![0; length as usize];
-        self.node.memory.read(offset, &mut bytes).unwrap();
-        bytes
     }
 
     pub(crate) fn post(&self, srq: SrqNumber, operation: SendOperation, offset: usize, length: u32) {

@@ -5,7 +5,7 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
-mod half_made;
+mod half_open;
 mod hoarding;
 mod hostile;
 mod keys;
@@ -93,7 +93,7 @@ pub(crate) const ALL: &[Row] = &[
     Row {
         name: "half-made",
         about: "sessions that never come up send what the handshake lets them, and credit frames that it does not",
-        run: half_made::run,
+        run: half_open::run,
     },
     Row {
         name: "hoarding",

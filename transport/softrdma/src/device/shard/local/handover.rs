@@ -58,10 +58,8 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        // A child of a fork has none of the memory that the messages are about.
-        if !self.is_own_process() {
-            return true;
-        }
+        // A child of a fork forgets the memory that the messages are about, and refuses offers.
+        self.is_own_process();
         let read =
             Message::read(kind, bytes).filter(|(ends, _)| ends.to == self.shard && is_shard(ends.from));
         let Some((Ends { from: shard, .. }, message)) = read else {
@@ -118,9 +116,6 @@ impl LocalPaths {
         }
         if version != VERSION {
             return Err(Refusal::OtherVersion);
-        }
-        if !self.is_own_process() {
-            return Err(Refusal::Forked);
         }
         let areas = self.areas.as_ref().map_err(|_| Refusal::NoRoom)?;
         let area = areas.map(handle, AREA_BYTES).map_err(|why| {
@@ -211,7 +206,7 @@ fn is_shard(index: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LocalInit, Room};
+    use super::super::{AGAIN_DOUBLINGS, ANSWER_NS, LocalInit, Room, UNANSWERED};
     use super::*;
     use crate::device::directory::ShardIndex;
     use crate::host::{Areas, Host};
@@ -275,6 +270,68 @@ mod tests {
         assert!(scene.known().pair.is_some() && scene.receive(0, accept, None));
         let known = scene.known();
         assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
+    }
+
+    /// Else a lost message keeps a peer on the network while both live.
+    #[test]
+    fn an_offer_without_an_answer_is_made_again_and_not_forever() {
+        let mut scene = scene("no-answer");
+        let partner = scene.partner();
+        let mut now = Time::default();
+        scene.local.offer(partner, &mut scene.outbox, now);
+        for time in 1..=AGAIN_DOUBLINGS {
+            let offered = scene.local.last_number;
+            now = now.plus_ns(ANSWER_NS - 1);
+            scene.local.look(&mut scene.outbox, now);
+            assert!(scene.known().pair.is_some(), "{time}: too early");
+            now = now.plus_ns(1);
+            scene.local.look(&mut scene.outbox, now);
+            let known = scene.known();
+            assert_eq!((known.pair, known.why), (None, UNANSWERED), "{time}");
+            now = known.again.unwrap();
+            scene.local.choose_partner(partner, &mut scene.outbox, now);
+            assert!(scene.known().pair.is_some() && scene.local.last_number > offered, "{time}");
+        }
+        scene.local.look(&mut scene.outbox, now.plus_ns(100 * ANSWER_NS));
+        assert!(scene.known().pair.is_some(), "a stopped process gets no more of them");
+        let offered = scene.local.last_number;
+        let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
+        let area = scene.offered_area();
+        assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
+    }
+
+    #[test]
+    fn the_child_of_a_fork_refuses_offers_and_makes_none() {
+        let mut scene = scene("child");
+        scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
+        scene.local.areas.as_ref().unwrap().pretend_child();
+        let area = scene.offered_area();
+        assert!(scene.receive(0, Message::Offer { version: VERSION, area: THEIRS }, Some(area)));
+        let messages =
+            scene.outbox.waiting_for_tests().map(|(kind, bytes)| Message::read(kind, bytes).unwrap().1);
+        assert_eq!(messages.last(), Some(Message::Refuse { reason: Refusal::Forked }));
+        // Its first use of memory may be a choice.
+        scene.local.policy = PathPolicy::Memory;
+        let count = scene.outbox.waiting_for_tests().count();
+        let choice = scene.local.choose(
+            trunkline_verbs::QpNumber::new(17),
+            [127, 0, 0, 1].into(),
+            &mut scene.outbox,
+            Time::default(),
+        );
+        assert_eq!(choice.why, Refusal::Forked.ours());
+        assert_eq!(scene.outbox.waiting_for_tests().count(), count);
+    }
+
+    #[test]
+    fn a_removed_device_says_so() {
+        let mut scene = scene("removed");
+        scene.local.leave(&mut scene.outbox);
+        let area = scene.offered_area();
+        assert!(scene.receive(0, Message::Offer { version: VERSION, area: THEIRS }, Some(area)));
+        let (kind, bytes) = scene.outbox.waiting_for_tests().last().unwrap();
+        let refusal = Message::Refuse { reason: Refusal::Removed };
+        assert_eq!(Message::read(kind, bytes), Some((Ends { from: 0, to: 0 }, refusal)));
     }
 
     #[test]

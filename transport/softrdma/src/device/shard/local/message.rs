@@ -51,10 +51,12 @@ pub(in crate::device) enum Refusal {
     NoRoom,
     /// It is the child of a fork.
     Forked,
+    /// The member's device was removed.
+    Removed,
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::AsksForUdp,
         Self::Captures,
         Self::Faults,
@@ -62,6 +64,7 @@ impl Refusal {
         Self::OtherVersion,
         Self::NoRoom,
         Self::Forked,
+        Self::Removed,
     ];
 
     fn code(self) -> u8 {
@@ -79,6 +82,7 @@ impl Refusal {
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => "this process has no room to share memory with more peers",
             Self::Forked => "this process is the child of a fork",
+            Self::Removed => "the device was removed",
         }
     }
 
@@ -92,6 +96,7 @@ impl Refusal {
             Self::OtherVersion => "the peer's format of shared memory is another one",
             Self::NoRoom => "the peer has no room to share memory with more peers",
             Self::Forked => "the peer is the child of a fork",
+            Self::Removed => "the peer's device was removed",
         }
     }
 }

@@ -59,11 +59,15 @@ const STALLED_NS: u64 = 100_000_000;
 /// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
+/// Time after which an offer without an answer is made again: it or its answer was dropped, or the peer is stopped. The descriptors
+/// of the offers wait at the peer, so there are at most [`AGAIN_DOUBLINGS`] in a row.
+const ANSWER_NS: u64 = 1_000_000_000;
 /// Time for which the background machine goes on looking after something came, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
 /// Why there is no pair with a member now.
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
+const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
 /// A shard of a member, which may be this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -193,6 +197,8 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
+        // A child of a fork offers nothing in its parent's name.
+        self.is_own_process();
         if let PathPolicy::Network(reason) = self.policy {
             return Choice::network(reason.ours());
         }
@@ -324,7 +330,7 @@ impl LocalPaths {
         for (_, pair) in &self.pairs {
             let _full = self.send(pair.partner(), Message::End { area: pair.number() }, outbox);
         }
-        self.clear(Refusal::AsksForUdp);
+        self.clear(Refusal::Removed);
     }
 
     fn clear(&mut self, reason: Refusal) {
@@ -362,7 +368,7 @@ impl LocalPaths {
     }
 
     /// Finds out what has become of the other sides. Returns QPs that wanted room and may go on.
-    pub(super) fn look(&mut self, now: Time) -> Vec<u32> {
+    pub(super) fn look(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
         let mut ready = Vec::new();
         if !self.is_own_process() {
             return ready;
@@ -371,8 +377,15 @@ impl LocalPaths {
             self.again = None;
             self.changed();
         }
-        let mut has_changed = false;
-        for (_, pair) in &mut self.pairs {
+        let (mut has_changed, mut unanswered) = (false, Vec::new());
+        let Self { pairs, partners, .. } = self;
+        for (index, pair) in pairs {
+            if !pair.has_other() && now.since(pair.heard()) >= ANSWER_NS {
+                let ended = partners.get(&pair.partner()).map_or(0, |known| known.ended);
+                if ended < AGAIN_DOUBLINGS {
+                    unanswered.push(index);
+                }
+            }
             has_changed |= pair.has_become_attached() || pair.goes_on();
             if pair.waiting.is_empty() {
                 continue;
@@ -388,6 +401,9 @@ impl LocalPaths {
         }
         if has_changed {
             self.changed();
+        }
+        for index in unanswered {
+            self.end(index, UNANSWERED, outbox, now);
         }
         ready
     }

@@ -84,6 +84,23 @@ fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
     assert_eq!(next(&mut b).unwrap().2, b"again");
 }
 
+/// The end of a connection ends all that two members share.
+#[test]
+fn a_shortage_ends_no_connection() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    a.send(me(&b), 1, &[b"first"]).unwrap();
+    for (errno, outcome) in [
+        (libc::ENOBUFS, Undelivered::Full),
+        (libc::ENOMEM, Undelivered::Full),
+        (libc::ETOOMANYREFS, Undelivered::TooManyDescriptors),
+    ] {
+        assert_eq!(a.deliver(me(&b), |_| Err(io::Error::from_raw_os_error(errno))), Err(outcome));
+    }
+    assert_eq!(lost(&mut a), None);
+    assert_eq!((next(&mut b).unwrap().2, next(&mut b)), (b"first".to_vec(), None));
+}
+
 #[test]
 fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
     let runtime = Runtime::new("local");

@@ -15,9 +15,9 @@ const MOST_POLLERS: u32 = 32;
 /// Counts at any time.
 pub(crate) fn bounded(sessions: &[SessionLedger], pollers: &[PollerLedger]) -> Result<(), String> {
     for ledger in sessions {
-        let half_made = || ledger.sessions.iter().filter(|session| !session.is_up);
-        within_bounds(ledger, half_made().filter(|session| !session.is_named))?;
-        for session in half_made() {
+        let half_open = || ledger.sessions.iter().filter(|session| !session.is_up);
+        within_bounds(ledger, half_open().filter(|session| !session.is_named))?;
+        for session in half_open() {
             without_credit(ledger.node, session, pollers)?;
         }
     }
@@ -28,7 +28,7 @@ fn within_bounds<'a>(
     ledger: &SessionLedger,
     strangers: impl Iterator<Item = &'a SessionEntry>,
 ) -> Result<(), String> {
-    let (of_host, of_all) = ledger.half_made_limit;
+    let (of_host, of_all) = ledger.half_open_limit;
     let (mut by_host, mut all) = (BTreeMap::<IpAddr, u32>::new(), 0);
     for session in strangers {
         *by_host.entry(session.peer.ip()).or_default() += session.announced;
@@ -37,7 +37,7 @@ fn within_bounds<'a>(
     let most = by_host.values().max().copied().unwrap_or(0);
     if most >= of_host + MOST_POLLERS || all >= of_all + MOST_POLLERS {
         return Err(format!(
-            "half-made sessions at {} have {all} connections, of one host {most}; allowed: {of_all}, {of_host}",
+            "half-open sessions at {} have {all} connections, of one host {most}; allowed: {of_all}, {of_host}",
             ledger.node
         ));
     }

@@ -54,7 +54,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         });
         let least = least_of(&mut pair, LASTS)?;
         let (accepted, sent) = crowd.join().map_err(|_| "the crowd has panicked")??;
-        let crowd = format!("{accepted} of {ports} sessions were half-made, {sent} frames arrived");
+        let crowd = format!("{accepted} of {ports} sessions were half-open, {sent} frames arrived");
         findings.claim(usize::from(accepted) > usize::from(ports) / 2, &format!("{name}-crowd"), &crowd);
         let measured = format!("{least} small calls within {PORTION:?} at least, {usual} before");
         let is_alive = least > 0 && least as f64 >= usual as f64 * PART;
