@@ -16,11 +16,6 @@ const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// as a tokio runtime, makes its next calls: waking the poller for each of them costs more than yielding meanwhile. A yield to a
 /// program that never sleeps takes longer, so that the poller sleeps after one.
 const SHARED_PATIENCE: Duration = Duration::from_micros(400);
-/// A yield that takes longer has let a program run that does not give the core back soon.
-const LONG_YIELD: Duration = Duration::from_micros(400);
-/// After a long yield the poller sleeps instead of yielding, for this long: a thread that wakes up waits for the core less than
-/// one that has yielded.
-const WITHOUT_YIELDS: Duration = Duration::from_millis(20);
 /// One that has its core for itself.
 const ALONE_PATIENCE: Duration = Duration::from_millis(1);
 
@@ -46,37 +41,23 @@ pub(super) struct Idle {
     simulated: bool,
     empty: u32,
     since: Option<Time>,
-    /// Time of the last round, if the poller has yielded after it.
-    yielded: Option<Time>,
-    /// The poller does not yield before this time.
-    yields_from: Time,
 }
 
 impl Idle {
     pub(super) fn new(alone: bool) -> Self {
-        Self { alone, simulated: false, empty: 0, since: None, yielded: None, yields_from: Time(0) }
+        Self { alone, simulated: false, empty: 0, since: None }
     }
 
     /// Creates the state of a machine that a simulation runs: it sleeps as soon as it has found nothing, because its
     /// virtual CPU costs the others nothing, and sleeping is what is to be tried out.
     pub(super) fn simulated() -> Self {
-        Self { simulated: true, ..Self::new(false) }
+        Self { alone: false, simulated: true, empty: 0, since: None }
     }
 
-    /// A round at `now` did something, or the poller goes to sleep.
-    pub(super) fn reset(&mut self, now: Time) {
-        self.note_yield(now);
+    /// A round did something, or the poller has slept.
+    pub(super) fn reset(&mut self) {
         self.empty = 0;
         self.since = None;
-    }
-
-    /// The last yield, if there was one, has ended by `now`.
-    fn note_yield(&mut self, now: Time) {
-        if let Some(at) = self.yielded.take()
-            && now.saturating_duration_since(at) > LONG_YIELD
-        {
-            self.yields_from = now + WITHOUT_YIELDS;
-        }
     }
 
     /// A round at `now` did nothing. `transferring` is asked when it would go to sleep.
@@ -84,19 +65,13 @@ impl Idle {
         if self.simulated {
             return Rest::Sleep;
         }
-        self.note_yield(now);
         self.empty = self.empty.saturating_add(1);
         let since = *self.since.get_or_insert(now);
-        let patience = match self.alone {
-            true => ALONE_PATIENCE,
-            false if now < self.yields_from => TIME_BEFORE_YIELD,
-            false => SHARED_PATIENCE,
-        };
+        let patience = if self.alone { ALONE_PATIENCE } else { SHARED_PATIENCE };
         let waited = now.saturating_duration_since(since);
         if waited >= patience && (waited >= TRANSFER_PATIENCE || !transferring()) {
             Rest::Sleep
         } else if !self.alone && self.empty > POLLS_BEFORE_YIELD && waited >= TIME_BEFORE_YIELD {
-            self.yielded = Some(now);
             Rest::Yield
         } else {
             Rest::Spin
@@ -114,31 +89,12 @@ mod tests {
         let mut idle = Idle::new(false);
         assert!((0..30).all(|_| idle.empty_round(start, || false) == Rest::Spin), "fast polls");
         assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Yield);
-        idle.reset(start);
+        idle.reset();
         idle.empty_round(start, || false);
         assert_eq!(idle.empty_round(start + TIME_BEFORE_YIELD, || false), Rest::Spin, "slow polls");
         assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Sleep);
-        idle.reset(start);
+        idle.reset();
         assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Spin);
-    }
-
-    #[test]
-    fn after_a_yield_that_took_long_a_poller_sleeps_instead_of_yielding() {
-        let start = Time(1_000_000);
-        let mut idle = Idle::new(false);
-        let mut rest_at =
-            |at: Time, rounds: usize| (0..rounds).map(|_| idle.empty_round(at, || false)).last();
-        assert_eq!(rest_at(start, 30), Some(Rest::Spin));
-        assert_eq!(rest_at(start + TIME_BEFORE_YIELD, 1), Some(Rest::Yield));
-        let after = start + TIME_BEFORE_YIELD + LONG_YIELD + Duration::from_nanos(1);
-        assert_eq!(rest_at(after, 1), Some(Rest::Sleep));
-        idle.reset(after);
-        let later = after + WITHOUT_YIELDS;
-        for (from, rest) in [(after, Rest::Sleep), (later, Rest::Yield)] {
-            (0..30).for_each(|_| assert_eq!(idle.empty_round(from, || false), Rest::Spin));
-            assert_eq!(idle.empty_round(from + TIME_BEFORE_YIELD, || false), rest);
-            idle.reset(from + TIME_BEFORE_YIELD);
-        }
     }
 
     #[test]

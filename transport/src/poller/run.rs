@@ -152,16 +152,15 @@ impl<U: Upper> Poller<U> {
         if self.core.is_finished() {
             return Turn::Done;
         }
-        let now = self.core.res.time.now();
         if self.worked {
-            self.idle.reset(now);
+            self.idle.reset();
             return Turn::Again;
         }
-        match self.idle.empty_round(now, || self.core.trunks.is_transferring()) {
+        match self.idle.empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring()) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {
-                self.idle.reset(now);
+                self.idle.reset();
                 self.stage = Stage::Arm;
                 Turn::Again
             }
