@@ -15,7 +15,7 @@ use crate::on_poller;
 use crate::pool::{PoolSettings, PoolThreads};
 use crate::reason::Reason;
 use crate::routes::{Link, Routes, Target};
-use crate::server::{Authorize, Authorizers, LimitReports, MethodNumbers, Service};
+use crate::server::{AddRows, Authorize, Authorizers, LimitReports, MethodNumbers, Service};
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
@@ -566,6 +566,7 @@ impl NodeBuilder {
         for service in &services {
             service.report_limits(&mut limits);
         }
+        let rows = services.iter().flat_map(Service::rows).collect();
         let (budgets, authorizers) = (Budgets::new(self.limits, self.pollers), self.authorizers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
@@ -607,6 +608,7 @@ impl NodeBuilder {
             routes,
             budgets,
             limits,
+            rows,
             grace: self.grace,
             lifecycle,
             pool,
@@ -632,6 +634,8 @@ struct Shared {
     budgets: Budgets,
     /// Limits of its services.
     limits: LimitReports,
+    /// Rows of its services in the report.
+    rows: Vec<AddRows>,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
     /// `None` if no service needs a pool.
@@ -812,6 +816,7 @@ impl Shared {
         report.limits.extend(self.limits.report());
         report.servers = self.routes.report();
         self.count(&mut report);
+        self.rows.iter().for_each(|add_rows| add_rows(&mut report));
         report
     }
 

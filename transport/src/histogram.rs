@@ -90,6 +90,21 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Adds a time.
+    pub fn record(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.resize(BUCKETS, 0);
+        self.counts[bucket(ns)] += 1;
+        self.sum_ns = self.sum_ns.wrapping_add(ns);
+    }
+
+    /// Adds the times of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.resize(BUCKETS, 0);
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
     /// Returns the number of times.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -130,6 +145,23 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_records_and_adds_up_as_a_thread_does() {
+        let (writer, mut one, mut other) =
+            (HistogramWriter::default(), Histogram::default(), Histogram::default());
+        for ns in [0, 7, 1_000_000, MOST_NS + 1] {
+            writer.record(ns);
+            writer.record(ns);
+            one.record(Duration::from_nanos(ns));
+            other.record(Duration::from_nanos(ns));
+        }
+        let mut written = Histogram::default();
+        writer.add_to(&mut written);
+        one.merge(&other);
+        one.merge(&Histogram::default());
+        assert_eq!(one, written);
+    }
 
     #[test]
     fn a_bucket_holds_what_is_at_most_its_top_and_above_the_one_before() {

@@ -19,4 +19,5 @@ pub use interceptor::{ServerCall, ServerInterceptor};
 pub(crate) use limits::LimitReports;
 pub(crate) use numbers::MethodNumbers;
 pub use request::{EncodedError, Failure, Replier, Reply, Request, Writer};
+pub(crate) use service::AddRows;
 pub use service::{Methods, Service};

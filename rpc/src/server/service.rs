@@ -12,6 +12,10 @@ use crate::start_error::StartError;
 use std::fmt;
 use std::sync::Arc;
 use trunkline_rings::panics::catch_or;
+use trunkline_transport::NodeReport;
+
+/// Adds rows of a service to the report of its node.
+pub(crate) type AddRows = Arc<dyn Fn(&mut NodeReport) + Send + Sync>;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
 
@@ -23,6 +27,8 @@ pub struct Service {
     is_pooled: bool,
     limits: ServiceLimits,
     interceptors: ServerInterceptors,
+    /// Additions to the report of the node.
+    rows: Vec<AddRows>,
 }
 
 impl Service {
@@ -34,7 +40,7 @@ impl Service {
         make: impl Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync + 'static,
     ) -> Self {
         let (limits, interceptors) = (ServiceLimits::default(), Arc::default());
-        Self { name, make: Box::new(make), is_pooled: false, limits, interceptors }
+        Self { name, make: Box::new(make), is_pooled: false, limits, interceptors, rows: Vec::new() }
     }
 
     /// Marks the service as one with methods in the worker pool, so that its nodes start one.
@@ -67,6 +73,18 @@ impl Service {
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         Arc::make_mut(&mut self.interceptors).push(Arc::new(interceptor));
         self
+    }
+
+    /// Adds rows to each report of the node, such as those of methods that only the service tells apart.
+    #[must_use]
+    pub fn reports(mut self, add_rows: impl Fn(&mut NodeReport) + Send + Sync + 'static) -> Self {
+        self.rows.push(Arc::new(add_rows));
+        self
+    }
+
+    /// Returns what adds its rows to the node's report.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = AddRows> + '_ {
+        self.rows.iter().cloned()
     }
 
     /// Refuses limits of 0.
