@@ -1,13 +1,15 @@
 //! Limits of services and methods, by their gRPC path.
 //!
-//! An interceptor counts running calls, so a call beyond a limit is refused before its handler starts. The size of a
-//! message is in the five bytes before it: a message beyond its limit is refused before it has arrived.
+//! A call counts from the start of its handler until that is dropped, which in a runtime may be after the end of the call.
+//! An interceptor refuses calls while a limit is reached, before others see them. The size of a message is in the five bytes
+//! before it: a message beyond its limit is refused before it has arrived.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use trunkline::{Code, ServerCall, Status};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use trunkline::report::LimitReport;
+use trunkline::{Code, Status};
 
 /// Bytes before a message: a flag and the size.
 const PREFIX: usize = 5;
@@ -27,14 +29,23 @@ struct RunningCalls {
     path: String,
     most: u32,
     running: AtomicU32,
+    refused: AtomicU64,
 }
 
 /// A call that counts as running. Dropping it ends that.
-struct Permit(Arc<RunningCalls>);
+pub(crate) struct Permit(Arc<RunningCalls>);
+
+/// The permits of one call: of its service and of its method, as far as they have limits.
+pub(crate) type Permits = Vec<Permit>;
 
 impl Limits {
     pub(crate) fn set_calls(&mut self, path: &str, most: u32) {
-        let calls = RunningCalls { path: path.to_owned(), most, running: AtomicU32::new(0) };
+        let calls = RunningCalls {
+            path: path.to_owned(),
+            most,
+            running: AtomicU32::new(0),
+            refused: AtomicU64::new(0),
+        };
         self.at(path).calls = Some(Arc::new(calls));
     }
 
@@ -72,17 +83,32 @@ impl Limits {
         service.into_iter().chain(self.0.get(path))
     }
 
-    /// Counts a call until its end, or refuses it.
-    pub(crate) fn admit(&self, call: &mut ServerCall) -> Result<(), Status> {
-        let permits = self.take(&call.path())?;
-        if !permits.is_empty() {
-            call.on_end(move |_| drop(permits));
-        }
-        Ok(())
+    fn calls_of(&self, path: &str) -> impl Iterator<Item = &Arc<RunningCalls>> {
+        self.of(path).filter_map(|limit| limit.calls.as_ref())
     }
 
-    fn take(&self, path: &str) -> Result<Vec<Permit>, Status> {
-        self.of(path).filter_map(|limit| limit.calls.as_ref()).map(RunningCalls::take).collect()
+    /// Refuses a call if a limit of its path is reached.
+    pub(crate) fn check_room(&self, path: &str) -> Result<(), Status> {
+        self.calls_of(path).try_for_each(|calls| match calls.running.load(Ordering::Relaxed) < calls.most {
+            true => Ok(()),
+            false => Err(calls.refuse()),
+        })
+    }
+
+    /// Counts a call until the permits are dropped. Fails only if another poller has taken the room since
+    /// [`Self::check_room`].
+    pub(crate) fn take(&self, path: &str) -> Result<Permits, Status> {
+        self.calls_of(path).map(RunningCalls::take).collect()
+    }
+
+    /// Returns the limits of calls, and their use.
+    pub(crate) fn report(&self) -> impl Iterator<Item = LimitReport> + '_ {
+        self.0.values().filter_map(|limit| limit.calls.as_ref()).map(|calls| LimitReport {
+            name: calls.path.clone(),
+            running: calls.running.load(Ordering::Relaxed),
+            limit: calls.most,
+            refused: calls.refused.load(Ordering::Relaxed),
+        })
     }
 
     /// Returns the size that messages of a request may have.
@@ -98,12 +124,15 @@ impl RunningCalls {
         let more = |running: u32| (running < self.most).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Permit(Arc::clone(self))),
-            Err(_) => {
-                let Self { path, most, .. } = &**self;
-                let text = format!("this server runs {most} calls of {path}, which is its limit");
-                Err(Status::new(Code::ResourceExhausted, text))
-            }
+            Err(_) => Err(self.refuse()),
         }
+    }
+
+    fn refuse(&self) -> Status {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let Self { path, most, .. } = self;
+        let text = format!("this server runs {most} calls of {path}, which is its limit");
+        Status::new(Code::ResourceExhausted, text)
     }
 }
 
@@ -165,7 +194,9 @@ mod tests {
         let mut limits = Limits::default();
         limits.set_calls("/a.B", 2);
         limits.set_calls("/a.B/C", 1);
+        assert_eq!(limits.check_room("/a.B/C"), Ok(()));
         let first = limits.take("/a.B/C").unwrap();
+        assert_eq!(limits.check_room("/a.B/C").unwrap_err().code(), Code::ResourceExhausted);
         let refused = limits.take("/a.B/C").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(refused.message(), "this server runs 1 calls of /a.B/C, which is its limit");
@@ -175,6 +206,9 @@ mod tests {
         assert!(limits.take("/a.Bc/D").unwrap().is_empty());
         drop((first, second));
         assert_eq!(limits.take("/a.B/C").unwrap().len(), 2);
+        let rows = limits.report().map(|row| (row.name, row.running, row.limit, row.refused));
+        let expected = [("/a.B", 0, 2, 1), ("/a.B/C", 0, 1, 2)];
+        assert_eq!(rows.collect::<Vec<_>>(), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
     }
 
     #[test]

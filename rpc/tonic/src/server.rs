@@ -2,7 +2,8 @@
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
-use crate::limits::{Limits, MessageSizes};
+use crate::limits::{Limits, MessageSizes, Permits};
+use crate::paths::{CountedCall, Paths, PollerPaths, ResponseStatus};
 use crate::spawner::{Spawned, Spawner};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
@@ -41,8 +42,9 @@ impl Server {
     /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
     /// `/package.Service/Method`.
     ///
-    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before interceptors see it. It has not run and may be
-    /// repeated after a pause, or at another server. The node does not start with a limit of 0 or a malformed path.
+    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors see it
+    /// unless two pollers compete for the last room. It has not run and may be repeated after a pause, or at another server.
+    /// A cancelled call counts until its handler has been dropped. The node does not start with a limit of 0 or a malformed path.
     ///
     /// ```no_run
     /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
@@ -94,20 +96,25 @@ impl Server {
     fn service(self, runtime: Option<Handle>) -> trunkline::stub::Service {
         let Self { routes, limits, interceptors } = self;
         let limits = Arc::new(limits);
-        let counted = Arc::clone(&limits);
+        let paths = Arc::<Paths>::default();
+        let (counted, reported) = (Arc::clone(&limits), Arc::clone(&paths));
         let mut server = ExchangeServer::per_poller(move |_| {
             limits.check()?;
             let (routes, limits) = (routes.clone(), Arc::clone(&limits));
             let spawner = runtime.as_ref().map(Spawner::new);
-            Ok::<_, String>(Handler { routes, spawner, limits })
+            Ok::<_, String>(Handler { routes, spawner, limits, paths: paths.poller() })
         });
+        let of_report = Arc::clone(&counted);
         if counted.counts_calls() {
-            server = server.interceptor(move |call: &mut ServerCall| counted.admit(call));
+            server = server.interceptor(move |call: &mut ServerCall| counted.check_room(&call.path()));
         }
         for interceptor in interceptors {
             server = server.interceptor(move |call: &mut ServerCall| interceptor.intercept(call));
         }
-        server.into()
+        trunkline::stub::Service::from(server).reports(move |report| {
+            report.limits.extend(of_report.report());
+            reported.report(report);
+        })
     }
 }
 
@@ -122,6 +129,7 @@ struct Handler {
     /// `None` if exchanges run on the poller.
     spawner: Option<Spawner>,
     limits: Arc<Limits>,
+    paths: PollerPaths,
 }
 
 impl Exchange for Handler {
@@ -145,14 +153,40 @@ impl Exchange for Handler {
 impl Handler {
     async fn run(&self, cx: &Context, body: Pieces) -> Result<Response, Status> {
         let request = request_of(cx, body, &self.limits)?;
-        let exchange = respond(self.routes.clone(), request, cx.clone());
-        let Some(spawner) = &self.spawner else { return Ok(Response::Here(exchange.await?)) };
+        let permits = self.limits.take(request.uri().path())?;
+        let mut call = self.paths.began(request.uri(), cx);
+        match self.begin(cx, request, permits, call.status()).await {
+            Ok(pieces) => Ok(Response { pieces, call }),
+            Err(status) => {
+                call.failed(status.code());
+                Err(status)
+            }
+        }
+    }
+
+    /// Begins the response of a request.
+    async fn begin(
+        &self,
+        cx: &Context,
+        request: http::Request<RequestBody>,
+        permits: Permits,
+        status: ResponseStatus,
+    ) -> Result<ResponsePieces, Status> {
+        let exchange = respond(self.routes.clone(), request, cx.clone(), status);
+        let Some(spawner) = &self.spawner else {
+            return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
+        };
         let (sender, pieces) = channel(WAITING_PIECES);
-        let task = spawner.spawn(cx.scope(forward(exchange, sender)));
+        let task = async move {
+            // A call may end before its task.
+            let _permits = permits;
+            forward(exchange, sender).await
+        };
+        let task = spawner.spawn(cx.scope(task))?;
         let mut response = TaskResponse { pieces, task: Some(task) };
         // The first piece is empty: the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
-        Ok(Response::OfTask(response))
+        Ok(ResponsePieces::OfTask(response))
     }
 }
 
@@ -195,6 +229,7 @@ async fn respond(
     mut routes: Routes,
     request: http::Request<RequestBody>,
     cx: Context,
+    status: ResponseStatus,
 ) -> Result<BodyPieces, Status> {
     // Routes are always ready.
     let response = match routes.call(request).await {
@@ -205,11 +240,13 @@ async fn respond(
     if parts.status != http::StatusCode::OK {
         return Err(Status::unknown(format!("the service answered with the HTTP status {}", parts.status)));
     }
+    // A response without a body has its status in the headers.
+    status.set_from(&parts.headers);
     // What an interceptor has set stays.
     let mut initial = cx.initial_metadata();
     initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
     cx.set_initial_metadata(initial);
-    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx })
+    Ok(BodyPieces { body: Some(body), frame: Bytes::new(), cx, status })
 }
 
 /// The pieces of a response's body. Its trailers are set at its end.
@@ -219,6 +256,7 @@ struct BodyPieces {
     /// The part of the last frame that has not been sent.
     frame: Bytes,
     cx: Context,
+    status: ResponseStatus,
 }
 
 impl BodyPieces {
@@ -233,6 +271,7 @@ impl BodyPieces {
                 Err(frame) => frame.into_trailers().unwrap_or_default(),
             },
         };
+        self.status.set_from(&trailers);
         Poll::Ready(headers::to_metadata(&trailers).map_or_else(
             |status| Some(Err(not_grpc(&status))),
             |trailers| {
@@ -281,9 +320,14 @@ async fn send(pieces: &Sender<Bytes>, piece: Bytes) -> Result<(), Status> {
     pieces.send(piece).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
-/// The body of a response.
-enum Response {
-    Here(BodyPieces),
+/// The body of a response, and its call.
+struct Response {
+    pieces: ResponsePieces,
+    call: CountedCall,
+}
+
+enum ResponsePieces {
+    Here { body: BodyPieces, _permits: Permits },
     OfTask(TaskResponse),
 }
 
@@ -291,10 +335,17 @@ impl Stream for Response {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.get_mut() {
-            Self::Here(body) => Pin::new(body).poll_next(context),
-            Self::OfTask(response) => Pin::new(response).poll_next(context),
+        let this = self.get_mut();
+        let piece = ready!(match &mut this.pieces {
+            ResponsePieces::Here { body, .. } => Pin::new(body).poll_next(context),
+            ResponsePieces::OfTask(response) => Pin::new(response).poll_next(context),
+        });
+        match &piece {
+            Some(Ok(_)) => {}
+            Some(Err(status)) => this.call.failed(status.code()),
+            None => this.call.ended(),
         }
+        Poll::Ready(piece)
     }
 }
 

@@ -2,40 +2,74 @@
 //!
 //! A spawn from another thread wakes the runtime, and the kernel often runs its thread at once: two switches of threads for
 //! each exchange. So the exchanges of a poller's turn wait for its end, and one task of the runtime spawns them all.
+//!
+//! The end of a call returns the budget of its handler. Its exchange ends when the runtime drops it, which a busy runtime does
+//! later, so these exchanges have a limit of their own.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
-use trunkline::Status;
 use trunkline::stub::after_turn;
+use trunkline::{Code, Status};
+
+/// Exchanges of one poller whose calls have ended, and that the runtime has not dropped. Further calls are refused.
+const MOST_ENDED: usize = 16_384;
 
 /// An exchange. Its response goes elsewhere.
 type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Spawns exchanges of a poller in a runtime. Their number is bounded by the node's limits on handlers.
-pub(crate) struct Spawner(UnboundedSender<(Exchange, oneshot::Sender<Task>)>);
+/// Spawns exchanges of a poller in a runtime. Their number is bounded by the node's limits on handlers and by [`MOST_ENDED`].
+pub(crate) struct Spawner {
+    queue: UnboundedSender<(Exchange, oneshot::Sender<Task>)>,
+    /// Shared by the exchanges that have not been dropped.
+    exchanges: Arc<()>,
+    /// Shared by the calls that wait for one.
+    calls: Arc<()>,
+}
 
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
-        let (sender, exchanges) = unbounded_channel();
+        let (queue, exchanges) = unbounded_channel();
         // It ends with the spawner, or with the runtime.
         runtime.spawn(spawn_all(exchanges));
-        Self(sender)
+        Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
 
     /// Spawns an exchange. Dropping the result aborts it.
+    ///
+    /// # Errors
+    /// The runtime has ended, or has not dropped too many exchanges whose calls have ended.
     pub(crate) fn spawn(
         &self,
         exchange: impl Future<Output = Result<(), Status>> + Send + 'static,
-    ) -> Spawned {
-        let (spawned, task) = oneshot::channel();
-        // After the end of the runtime both are dropped.
-        let _ended = self.0.send((Box::pin(exchange), spawned));
-        Spawned::Waits(task)
+    ) -> Result<Spawned, Status> {
+        if self.ended_calls() >= MOST_ENDED {
+            let text =
+                format!("the runtime has yet to drop the handlers of {MOST_ENDED} calls that have ended");
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        let ((spawned, task), counted) = (oneshot::channel(), Arc::clone(&self.exchanges));
+        let exchange = async move {
+            let _counted = counted;
+            exchange.await
+        };
+        let _refused = self.queue.send((Box::pin(exchange), spawned));
+        // What is sent while the runtime ends may stay in the queue.
+        if self.queue.is_closed() {
+            return Err(ended());
+        }
+        Ok(Spawned { state: State::Waits(task), _call: Arc::clone(&self.calls) })
+    }
+
+    /// Returns the number of exchanges that have outlived their calls.
+    fn ended_calls(&self) -> usize {
+        Arc::strong_count(&self.exchanges).saturating_sub(Arc::strong_count(&self.calls))
     }
 }
 
@@ -50,16 +84,23 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<(Exchange, oneshot::Sender<T
         exchanges.poll_recv(&mut Context::from_waker(&waker))
     };
     while let Some((exchange, spawned)) = poll_fn(&mut next).await {
-        // Not if its call has ended meanwhile.
-        if !spawned.is_closed() {
-            // A task that is not taken any more is aborted.
-            let _ended = spawned.send(Task(tokio::spawn(exchange)));
+        if spawned.is_closed() {
+            // Its call has ended meanwhile. A panic must not end the spawner.
+            let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
+            continue;
         }
+        // A task that is not taken any more is aborted.
+        let _ended = spawned.send(Task(tokio::spawn(exchange)));
     }
 }
 
 /// An exchange in a runtime. Dropping it aborts the exchange.
-pub(crate) enum Spawned {
+pub(crate) struct Spawned {
+    state: State,
+    _call: Arc<()>,
+}
+
+enum State {
     Waits(oneshot::Receiver<Task>),
     Runs(Task),
 }
@@ -68,12 +109,12 @@ impl Spawned {
     /// Returns the outcome, once.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
-            match self {
-                Self::Waits(task) => match std::task::ready!(Pin::new(task).poll(context)) {
-                    Ok(task) => *self = Self::Runs(task),
+            match &mut self.state {
+                State::Waits(task) => match std::task::ready!(Pin::new(task).poll(context)) {
+                    Ok(task) => self.state = State::Runs(task),
                     Err(_) => return Poll::Ready(Err(ended())),
                 },
-                Self::Runs(Task(task)) => {
+                State::Runs(Task(task)) => {
                     let outcome = std::task::ready!(Pin::new(task).poll(context));
                     return Poll::Ready(outcome.unwrap_or_else(|error| Err(aborted(&error))));
                 }
@@ -83,7 +124,7 @@ impl Spawned {
 }
 
 /// A task that is aborted when this is dropped.
-pub(crate) struct Task(JoinHandle<Result<(), Status>>);
+struct Task(JoinHandle<Result<(), Status>>);
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -97,4 +138,101 @@ fn aborted(error: &JoinError) -> Status {
 
 fn ended() -> Status {
     Status::unavailable("the runtime of the service has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+    use tokio::runtime::{Builder, Runtime};
+
+    /// A runtime that runs tasks only in `block_on`.
+    fn stopped() -> Runtime {
+        Builder::new_current_thread().build().unwrap()
+    }
+
+    async fn outcome(mut spawned: Spawned) -> Result<(), Status> {
+        poll_fn(|task| spawned.poll(task)).await
+    }
+
+    #[test]
+    fn exchanges_that_outlive_their_calls_have_a_limit() {
+        let runtime = stopped();
+        let spawner = Spawner::new(runtime.handle());
+        let running = (0..10).map(|_| spawner.spawn(pending()).unwrap()).collect::<Vec<_>>();
+        for _ in 0..MOST_ENDED {
+            drop(spawner.spawn(pending()).unwrap());
+        }
+        assert_eq!(spawner.spawn(ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
+        // Those that run wait on. The runtime drops the others.
+        runtime.block_on(async {
+            while spawner.ended_calls() > 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(outcome(spawner.spawn(ready(Ok(()))).unwrap()).await, Ok(()));
+            // A task that has been spawned counts until it has been dropped.
+            drop(running);
+            assert_eq!(spawner.ended_calls(), 10);
+            while spawner.ended_calls() > 0 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    #[test]
+    fn exchanges_end_with_their_runtime() {
+        let runtime = stopped();
+        let spawner = Spawner::new(runtime.handle());
+        let runs = spawner.spawn(pending()).unwrap();
+        runtime.block_on(tokio::task::yield_now());
+        let waits = spawner.spawn(pending()).unwrap();
+        drop(runtime);
+        let late = spawner.spawn(pending());
+        let other = stopped();
+        for (name, spawned) in [("runs", Ok(runs)), ("waits", Ok(waits)), ("late", late)] {
+            let status = match spawned {
+                Ok(spawned) => other.block_on(outcome(spawned)).unwrap_err(),
+                Err(status) => status,
+            };
+            assert_eq!(status.code(), Code::Unavailable, "{name}");
+        }
+    }
+
+    struct PanicsInDrop;
+
+    impl Drop for PanicsInDrop {
+        fn drop(&mut self) {
+            panic!("a panic in a drop");
+        }
+    }
+
+    #[test]
+    fn an_exchange_that_panics_ends_alone() {
+        let runtime = stopped();
+        let spawner = Spawner::new(runtime.handle());
+        let panics = PanicsInDrop;
+        drop(spawner.spawn(async move {
+            let _panics = panics;
+            Ok(())
+        }));
+        let panics = spawner.spawn(async { panic!("a panic in a handler") }).unwrap();
+        let fine = spawner.spawn(ready(Ok(()))).unwrap();
+        assert_eq!(runtime.block_on(outcome(fine)), Ok(()));
+        assert_eq!(runtime.block_on(outcome(panics)).unwrap_err().code(), Code::Internal);
+        assert_eq!(runtime.block_on(outcome(spawner.spawn(ready(Ok(()))).unwrap())), Ok(()));
+    }
+
+    #[test]
+    fn a_call_that_ends_before_its_exchange_starts_runs_nothing() {
+        let runtime = stopped();
+        let spawner = Spawner::new(runtime.handle());
+        let started = Arc::new(());
+        let seen = Arc::clone(&started);
+        drop(spawner.spawn(async move {
+            std::mem::forget(seen);
+            Ok(())
+        }));
+        assert_eq!(runtime.block_on(outcome(spawner.spawn(ready(Ok(()))).unwrap())), Ok(()));
+        assert_eq!(Arc::strong_count(&started), 1);
+    }
 }

@@ -524,6 +524,130 @@ async fn limits_by_path_refuse_calls() {
     fixture.end().await;
 }
 
+/// Returns the running calls of the service that carries exchanges.
+fn running_exchanges(server: &Node) -> u64 {
+    let rows = server.report().served;
+    rows.iter().filter(|row| row.service == "trunkline.grpc").map(|row| row.running).sum()
+}
+
+async fn until_exchanges(server: &Node, running: u64) {
+    let wait = async {
+        while running_exchanges(server) != running {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
+}
+
+/// A cancelled call counts until its handler has ended, which the client cannot speed up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_calls_count_until_their_handlers_end() {
+    let (entered, mut entries) = tokio::sync::mpsc::unbounded_channel();
+    let (gate, open) = std::sync::mpsc::channel::<()>();
+    let open = Arc::new(Mutex::new(open));
+    let layer = tower::util::MapRequestLayer::new(move |request: http::Request<AxumBody>| {
+        entered.send(()).unwrap();
+        // A handler that does not reach an `await`.
+        tokio::task::block_in_place(|| _ = open.lock().unwrap().recv());
+        request
+    });
+    let routes = Routes::from(routes(Interop::default()).into_axum_router().layer(layer));
+    let (network, path) = (InProcessNetwork::new(), "/grpc.testing.TestService/EmptyCall");
+    let service = trunkline_tonic::Server::new(routes).limit(path, 1).runtime(Handle::current());
+    let server = Node::builder().in_process(&network).serve(service).start_async().await.unwrap();
+    let node = Node::builder().in_process(&network).start_async().await.unwrap();
+    let client = TestServiceClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
+    let call = || {
+        let mut client = client.clone();
+        async move { client.empty_call(Empty {}).await }
+    };
+    let cancelled = tokio::spawn(call());
+    entries.recv().await.unwrap();
+    cancelled.abort();
+    until_exchanges(&server, 0).await;
+    for _ in 0..3 {
+        assert_eq!(call().await.unwrap_err().code(), Code::ResourceExhausted);
+    }
+    drop(gate);
+    let admitted = async {
+        while let Err(status) = call().await {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), admitted).await.unwrap();
+    node.shutdown_async().await;
+    server.shutdown_async().await;
+}
+
+/// Calls whose tasks a runtime has not begun when it ends, and later ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_with_the_runtime_of_their_service() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let network = InProcessNetwork::new();
+    let service = trunkline_tonic::Server::new(routes(Interop::default())).runtime(runtime.handle().clone());
+    let server = Node::builder().in_process(&network).serve(service).start_async().await.unwrap();
+    let node = Node::builder().in_process(&network).start_async().await.unwrap();
+    let client = TestServiceClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
+    let call = || {
+        let mut client = client.clone();
+        let mut request = Request::new(Empty {});
+        request.set_timeout(Duration::from_secs(600));
+        tokio::spawn(async move { client.empty_call(request).await })
+    };
+    let calls = (0..3).map(|_| call()).collect::<Vec<_>>();
+    until_exchanges(&server, 3).await;
+    runtime.shutdown_background();
+    for call in calls.into_iter().chain([call()]) {
+        let outcome = tokio::time::timeout(Duration::from_secs(60), call).await.unwrap();
+        assert_eq!(outcome.unwrap().unwrap_err().code(), Code::Unavailable);
+    }
+    node.shutdown_async().await;
+    server.shutdown_async().await;
+}
+
+/// The report has the limits by path, and a row for each path that has answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_have_calls_and_limits_by_path() {
+    let service = "/grpc.testing.TestService";
+    let limited = |server: trunkline_tonic::Server| server.limit(service, 7);
+    for fixture in [
+        Fixture::served(|server| limited(server).runtime(Handle::current())).await,
+        Fixture::served(|server| limited(server).on_pollers()).await,
+    ] {
+        let mut client = fixture.client();
+        client.unary_call(SimpleRequest::default()).await.unwrap();
+        let status = Some(EchoStatus { code: 5, message: "no such row".to_owned() });
+        let request = SimpleRequest { response_status: status, ..SimpleRequest::default() };
+        client.unary_call(request).await.unwrap_err();
+        let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
+        client.unary_call(request).await.unwrap_err();
+        // Paths of strangers have no rows.
+        for path in ["/grpc.testing.TestService/UnimplementedCall", "/made.Up/Call"] {
+            assert_eq!(call(&fixture, path).await.code(), Code::Unimplemented);
+        }
+        let ended = client.full_duplex_call(tokio_stream::empty::<OutputRequest>()).await.unwrap();
+        assert_eq!(ended.into_inner().message().await.unwrap(), None);
+        let (sender, requests) = trunkline::stream::channel::<OutputRequest>(1);
+        until_exchanges(&fixture.nodes[1], 0).await;
+        let responses = client.full_duplex_call(requests).await.unwrap();
+        let report = fixture.nodes[1].report();
+        let rows = report.served.iter().filter(|row| row.service.starts_with('/')).map(|row| {
+            let failed = row.failed.iter().map(|failed| format!("{} {}", failed.code, failed.calls));
+            (row.service, row.method, row.calls, row.running, failed.collect::<Vec<_>>().join(", "))
+        });
+        let expected = [
+            (service, "FullDuplexCall", 1, 1, String::new()),
+            (service, "UnaryCall", 3, 0, "NOT_FOUND 1, INTERNAL 1".to_owned()),
+        ];
+        assert_eq!(rows.collect::<Vec<_>>(), expected);
+        let [limit] = &report.limits[..] else { panic!("{:?}", report.limits) };
+        assert_eq!((&*limit.name, limit.running, limit.limit, limit.refused), (service, 1, 7, 0));
+        drop((sender, responses));
+        fixture.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_malformed_limit_stops_the_start() {
     for (path, most) in [("grpc.testing.TestService", 1), ("/grpc.testing.TestService", 0)] {
