@@ -1,24 +1,31 @@
 //! The client's side: a tower service that carries a request over a stream.
 
-use crate::exchange::{ExchangeClient, MAX_WHOLE, next_piece};
+use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
+use crate::paths::now;
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tonic::Status;
 use tower_service::Service;
-use trunkline::stream::{Receiver, Sender, channel};
-use trunkline::{CallOptions, Node, Stream, Streaming, Target};
+use trunkline::stream::{Receiver, Sender};
+use trunkline::{CallOptions, Node, Reason, Stream, Streaming, Target};
 
 /// Key of the path in the metadata of a request. Interceptors of servers see it.
 pub(crate) const PATH: &str = "grpc-path";
 
 /// A connection to gRPC services, for clients that tonic generates. Clones share it.
 #[derive(Clone)]
-pub struct Channel(ExchangeClient);
+pub struct Channel {
+    client: ExchangeClient,
+    /// Largest body that is an argument, in bytes. Falls when a node's `max_message_bytes` refuses one.
+    most_whole: Arc<AtomicUsize>,
+}
 
 impl Channel {
     /// Creates a channel of a node to a server.
@@ -29,7 +36,7 @@ impl Channel {
 
 impl From<trunkline::Channel> for Channel {
     fn from(channel: trunkline::Channel) -> Self {
-        Self(ExchangeClient::new(channel))
+        Self { client: ExchangeClient::new(channel), most_whole: Arc::new(AtomicUsize::new(MAX_WHOLE)) }
     }
 }
 
@@ -49,74 +56,102 @@ impl Service<http::Request<tonic::body::Body>> for Channel {
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let client = self.0.clone();
-        Box::pin(async move { exchange(&client, request).await })
+        let channel = self.clone();
+        Box::pin(async move { exchange(&channel, request).await })
     }
 }
 
 /// Opens the stream of a request, and waits for the headers of its response.
 async fn exchange(
-    client: &ExchangeClient,
+    channel: &Channel,
     request: http::Request<tonic::body::Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
+    let Channel { client, most_whole } = channel;
     let (mut parts, mut body) = request.into_parts();
     let mut options = CallOptions::new();
+    let mut limit = None;
     if let Some(value) = parts.headers.remove(timeout::GRPC_TIMEOUT) {
-        let limit = timeout::parse(&value).ok_or_else(|| Status::internal("malformed grpc-timeout"))?;
-        options = options.timeout(limit);
+        let left = timeout::parse(&value).ok_or_else(|| Status::internal("malformed grpc-timeout"))?;
+        options = options.timeout(left);
+        limit = Some(left);
     }
     let mut metadata = headers::to_metadata(&parts.headers)?;
     let added = metadata.append_reserved(PATH, parts.uri.path().as_bytes());
     added.map_err(|error| Status::internal(error.to_string()))?;
-    let options = options.metadata(metadata);
+    let mut options = options.metadata(metadata);
 
-    let calls = client.with(&options);
-    let (pieces, failed) = match std::future::poll_fn(|task| Poll::Ready(take_ready(&mut body, task))).await?
-    {
-        Ready::Whole(body) => (opened(calls.call_whole(body)).await?, None),
-        Ready::Begun(frames) => {
-            let (errors, mut failed) = channel(1);
-            let body = RequestBody { body, runtime: Handle::try_current().ok(), frames, errors };
-            let mut opening = std::pin::pin!(opened(calls.call(body)));
-            let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
-                Some(status) => Poll::Ready(Err(status)),
-                None => opening.as_mut().poll(task),
-            });
-            (pieces.await?, Some(failed))
+    let most = most_whole.load(Ordering::Relaxed);
+    let mut refused = None;
+    let taken = std::future::poll_fn(|task| Poll::Ready(take_ready(&mut body, most, task))).await?;
+    let frames = match taken {
+        Ready::Whole(whole) => {
+            let started = limit.filter(|_| whole.len() > MAX_PIECE).map(|limit| (now(), limit));
+            match client.with(&options).call_whole(whole.clone()).await {
+                Ok(pieces) => return response(pieces, None),
+                Err(status) if whole.len() > MAX_PIECE && is_too_large(&status) => {
+                    refused = Some(whole.len());
+                    if let Some((started, limit)) = started {
+                        options = options.timeout(limit.saturating_sub(now().duration_since(started)));
+                    }
+                    [whole, Bytes::new()]
+                }
+                Err(status) => return Err(grpc_status(&status)),
+            }
         }
+        Ready::Begun(frames) => frames,
     };
+    let calls = client.with(&options);
+    let (errors, mut failed) = trunkline::stream::channel(1);
+    let body = RequestBody { body, runtime: Handle::try_current().ok(), frames, errors };
+    let mut opening = std::pin::pin!(calls.call(body));
+    let pieces = std::future::poll_fn(|task| match poll_failed(&mut failed, task) {
+        Some(status) => Poll::Ready(Err(status)),
+        None => opening.as_mut().poll(task).map_err(|status| grpc_status(&status)),
+    });
+    let pieces = pieces.await?;
+    if let Some(bytes) = refused {
+        // The size was the reason, and not the metadata.
+        most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
+    }
+    response(pieces, Some(failed))
+}
+
+/// Returns true if a call was refused because of a limit on the size of messages, at this end.
+fn is_too_large(status: &trunkline::Status) -> bool {
+    status.reason() == Some(Reason::TooLarge) && !status.may_have_run()
+}
+
+/// Returns the response of an opened call.
+fn response(
+    pieces: Streaming<Bytes>,
+    failed: Option<Receiver<Status>>,
+) -> Result<http::Response<ResponseBody>, Status> {
     let headers = headers::from_metadata(&pieces.initial_metadata())?;
     let mut response = http::Response::new(ResponseBody { pieces: Some(pieces), failed });
     *response.headers_mut() = headers;
     Ok(response)
 }
 
-/// Waits for the response of a call.
-async fn opened(
-    call: impl Future<Output = Result<Streaming<Bytes>, trunkline::Status>>,
-) -> Result<Streaming<Bytes>, Status> {
-    call.await.map_err(|status| grpc_status(&status))
-}
-
 /// The part of a request's body that is there at once.
 enum Ready {
+    /// All of it.
     Whole(Bytes),
     /// Its first frames. The rest follows.
     Begun([Bytes; 2]),
 }
 
-/// Takes what is there of a body: all of it, if it has one frame of moderate size.
-fn take_ready(body: &mut tonic::body::Body, task: &mut Context<'_>) -> Result<Ready, Status> {
+/// Takes what is there of a body: all of it, if it has one frame of at most `most` bytes.
+fn take_ready(body: &mut tonic::body::Body, most: usize, task: &mut Context<'_>) -> Result<Ready, Status> {
     let mut frames = [Bytes::new(), Bytes::new()];
     for at in 0..frames.len() {
         match Pin::new(&mut *body).poll_frame(task) {
-            Poll::Ready(None) if frames[0].len() <= MAX_WHOLE => {
-                let [whole, _] = frames;
-                return Ok(Ready::Whole(whole));
-            }
             Poll::Ready(None) => {
                 // A body must not be polled after its end.
                 *body = tonic::body::Body::empty();
+                if frames[0].len() <= most {
+                    let [whole, _] = frames;
+                    return Ok(Ready::Whole(whole));
+                }
                 break;
             }
             Poll::Pending => break,
@@ -263,7 +298,7 @@ mod tests {
             (vec![Some(1), Some(2), Some(3)], None, vec![1, 2, 3]),
         ] {
             let mut body = tonic::body::Body::new(Frames(frames.clone().into()));
-            match take_ready(&mut body, task).unwrap() {
+            match take_ready(&mut body, MAX_WHOLE, task).unwrap() {
                 Ready::Whole(taken) => assert_eq!(Some(taken.len()), whole, "{frames:?}"),
                 Ready::Begun(taken) => {
                     assert_eq!(whole, None, "{frames:?}");

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};
 
 /// Largest piece of a body, in bytes.
-const MAX_PIECE: usize = 256 << 10;
+pub(crate) const MAX_PIECE: usize = 256 << 10;
 /// Largest body that is an argument, in bytes.
 pub(crate) const MAX_WHOLE: usize = 4 << 20;
 

@@ -606,6 +606,37 @@ async fn calls_end_with_the_runtime_of_their_service() {
     server.shutdown_async().await;
 }
 
+/// Bodies that are complete at once travel in pieces where a node's `max_message_bytes` forbids the whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_above_the_largest_message_travel_in_pieces() {
+    for (of_client, of_server) in [(1 << 20, 64 << 20), (64 << 20, 1 << 20)] {
+        let network = InProcessNetwork::new();
+        let builder = |bytes| Node::builder().in_process(&network).max_message_bytes(bytes);
+        let service = trunkline_tonic::Server::new(routes(Interop::default())).runtime(Handle::current());
+        let server = builder(of_server).serve(service).start_async().await.unwrap();
+        let node = builder(of_client).start_async().await.unwrap();
+        let channel = trunkline_tonic::Channel::new(&node, server.local_address());
+        let mut client = TestServiceClient::new(channel);
+        let request =
+            SimpleRequest { response_size: 2 << 20, payload: zeros(2 << 20), ..SimpleRequest::default() };
+        for _ in 0..2 {
+            let response = client.unary_call(request.clone()).await.unwrap().into_inner();
+            assert_eq!(size_of(response.payload.as_ref()), 2 << 20);
+        }
+        // The channel remembers the refusal.
+        let called = node.report().called;
+        let whole = called.iter().find(|row| row.method == "call_whole").unwrap();
+        assert_eq!(whole.calls, 1, "{whole:?}");
+        // Metadata that is too large is not a reason for pieces.
+        let mut request =
+            Request::new(SimpleRequest { payload: zeros(512 << 10), ..SimpleRequest::default() });
+        request.metadata_mut().insert("long", "x".repeat(10_000).parse().unwrap());
+        assert_eq!(client.unary_call(request).await.unwrap_err().code(), Code::ResourceExhausted);
+        node.shutdown_async().await;
+        server.shutdown_async().await;
+    }
+}
+
 /// The report has the limits by path, and a row for each path that has answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_have_calls_and_limits_by_path() {
