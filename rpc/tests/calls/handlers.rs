@@ -100,7 +100,7 @@ fn tokio_works_in_handlers_and_tasks_of_a_node_that_has_its_handle() {
     let caller = node().start().unwrap();
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     assert_eq!(block_on(client.sleep()), Ok(7));
-    assert_eq!(block_on(server.run_on(trunkline::PollerIndex(0), |_| sleep())).unwrap(), Ok(7));
+    assert_eq!(block_on(server.run_on(PollerIndex(0), |_| sleep())).unwrap(), Ok(7));
     server.shutdown();
 }
 

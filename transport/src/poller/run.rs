@@ -208,6 +208,9 @@ impl<U: Upper> Poller<U> {
             if self.delivered.is_multiple_of(FLUSH_EVERY) {
                 self.core.flush_marked();
             }
+            if self.delivered.is_multiple_of(LOOK_EVERY) && self.core.is_flush_overdue() {
+                self.upper.flush(&mut self.core);
+            }
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
 /// Staged work is flushed after the poller has run handlers for this long. Its peer then works at the same time.
-const FLUSH_AFTER: Duration = Duration::from_micros(30);
+const FLUSH_AFTER: Duration = Duration::from_micros(20);
 
 /// Resources that the trunks of a poller share.
 #[derive(Debug)]
