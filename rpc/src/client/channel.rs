@@ -131,7 +131,8 @@ impl Channel {
     /// reached, or with the error of the resolver.
     ///
     /// While the node pauses before its next attempt, it fails at once if the target is a single address. If the target
-    /// may have several, it waits for the next attempt at any of them. A balanced channel is ready when one of its servers is.
+    /// may have several, it waits for the next attempt at any of them, or for 10 s if other channels make the attempts. A balanced
+    /// channel is ready when one of its servers is.
     ///
     /// It has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread await
     /// it; [`block_on`](crate::block_on) must not wait for it there.

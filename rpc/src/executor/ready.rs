@@ -89,7 +89,8 @@ impl Ready {
             }
             is_here
         });
-        if is_here != Ok(true) {
+        // In a forked child nobody takes the task, and a push waits for one that a thread of the parent has begun.
+        if is_here != Ok(true) && !self.inbox.lifecycle().is_forked() {
             self.queue.push(task);
             self.inbox.wake();
         }
@@ -151,5 +152,28 @@ impl Wake for TaskWaker {
         if !self.queued.swap(true, Ordering::SeqCst) {
             self.ready.push(self.task);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::Lifecycle;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    /// A push may wait for one of another thread, which the child does not have.
+    #[test]
+    fn wake_in_a_forked_child_does_not_touch_the_queue() {
+        if !runs_alone(module_path!(), "wake_in_a_forked_child_does_not_touch_the_queue") {
+            return;
+        }
+        let ready = Ready::new(Arc::new(Inbox::new(Lifecycle::new(1))));
+        let (_, waker) = TaskWaker::new(&ready, TaskId { table: 0, slot: 0 });
+        in_forked_child(|| {
+            waker.wake_by_ref();
+            assert_eq!(ready.len(), 0);
+        });
+        waker.wake_by_ref();
+        assert_eq!(ready.len(), 1);
     }
 }

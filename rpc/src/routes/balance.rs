@@ -297,8 +297,11 @@ impl Balanced {
         }
     }
 
-    /// Records the end of an attempt.
+    /// Records the end of an attempt. Does nothing in a forked child, where a thread of the parent may have left a lock taken.
     pub(crate) fn ended(&self, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
+        if self.target.routes().is_forked() {
+            return;
+        }
         if let Some(server) = &chosen.server {
             server.calls.fetch_sub(1, Ordering::Relaxed);
         }
@@ -603,6 +606,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
+    use trunkline_testkit::{in_forked_child, runs_alone};
 
     const SERVERS: [u16; 2] = [1, 2];
 
@@ -767,6 +771,20 @@ mod tests {
         let mut ready = pin!(Ready::of_any(&balanced));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    }
+
+    #[test]
+    fn end_of_a_call_in_a_forked_child_takes_no_lock() {
+        if !runs_alone(module_path!(), "end_of_a_call_in_a_forked_child_takes_no_lock") {
+            return;
+        }
+        let (_rig, balanced) = connected(Policy::PickFirst);
+        let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
+        let now = Time(1_000_000_000);
+        let (_, chosen) = choose(&balanced, now);
+        // As left by a thread that the child does not have.
+        let _servers = balanced.servers.lock().unwrap();
+        in_forked_child(|| balanced.ended(&chosen, Err(&lost), now));
     }
 
     #[test]

@@ -31,7 +31,10 @@ impl Link {
         if link.target.address().is_none() {
             link.route();
         }
-        if let Source::Resolver(resolver, _) = &link.target.0 {
+        // In a forked child nobody looks again, and the resolver may have a lock that a thread of the parent has taken.
+        if let Source::Resolver(resolver, _) = &link.target.0
+            && !routes.is_forked()
+        {
             resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
         }
         link

@@ -2,7 +2,7 @@
 
 use super::balance::Balanced;
 use super::link::Link;
-use super::route::Phase;
+use super::route::{Phase, WaitingFuture};
 use crate::lifecycle::{not_started, refused_in_child};
 use crate::on_poller;
 use crate::status::Status;
@@ -18,8 +18,8 @@ pub struct Ready {
     link: Arc<Link>,
     /// Servers of a balanced channel.
     balance: Option<Arc<Balanced>>,
-    /// Round that decides, and place of the waker.
-    since: Option<(u64, usize)>,
+    /// `None` before the first poll.
+    since: Option<WaitingFuture>,
 }
 
 impl Ready {
@@ -64,10 +64,10 @@ impl Future for Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        if let Some((_, key)) = self.since
+        if let Some(future) = self.since
             && !self.link.routes().is_forked()
         {
-            self.link.route().leave(key);
+            self.link.route().leave(future);
         }
     }
 }

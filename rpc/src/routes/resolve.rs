@@ -124,6 +124,8 @@ impl AddressWatcher {
     /// Has the addresses looked up again by [`Resolve::resolve`], on a thread for lookups. Waits for nothing, and may be
     /// called on any thread, as often as the addresses change.
     ///
+    /// The lookups of one channel's changes begin at least 100 ms apart, and each finds the changes since the last.
+    ///
     /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the
     /// lookup fails or finds none, the previous ones stay.
     pub fn notify(&self) {
@@ -217,5 +219,24 @@ impl Resolve for ServerList {
 
     fn name(&self) -> String {
         self.0.name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Rig;
+    use crate::routes::Target;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    #[test]
+    fn channel_of_a_forked_child_does_not_watch() {
+        if !runs_alone(module_path!(), "channel_of_a_forked_child_does_not_watch") {
+            return;
+        }
+        let (rig, servers) = (Rig::new(), ServerList::new("servers", []));
+        // As left by a thread that the child does not have.
+        let _list = servers.lock();
+        in_forked_child(|| drop(Link::new(&rig.routes, Target::resolver(servers.clone()))));
     }
 }

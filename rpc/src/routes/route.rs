@@ -15,9 +15,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
+
+/// Time after which each address has been tried since, also if rounds find each one in its pause: the longest pause of an address.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A route to a channel's server.
 pub(super) struct Route {
@@ -65,6 +69,16 @@ pub(super) enum Reached {
     Connecting,
     /// The last round has failed, or the node has shut down.
     Failed,
+}
+
+/// A future that waits for a route.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitingFuture {
+    /// Round that decides.
+    round: u64,
+    /// Place of the waker.
+    key: usize,
+    began: Time,
 }
 
 /// The phase of a route.
@@ -148,6 +162,11 @@ impl Route {
         !mem::replace(&mut self.lock().is_stale, true)
     }
 
+    /// Returns true if its addresses are to be looked up again.
+    pub(super) fn is_stale(&self) -> bool {
+        self.lock().is_stale
+    }
+
     /// Returns true if its addresses are to be looked up again, once.
     pub(super) fn take_stale(&self) -> bool {
         mem::take(&mut self.lock().is_stale)
@@ -190,10 +209,10 @@ impl Route {
     }
 
     /// Polls the route for a future that has waited since this round, if for any. A route with several addresses lets it
-    /// wait in a pause, and for a round that tries one of them.
+    /// wait in a pause, and for a round that tries one of them, but no longer than others take to try each.
     pub(super) fn wait(
         &self,
-        since: &mut Option<(u64, usize)>,
+        since: &mut Option<WaitingFuture>,
         waker: &Waker,
         now: Time,
     ) -> Option<Result<(), Status>> {
@@ -202,8 +221,9 @@ impl Route {
         let mut state = self.lock();
         let outcome = match (&state.phase, *since) {
             (Phase::Up(_), _) => Some(Ok(())),
-            (Phase::Failed(failure, _), Some((round, _)))
-                if state.round >= round && !(waits && failure.has_tried_none()) =>
+            (Phase::Failed(failure, _), Some(WaitingFuture { round, began, .. }))
+                if state.round >= round
+                    && !(waits && failure.has_tried_none() && now < began + LONGEST_PAUSE) =>
             {
                 Some(Err(failure.status()))
             }
@@ -211,21 +231,22 @@ impl Route {
             (_, Some(_)) => None,
             (_, None) => match state.decides(connect, now) {
                 Ok(round) => {
-                    *since = Some((round, state.waiting.insert(waker.clone())));
+                    let key = state.waiting.insert(waker.clone());
+                    *since = Some(WaitingFuture { round, key, began: now });
                     return None;
                 }
                 Err(status) => Some(Err(status)),
             },
         };
         match (&outcome, *since) {
-            (None, Some((_, key))) => {
+            (None, Some(WaitingFuture { key, .. })) => {
                 let known = state.waiting.get_mut(key);
                 let earlier = known.map(|known| mem::replace(known, waker.clone()));
                 drop(state);
                 // It may be any program's, and may end futures that wait here.
                 drop(earlier);
             }
-            (Some(_), Some((_, key))) => {
+            (Some(_), Some(WaitingFuture { key, .. })) => {
                 *since = None;
                 let removed = state.waiting.try_remove(key);
                 drop(state);
@@ -237,8 +258,8 @@ impl Route {
     }
 
     /// Removes a waiting future.
-    pub(super) fn leave(&self, key: usize) {
-        let removed = self.lock().waiting.try_remove(key);
+    pub(super) fn leave(&self, future: WaitingFuture) {
+        let removed = self.lock().waiting.try_remove(future.key);
         drop(removed);
     }
 

@@ -23,6 +23,8 @@ use trunkline_verbs::Time;
 /// First pause after a failed round, and number of times that it doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
+/// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
+const REFRESH: Duration = Duration::from_millis(100);
 
 /// The search for the servers of a node's routes.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ struct Sought {
     last: Vec<SocketAddr>,
     /// Number of a lookup in progress outside of a round.
     refresh: Option<u64>,
+    /// Time before which no other one begins.
+    refresh_after: Time,
     timer: Option<Time>,
 }
 
@@ -92,11 +96,12 @@ impl Seeker {
             led_to: None,
             last: Vec::new(),
             refresh: None,
+            refresh_after: Time::default(),
             timer: None,
         };
         self.sought.entry(id).or_insert_with(new);
         self.consider(carrier, id);
-        self.refresh(id);
+        self.refresh(carrier, id);
     }
 
     /// Begins a round if one is wanted and the pause is over.
@@ -131,17 +136,21 @@ impl Seeker {
     /// Looks up the addresses of a name again, if that is wanted. A round does so when it begins, and what is asked for later
     /// follows its end. It follows a lookup in progress too: replacing that would lose its addresses, again and again if the
     /// resolver is slow.
-    fn refresh(&mut self, id: RouteId) {
+    fn refresh(&mut self, carrier: &dyn Carrier, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
-        if sought.refresh.is_some() || sought.round.is_some() {
+        let is_name = matches!(sought.route.target.0, Source::Resolver(..));
+        if !is_name || sought.refresh.is_some() || sought.round.is_some() || !sought.route.is_stale() {
             return;
         }
-        let is_name = matches!(sought.route.target.0, Source::Resolver(..));
-        if sought.route.take_stale() && is_name {
-            self.last_lookup += 1;
-            sought.refresh = Some(self.last_lookup);
-            self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
+        let (now, after) = (carrier.now(), sought.refresh_after);
+        if now < after {
+            let due = sought.timer.map_or(after, |timer| timer.min(after));
+            return self.set_timer(id, Some(due));
         }
+        sought.route.take_stale();
+        self.last_lookup += 1;
+        (sought.refresh, sought.refresh_after) = (Some(self.last_lookup), now + REFRESH);
+        self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
     }
 
     fn begin(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
@@ -185,17 +194,20 @@ impl Seeker {
                 sought.last = addresses;
                 self.leave_removed(carrier, id);
             }
-            return self.refresh(id);
+            return self.refresh(carrier, id);
         }
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
                 let why = addresses.first().copied().and_then(scoped);
-                sought.last = usable(addresses);
-                if !sought.last.is_empty() {
-                    sought.route.set_found(&sought.last);
+                let found = usable(addresses);
+                let is_empty = found.is_empty();
+                // An empty list leaves the servers that are known.
+                if !is_empty {
+                    sought.route.set_found(&found);
+                    sought.last = found;
                 }
-                why.into_iter().filter(|_| sought.last.is_empty()).collect()
+                why.into_iter().filter(|_| is_empty).collect()
             }
             Err(error) => error,
         };
@@ -261,6 +273,7 @@ impl Seeker {
             let Some(sought) = self.sought.get_mut(&id) else { continue };
             let Some(round) = &mut sought.round else {
                 self.consider(carrier, id);
+                self.refresh(carrier, id);
                 continue;
             };
             if round.is_lookup_late(now) {
@@ -282,7 +295,7 @@ impl Seeker {
                 (sought.round, sought.row, sought.led_to) = (None, 0, Some(peer));
                 sought.route.publish(Phase::Up(peer));
                 self.routes.tell_all(id);
-                self.refresh(id);
+                self.refresh(carrier, id);
             }
             Step::Lost => {
                 let Some(sought) = self.sought.get(&id) else { return };
@@ -311,7 +324,7 @@ impl Seeker {
         // Calls that wait for longer than this round want another one.
         self.set_timer(id, Some(due));
         self.routes.tell_all(id);
-        self.refresh(id);
+        self.refresh(carrier, id);
     }
 
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
@@ -371,6 +384,7 @@ mod tests {
         assert_eq!(ask(&mut seeker, &mut rig), 1);
         for number in 1..4_u16 {
             assert_eq!(ask(&mut seeker, &mut rig), 0, "one is in progress");
+            rig.carrier.wait(REFRESH);
             let address = SocketAddr::from(([127, 0, 0, 1], number));
             let outcome = Ok(vec![address]);
             seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number: number.into(), outcome });
@@ -383,6 +397,59 @@ mod tests {
         seeker.look(&mut rig.carrier, route.id);
         assert_eq!(seeker.take_lookups().len(), 1);
         assert!(route.look_again());
+    }
+
+    /// Else a source that changes all the time, or calls that fail, keep a lookup thread and the poller busy.
+    #[test]
+    fn lookups_outside_of_rounds_are_some_time_apart() {
+        let mut rig = Rig::new();
+        let link = Link::with_usage(&rig.routes, Target::resolver(Slow), Usage::Current);
+        let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
+        route.keep();
+        seeker.look(&mut rig.carrier, route.id);
+        rig.carrier.up.insert(PeerKey::new(at(1)));
+        let find = |seeker: &mut Seeker, rig: &mut Rig| {
+            let [lookup] = &seeker.take_lookups()[..] else { panic!("one lookup") };
+            let resolved = Resolved { route: route.id, number: lookup.number(), outcome: Ok(vec![at(1)]) };
+            seeker.resolved(&mut rig.carrier, resolved);
+        };
+        find(&mut seeker, &mut rig);
+        for _ in 0..3 {
+            assert!(route.look_again());
+            seeker.look(&mut rig.carrier, route.id);
+            find(&mut seeker, &mut rig);
+            assert!(route.look_again());
+            seeker.look(&mut rig.carrier, route.id);
+            assert_eq!(seeker.take_lookups().len(), 0, "too early");
+            let due = seeker.next_timer().unwrap();
+            assert_eq!(due, rig.carrier.now + REFRESH);
+            rig.carrier.wait(REFRESH);
+            assert!(seeker.tick(&mut rig.carrier));
+            find(&mut seeker, &mut rig);
+            rig.carrier.wait(REFRESH);
+            assert_eq!(seeker.next_timer(), None);
+        }
+    }
+
+    #[test]
+    fn an_empty_list_leaves_the_servers_that_are_known() {
+        let mut rig = Rig::new();
+        let link = Link::new(&rig.routes, Target::resolver(Slow));
+        let (route, mut seeker) = (link.route(), Seeker::new(&rig.routes));
+        route.keep();
+        seeker.look(&mut rig.carrier, route.id);
+        let find = |seeker: &mut Seeker, rig: &mut Rig, found| {
+            let number = seeker.take_lookups()[0].number();
+            seeker.resolved(&mut rig.carrier, Resolved { route: route.id, number, outcome: Ok(found) });
+        };
+        find(&mut seeker, &mut rig, vec![at(1)]);
+        let is_down = PeerEvent::Down { cause: trunkline_transport::PeerDown::NotListening };
+        seeker.peer(&mut rig.carrier, PeerKey::new(at(1)), is_down);
+        assert!(matches!(route.phase().0, Phase::Failed(..)));
+        rig.carrier.wait(2 * PAUSE);
+        assert!(seeker.tick(&mut rig.carrier));
+        find(&mut seeker, &mut rig, Vec::new());
+        assert_eq!(rig.carrier.reached, [PeerKey::new(at(1)); 2]);
     }
 
     fn at(port: u16) -> SocketAddr {

@@ -580,24 +580,25 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Keeps the work for the end of the stream, for its reader.
+    /// Keeps the work for the end of the stream, for its reader. It is dropped in a forked child.
     pub(crate) fn defer(&self, after: Box<dyn CallEnd>) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return };
         after.opened(state.metadata.as_deref().cloned().unwrap_or_default());
         state.after = Some(after);
     }
 
-    /// Returns the metadata of the response, as far as it has come.
+    /// Returns the metadata of the response, as far as it has come. Empty in a forked child.
     pub(super) fn metadata(&self) -> ReplyMetadata {
-        self.lock().metadata.as_deref().cloned().unwrap_or_default()
+        let state = self.lock_in_program();
+        state.and_then(|state| state.metadata.as_deref().cloned()).unwrap_or_default()
     }
 
-    /// Runs the work for the end of the stream, which its reader has seen.
+    /// Runs the work for the end of the stream, which its reader has seen. Does nothing in a forked child.
     ///
     /// # Errors
     /// An interceptor panics.
     pub(super) fn ended(&self, ended: Result<(), &Status>) -> Result<(), Status> {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock_in_program() else { return Ok(()) };
         let Some(after) = state.after.take() else { return Ok(()) };
         let metadata = state.metadata.as_deref().cloned().unwrap_or_default();
         drop(state);
@@ -957,6 +958,20 @@ mod tests {
         }
     }
 
+    /// The work for the end of a stream, which must not be run.
+    #[derive(Debug)]
+    struct Dropped;
+
+    impl CallEnd for Dropped {
+        fn opened(&self, _: ReplyMetadata) {
+            panic!("the stream is the parent's");
+        }
+
+        fn closed(self: Box<Self>, _: Result<(), &Status>, _: ReplyMetadata) -> Result<(), Status> {
+            panic!("the stream is the parent's");
+        }
+    }
+
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
     fn a_forked_child_takes_no_lock_that_a_poller_may_have_left() {
@@ -972,6 +987,9 @@ mod tests {
             assert!(matches!(program.room(task), Room::End));
             program.hand_over(&mut ItemBuffer::default(), true, true);
             program.abort(Status::aborted("no more"));
+            program.defer(Box::new(Dropped));
+            assert!(program.metadata().initial.is_empty());
+            assert_eq!(program.ended(Err(&Status::aborted("no more"))), Ok(()));
             program.drop_reader();
             done.send(()).unwrap();
         });

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::{Runtime, Waker};
 use trunkline_mutants::mutant;
+use trunkline_verbs::fork::Process;
 use trunkline_verbs::{
     Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge, VerbsError,
     headroom,
@@ -112,6 +113,8 @@ pub(crate) struct BlockPool {
     /// Most bytes that it keeps for later.
     kept_bytes: usize,
     runtime: Runtime,
+    /// The process whose memory is registered.
+    process: Process,
     state: Mutex<State>,
     /// Shared by the pools of a node: what one of them frees, another may have waited for. Locked
     /// within the state's lock, never around it.
@@ -140,7 +143,8 @@ impl BlockPool {
             cached_bytes: 0,
             cached: BTreeMap::new(),
         };
-        Arc::new(Self { access, kept_bytes, runtime, state: Mutex::new(state), waiting })
+        let process = Process::current();
+        Arc::new(Self { access, kept_bytes, runtime, process, state: Mutex::new(state), waiting })
     }
 
     /// There is a device to register memory with.
@@ -269,9 +273,14 @@ impl BlockPool {
         Ok(Registration { generation, at, start: first, lkey, rkey })
     }
 
+    /// Returns true in a forked child: its registrations are the parent's, and a thread of the parent may have left a lock taken.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process.is_forked()
+    }
+
     /// Ends a registration: its keys become invalid.
     pub(super) fn deregister(&self, registration: Registration) {
-        if !mutant!(key_outlives_its_message) {
+        if !self.is_forked() && !mutant!(key_outlives_its_message) {
             let region = self.lock().remove(registration);
             drop(region);
         }
@@ -348,6 +357,11 @@ impl Block {
         self.chunk.as_ref().map_or(0, |chunk| chunk.memory.address(0).0)
     }
 
+    /// Returns true in a forked child.
+    pub(super) fn is_forked(&self) -> bool {
+        self.pool.is_forked()
+    }
+
     /// Returns true if its keys are those of the device of today.
     pub(super) fn is_registered(&self) -> bool {
         let generation = self.pool.lock().generation;
@@ -408,7 +422,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(chunk) = self.chunk.take() {
+        if let Some(chunk) = self.chunk.take().filter(|_| !self.is_forked()) {
             // Memory that a READ may still be writing to is not used again: dropping its region
             // ends the READ.
             self.pool.release(chunk, self.length, self.peer, self.writers == 0);
@@ -433,9 +447,46 @@ impl AsRef<[u8]> for Frozen {
     }
 }
 
+/// A pool on a software device, for tests.
+#[cfg(test)]
+pub(super) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDevice>) {
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_verbs::Device as _;
+    let link = LinkChoice::InProcess(Arc::default());
+    let addresses = vec!["127.0.0.1".parse().unwrap()];
+    let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+    let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
+    let pool = BlockPool::new(Access::REMOTE_READ, limit, Runtime::default());
+    pool.open(device.alloc_pd().unwrap());
+    (pool, device)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::registered::{RegisteredBuffer, Registry};
     use super::*;
+    use std::cell::RefCell;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    #[test]
+    fn block_of_a_forked_child_takes_no_lock_of_its_pool() {
+        if !runs_alone(module_path!(), "block_of_a_forked_child_takes_no_lock_of_its_pool") {
+            return;
+        }
+        let (pool, _device) = pool();
+        let blocks =
+            RefCell::new(vec![pool.take(100, None, None).unwrap(), pool.take(100, None, None).unwrap()]);
+        let registry = Arc::<Registry>::default();
+        // As left by a thread that the child does not have.
+        let state = pool.lock();
+        in_forked_child(|| {
+            drop(blocks.borrow_mut().pop());
+            let buffer = RegisteredBuffer::new(blocks.borrow_mut().pop().unwrap(), Arc::clone(&registry));
+            drop(buffer.freeze());
+        });
+        drop(state);
+        assert_eq!(pool.ledger().regions.0, 2, "those of the parent stay");
+    }
 
     #[test]
     fn classes_waste_at_most_a_fifth() {

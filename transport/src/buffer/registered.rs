@@ -111,6 +111,9 @@ impl RegisteredBuffer {
     #[must_use]
     pub fn freeze(self) -> Bytes {
         let (at, length) = (self.block.remote_address(), self.block.len());
+        if self.block.is_forked() {
+            return Bytes::from_owner(FrozenBuffer { block: self.block, registry: self.registry });
+        }
         let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
         if self.block.is_registered()
             && let Some((memory, pool)) = self.block.parts()
@@ -153,8 +156,37 @@ impl AsRef<[u8]> for FrozenBuffer {
 
 impl Drop for FrozenBuffer {
     fn drop(&mut self) {
+        if self.block.is_forked() {
+            return;
+        }
         // Before the block returns to its pool: its address may then be somebody else's.
         let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
         buffers.remove(&self.block.local_address());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::pool;
+    use super::*;
+    use std::cell::RefCell;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    #[test]
+    fn buffers_of_a_forked_child_take_no_lock_of_their_registry() {
+        if !runs_alone(module_path!(), "buffers_of_a_forked_child_take_no_lock_of_their_registry") {
+            return;
+        }
+        let (pool, _device) = pool();
+        let registry = Arc::<Registry>::default();
+        let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
+        let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
+        // As left by a thread that the child does not have.
+        let buffers = registry.buffers.write().unwrap();
+        in_forked_child(|| {
+            drop(frozen.take());
+            drop(filled.take().map(RegisteredBuffer::freeze));
+        });
+        assert_eq!(buffers.len(), 1);
     }
 }

@@ -201,6 +201,30 @@ fn ready_of_a_list_waits_in_its_pause_for_any_server() {
     assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
 }
 
+/// Else it waits while others make each attempt.
+#[test]
+fn ready_of_a_list_fails_once_others_have_tried_each_address() {
+    let clock = VirtualClock::new();
+    let mut rig = Rig::with_clock(Clock::simulated(Arc::clone(&clock)));
+    let link = link(&rig, &[1, 2]);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut ready = pin!(Ready::new(&link));
+    (rig.carrier.away, rig.carrier.away_for) = (Some(PeerDown::NotListening), 1000 * MS);
+    clock.set(rig.carrier.now);
+    assert!(ready.as_mut().poll(&mut context).is_pending());
+    let began = rig.carrier.now;
+    let failed = std::iter::repeat_with(|| {
+        rig.carrier.wait(1700 * MS);
+        clock.set(rig.carrier.now);
+        rig.run();
+        rig.run();
+        ready.as_mut().poll(&mut context)
+    });
+    let Some(Poll::Ready(Err(status))) = failed.take(10).find(Poll::is_ready) else { panic!("it waits") };
+    assert_eq!(status.reason(), Some(Reason::Unreachable), "{status}");
+    assert!(rig.carrier.now >= began + 10_000 * MS, "others may not have tried yet");
+}
+
 #[test]
 fn ready_of_a_list_fails_with_a_round_that_has_tried_an_address() {
     let mut rig = Rig::with_clock(Clock::simulated(VirtualClock::new()));

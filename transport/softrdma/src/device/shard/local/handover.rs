@@ -173,21 +173,31 @@ impl LocalPaths {
 
     fn attach(&mut self, index: usize, area: PeerArea, number: u64, now: Time) {
         self.pairs[index].attach(area, number, now);
+        self.has_answered(self.pairs[index].partner());
         self.activate(index);
         self.changed();
+    }
+
+    /// A member has answered or offered, so it runs: as many offers may follow as at first.
+    fn has_answered(&mut self, partner: Partner) {
+        if let Some(known) = self.partners.get_mut(&partner) {
+            known.unanswered = 0;
+        }
     }
 
     fn refused(&mut self, from: Partner, reason: Refusal, now: Time) {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) else { return };
         drop(self.drop_pair(index));
+        self.has_answered(from);
         if reason == Refusal::NoRoom {
             // Pairs end and descriptors are closed: it may have room later.
             self.remember(from, reason.theirs(), now);
             return;
         }
-        let ended = self.partners.get(&from).map_or(0, |known| known.ended);
-        self.partners.insert(from, Known { pair: None, why: reason.theirs(), again: None, ended });
+        let (ended, unanswered) = self.past(from);
+        self.partners
+            .insert(from, Known { pair: None, why: reason.theirs(), again: None, ended, unanswered });
     }
 
     pub(super) fn woken(&mut self, from: Partner, now: Time) {
@@ -298,6 +308,30 @@ mod tests {
         let accept = Message::Accept { version: VERSION, area: THEIRS, offered };
         let area = scene.offered_area();
         assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
+    }
+
+    /// Else a process that was stopped, or ended some pairs, stays on the network after the next lost message.
+    #[test]
+    fn offers_are_repeated_as_often_after_an_answer() {
+        let mut scene = scene("answered");
+        let partner = scene.partner();
+        let mut now = Time::default();
+        for _ in 0..2 {
+            for time in 1..=AGAIN_DOUBLINGS {
+                scene.local.choose_partner(partner, &mut scene.outbox, now);
+                now = now.plus_ns(ANSWER_NS);
+                scene.local.look(&mut scene.outbox, now);
+                let known = scene.known();
+                assert_eq!((known.pair, known.why), (None, UNANSWERED), "{time}");
+                now = known.again.unwrap();
+            }
+            scene.local.choose_partner(partner, &mut scene.outbox, now);
+            let accept = Message::Accept { version: VERSION, area: THEIRS, offered: scene.local.last_number };
+            let area = scene.offered_area();
+            assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
+            assert!(scene.receive(0, Message::End { area: THEIRS }, None) && scene.known().pair.is_none());
+            now = now.max(scene.known().again.unwrap());
+        }
     }
 
     #[test]

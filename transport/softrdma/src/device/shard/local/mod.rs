@@ -60,7 +60,7 @@ const STALLED_NS: u64 = 100_000_000;
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
 /// Time after which an offer without an answer is made again: it or its answer was dropped, or the peer is stopped. The descriptors
-/// of the offers wait at the peer, so there are at most [`AGAIN_DOUBLINGS`] in a row.
+/// of the offers wait at the peer, so at most [`AGAIN_DOUBLINGS`] are repeated between two answers.
 const ANSWER_NS: u64 = 1_000_000_000;
 /// Time for which the background machine goes on looking after something came, before it sleeps.
 const LINGER_NS: u64 = 50_000;
@@ -86,6 +86,8 @@ struct Known {
     again: Option<Time>,
     /// Pairs that ended.
     ended: u32,
+    /// Offers without an answer since the last one that had one.
+    unanswered: u32,
 }
 
 #[derive(Debug, Default)]
@@ -250,16 +252,23 @@ impl LocalPaths {
         let partner = pair.partner();
         self.room.take();
         let index = self.pairs.insert(pair);
-        let ended = self.partners.get(&partner).map_or(0, |known| known.ended);
-        self.partners.insert(partner, Known { pair: Some(index), why: AWAITED, again: None, ended });
+        let (ended, unanswered) = self.past(partner);
+        self.partners
+            .insert(partner, Known { pair: Some(index), why: AWAITED, again: None, ended, unanswered });
         index
+    }
+
+    /// Returns the number of a partner's pairs that ended, and of offers that it has not answered.
+    fn past(&self, partner: Partner) -> (u32, u32) {
+        self.partners.get(&partner).map_or((0, 0), |known| (known.ended, known.unanswered))
     }
 
     /// There is no pair with the partner for a while.
     fn remember(&mut self, partner: Partner, why: &'static str, now: Time) -> Choice {
-        let ended = self.partners.get(&partner).map_or(0, |known| known.ended);
+        let (ended, unanswered) = self.past(partner);
         let again = now.plus_ns(AGAIN_NS << ended.min(AGAIN_DOUBLINGS));
-        self.partners.insert(partner, Known { pair: None, why, again: Some(again), ended: ended + 1 });
+        self.partners
+            .insert(partner, Known { pair: None, why, again: Some(again), ended: ended + 1, unanswered });
         self.again = Some(self.again.map_or(again, |first| first.min(again)));
         Choice::network(why)
     }
@@ -381,8 +390,9 @@ impl LocalPaths {
         let Self { pairs, partners, .. } = self;
         for (index, pair) in pairs {
             if !pair.has_other() && now.since(pair.heard()) >= ANSWER_NS {
-                let ended = partners.get(&pair.partner()).map_or(0, |known| known.ended);
-                if ended < AGAIN_DOUBLINGS {
+                let known = partners.get_mut(&pair.partner());
+                if let Some(known) = known.filter(|known| known.unanswered < AGAIN_DOUBLINGS) {
+                    known.unanswered += 1;
                     unanswered.push(index);
                 }
             }
