@@ -558,8 +558,10 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let node = Node::builder().in_process(&network).start_async().await.unwrap();
     let client = TestServiceClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
     let call = || {
-        let mut client = client.clone();
-        async move { client.empty_call(Empty {}).await }
+        let (mut client, mut request) = (client.clone(), Request::new(Empty {}));
+        // An admitted call would wait at the gate.
+        request.set_timeout(Duration::from_secs(60));
+        async move { client.empty_call(request).await }
     };
     let cancelled = tokio::spawn(call());
     entries.recv().await.unwrap();
