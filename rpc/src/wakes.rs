@@ -1,6 +1,6 @@
 //! A bundle of replies must not cost two switches of threads for each reply.
 //!
-//! Where a poller shares its core, the kernel often runs a woken thread at once. If the poller woke each waiter when its
+//! On a core that a poller shares, the kernel often runs a woken thread at once. If the poller woke each waiter when its
 //! reply comes, that thread would find one reply and sleep again. So a poller collects the wakers of a turn and then wakes
 //! them together. The first waiter to run wakes the rest itself: within one runtime that needs no system call.
 

@@ -182,11 +182,11 @@ mod tests {
         let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
         let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
         // As left by a thread that the child does not have.
-        let buffers = registry.buffers.write().unwrap();
+        let mut buffers = registry.buffers.write().unwrap();
         in_forked_child(|| {
             drop(frozen.take());
             drop(filled.take().map(RegisteredBuffer::freeze));
         });
-        assert_eq!(buffers.len(), 1);
+        assert_eq!(std::mem::take(&mut *buffers).len(), 1);
     }
 }
