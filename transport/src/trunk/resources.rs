@@ -22,7 +22,7 @@ use std::time::Duration;
 use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
-/// Staged work is flushed after the poller has run handlers for this long. Its peer then works at the same time.
+/// Staged work is flushed after the poller has run handlers for this long, so that peers work at the same time.
 const FLUSH_AFTER: Duration = Duration::from_micros(20);
 
 /// Resources that the trunks of a poller share.
