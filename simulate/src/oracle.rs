@@ -650,7 +650,7 @@ impl Drop for Open<'_> {
 }
 
 /// Returns true if a server refused a call because it drains.
-pub(crate) fn is_refused_by_draining(status: &Status) -> bool {
+fn is_refused_by_draining(status: &Status) -> bool {
     status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
 }
 

@@ -5,13 +5,12 @@ use super::{QUIET, Run, TRY};
 use crate::client::Client;
 use crate::coverage::Kind;
 use crate::node::{GRACE, HANDLERS};
-use crate::oracle::is_refused_by_draining;
 use crate::scheduler::Scheduler;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use trunkline::{Code, Status};
+use trunkline::{Code, Reason, Status};
 
 /// Maximum time until a draining server refuses a call.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
@@ -192,12 +191,15 @@ impl Run {
     }
 }
 
-/// A call to a node that drains is refused, soon.
+/// A call to a node that drains is refused, soon: by the node, or by the caller's poller that one of its pollers has already told.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.number_of(server, TRY).await;
     let took = client.timers.now() - began;
-    if !outcome.as_ref().is_some_and(|status| is_refused_by_draining(status) && !status.may_have_run()) {
+    if !outcome
+        .as_ref()
+        .is_some_and(|status| status.reason() == Some(Reason::Draining) && !status.may_have_run())
+    {
         client.oracle.fail(format!("a call to a node that drains ended with {outcome:?}"));
     } else if took > REFUSED_WITHIN {
         client.oracle.fail(format!("a node that drains took {took:?} to refuse a call"));

@@ -44,7 +44,7 @@ use trunkline_verbs::Time;
 /// replies of those before it. The messages of a bundle have come together, and so have what they lead to leave together.
 const FLUSH_EVERY: usize = 16;
 
-/// Events and messages of a bundle between two looks at the clock. What they have led to leaves early if they take long.
+/// Events and messages of a bundle between two looks at the clock. Their results leave early if they take long.
 const LOOK_EVERY: usize = 4;
 
 /// Parts of a poller; everything was made by the starting thread, so that failures are

@@ -5,13 +5,13 @@
 //! would delay the session until the REP is sent again. Owned by the endpoints; never waits.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, QpNumber};
 
 /// Connections that are not established yet, by QP. QP numbers are reused, so an entry ends with its connection.
 #[derive(Debug, Default)]
-pub(super) struct AwaitedPackets(HashMap<QpNumber, Arc<dyn CmId>>);
+pub(super) struct AwaitedPackets(BTreeMap<QpNumber, Arc<dyn CmId>>);
 
 impl AwaitedPackets {
     /// Lets the next packet at `qp` establish the connection of `id`.

@@ -12,7 +12,7 @@ use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use crate::status::PathStatus;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,8 +61,8 @@ pub(crate) struct Endpoints {
     shared: Arc<NodeShared>,
     /// `None` while the device is away.
     attached: Option<Attached>,
-    sessions: HashMap<(PeerKey, u32), BTreeMap<Role, End>>,
-    roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
+    sessions: BTreeMap<(PeerKey, u32), BTreeMap<Role, End>>,
+    roles: BTreeMap<CmIdNumber, (Role, PeerKey, u32)>,
     closing: BTreeMap<CmIdNumber, (Time, Arc<dyn CmId>)>,
     awaited_packets: AwaitedPackets,
 }
@@ -72,8 +72,8 @@ impl Endpoints {
         Self {
             shared,
             attached: None,
-            sessions: HashMap::new(),
-            roles: HashMap::new(),
+            sessions: BTreeMap::new(),
+            roles: BTreeMap::new(),
             closing: BTreeMap::new(),
             awaited_packets: AwaitedPackets::default(),
         }
