@@ -52,7 +52,6 @@ mod plan;
 mod pooled;
 mod report;
 mod returns;
-mod rings;
 mod run;
 mod scheduler;
 mod service;
