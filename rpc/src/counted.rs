@@ -14,7 +14,7 @@ use trunkline_transport::histogram::{HistogramWriter, add};
 use trunkline_transport::{FailedCalls, MethodReport};
 
 /// The names of the codes by their numbers, and of errors of a method's own type in place of 0.
-const CODES: [&str; 17] = [
+pub const CODES: [&str; 17] = [
     "ERROR",
     "CANCELLED",
     "UNKNOWN",

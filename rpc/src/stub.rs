@@ -11,6 +11,7 @@ pub use crate::codec::{
     ArgumentList, Coded, Coding, DecodeArguments, DecodeValue, Decoder, EncodeArguments, EncodeValue,
     NoCoding, NoValue, TypeShape,
 };
+pub use crate::counted::CODES;
 pub use crate::method_shapes::{MethodShapes, ShapeList};
 pub use crate::name::{MethodName, ServiceName, Streams, trace};
 pub use crate::named::{Borrowed, Named, NotNamed, require};

@@ -9,30 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline::report::{FailedCalls, Histogram, MethodReport, NodeReport};
+use trunkline::stub::CODES;
 use trunkline::{Code, Context};
 
 /// Most paths that have rows.
 const MOST_PATHS: usize = 256;
-/// The names of the codes, by their numbers.
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 /// Number of the code of calls that succeed.
 const OK: u8 = 0;
 
@@ -78,6 +59,7 @@ impl Row {
 
     fn into_report(self) -> MethodReport {
         let (service, method) = self.name;
+        // The first name is of errors of a method's own type, which gRPC does not have.
         let failed = CODES.iter().zip(self.ended).skip(1).filter(|(_, calls)| *calls > 0);
         MethodReport {
             service,
