@@ -157,7 +157,9 @@ impl Context {
         self.reply().get_or_insert_default().initial = metadata;
     }
 
-    /// Sets the metadata for the end of the response. See [`Context::set_initial_metadata`].
+    /// Sets the metadata for the end of the response, in place of what was set before. See [`Context::set_initial_metadata`].
+    ///
+    /// A handler's stream may hold a clone of the context, and set it until the stream ends.
     ///
     /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {

@@ -1,6 +1,6 @@
-//! The example of `docs/budgets.md`.
+//! The examples of `docs/budgets.md`.
 
-use trunkline::{InProcessNetwork, Node, NodeBuilder};
+use trunkline::{InProcessNetwork, Limit, Node, NodeBuilder};
 
 #[trunkline::service]
 trait Kv {
@@ -20,6 +20,10 @@ impl Kv for Store {
     }
 }
 
+fn bounded(builder: NodeBuilder) -> NodeBuilder {
+    builder.handler_limit(Limit { per_peer: 1000, in_all: 4000 })
+}
+
 #[rustfmt::skip]
 fn limited(builder: NodeBuilder, store: Store) -> NodeBuilder {
     builder.serve(KvServer::new(store).limit(1000).limit_scan(8))
@@ -30,4 +34,12 @@ fn limits_of_a_service_and_a_method_are_reported() {
     let node = limited(Node::builder().in_process(&InProcessNetwork::new()), Store).start().unwrap();
     let limits = node.report().limits.iter().map(|row| row.limit).collect::<Vec<_>>();
     assert_eq!(limits, [1000, 8]);
+}
+
+#[test]
+fn limits_of_peers_are_reported() {
+    let node = bounded(Node::builder().in_process(&InProcessNetwork::new())).start().unwrap();
+    let budgets = node.report().budgets;
+    let handlers = budgets.iter().find(|budget| budget.name == "running handlers").unwrap();
+    assert_eq!(handlers.limit, Limit { per_peer: 1000, in_all: 4000 });
 }
