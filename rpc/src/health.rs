@@ -4,14 +4,16 @@
 //! [`HealthReporter`]. A drain turns all that is watched to [`ServingStatus::NotServing`] at once.
 
 use crate::context::{Context, Draining};
+use crate::fork_lock::ForkLock;
 use crate::status::{Code, Status, cut};
 use crate::waiters::Waiters;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{self, Poll};
+use trunkline_verbs::fork::FORKED;
 
 /// Bytes of a name that a refusal repeats. The caller chooses the name, and escaped it may be six times as long.
 const MOST_NAME_BYTES: usize = 256;
@@ -63,7 +65,7 @@ pub struct HealthReporter(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    statuses: Mutex<BTreeMap<String, ServingStatus>>,
+    statuses: ForkLock<BTreeMap<String, ServingStatus>>,
     watching: Waiters,
 }
 
@@ -75,33 +77,39 @@ impl HealthReporter {
     }
 
     /// Sets the health of a service, and tells those that watch it. [`ServingStatus::ServiceUnknown`] removes the service.
+    ///
+    /// In a forked child this logs an error and does nothing if a thread of the parent was using the statuses.
     pub fn set(&self, service: impl Into<String>, status: ServingStatus) {
         let service = service.into();
+        let Some(mut statuses) = self.0.statuses.lock() else {
+            return tracing::error!(service, "the health of a service was not set: {FORKED}");
+        };
         match status {
-            ServingStatus::ServiceUnknown => drop(self.statuses().remove(&service)),
-            status => drop(self.statuses().insert(service, status)),
+            ServingStatus::ServiceUnknown => drop(statuses.remove(&service)),
+            status => drop(statuses.insert(service, status)),
         }
+        drop(statuses);
         self.0.watching.wake_all();
     }
 
     /// Returns the health of a service, as the program has set it.
     #[must_use]
     pub fn status(&self, service: &str) -> ServingStatus {
-        self.statuses().get(service).copied().unwrap_or(ServingStatus::ServiceUnknown)
+        let statuses = self.0.statuses.lock();
+        let status = statuses.and_then(|statuses| statuses.get(service).copied());
+        status.unwrap_or(ServingStatus::ServiceUnknown)
     }
 
     /// Adds the services of a node that starts. They take calls, unless the program has set them before.
     pub(crate) fn add<'a>(&self, services: impl Iterator<Item = &'a str>) {
-        let mut statuses = self.statuses();
+        let Some(mut statuses) = self.0.statuses.lock() else {
+            return tracing::error!("the health of the node's services was not set: {FORKED}");
+        };
         for service in services.chain([""]) {
             statuses.entry(service.to_owned()).or_insert(ServingStatus::Serving);
         }
         drop(statuses);
         self.0.watching.wake_all();
-    }
-
-    fn statuses(&self) -> MutexGuard<'_, BTreeMap<String, ServingStatus>> {
-        self.0.statuses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -61,6 +61,7 @@ mod fake;
 mod flags;
 mod fnv;
 mod foreign;
+mod fork_lock;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;

@@ -2,10 +2,14 @@
 //!
 //! Each poller has timers, which only its thread uses as a rule, and the workers of a pool share theirs. The owner fires the
 //! timers that are due, and sleeps no longer than until the next. Without timers that costs one load.
+//!
+//! A handler that has forked may set and drop timers in the child, where another worker of the parent may have left a lock
+//! taken. Timers that the child cannot set are due at once.
 
+use crate::fork_lock::ForkLock;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use trunkline_rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
@@ -19,7 +23,7 @@ pub(crate) struct Timers {
     clock: Clock,
     /// `None` for a poller, which checks its timers before it sleeps.
     earlier: Option<Earlier>,
-    waiting: Mutex<Deadlines<Arc<Timer>>>,
+    waiting: ForkLock<Deadlines<Arc<Timer>>>,
     /// Time of the earliest timer, or before it, in nanoseconds.
     next: AtomicU64,
 }
@@ -29,13 +33,14 @@ pub(crate) struct Timers {
 struct Timer {
     /// True once the timer has left the wheel. Changed under the lock of the wheel.
     is_due: AtomicBool,
-    waker: Mutex<Waker>,
+    waker: ForkLock<Waker>,
 }
 
 /// A timer that was set.
 #[derive(Debug)]
 pub(crate) struct SetTimer {
-    key: DeadlineKey,
+    /// `None` if it has not been added to the wheel.
+    key: Option<DeadlineKey>,
     timer: Arc<Timer>,
 }
 
@@ -48,7 +53,7 @@ impl SetTimer {
 
     /// Wakes this one from now on.
     pub(crate) fn set_waker(&self, waker: &Waker) {
-        let mut own = self.timer.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut own) = self.timer.waker.lock() else { return };
         if !own.will_wake(waker) {
             let earlier = std::mem::replace(&mut *own, waker.clone());
             drop(own);
@@ -60,7 +65,7 @@ impl SetTimer {
 
 impl Timers {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, earlier: None, waiting: Mutex::default(), next: AtomicU64::new(Time::MAX.0) }
+        Self { clock, earlier: None, waiting: ForkLock::default(), next: AtomicU64::new(Time::MAX.0) }
     }
 
     /// Creates timers for threads that may sleep while another one sets a timer. `earlier` wakes one of them if the new timer
@@ -75,8 +80,12 @@ impl Timers {
 
     /// Sets a timer, which wakes `waker`.
     pub(crate) fn set(&self, at: Time, waker: &Waker) -> SetTimer {
-        let timer = Arc::new(Timer { is_due: AtomicBool::new(false), waker: Mutex::new(waker.clone()) });
-        let mut waiting = self.waiting();
+        let timer = Arc::new(Timer { is_due: AtomicBool::new(false), waker: ForkLock::new(waker.clone()) });
+        let Some(mut waiting) = self.waiting.lock() else {
+            timer.is_due.store(true, Ordering::Relaxed);
+            waker.wake_by_ref();
+            return SetTimer { key: None, timer };
+        };
         let before = waiting.next();
         let key = waiting.add(self.clock.now(), at, Arc::clone(&timer));
         self.publish(&waiting);
@@ -84,15 +93,15 @@ impl Timers {
         if let Some(earlier) = self.earlier.as_ref().filter(|_| before.is_none_or(|before| at < before)) {
             earlier();
         }
-        SetTimer { key, timer }
+        SetTimer { key: Some(key), timer }
     }
 
     /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
-        let mut waiting = self.waiting();
+        let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
         // Its place in the wheel may be another's once it is due.
         if !set.is_due() {
-            let removed = waiting.remove(set.key);
+            let removed = waiting.remove(key);
             self.publish(&waiting);
             drop(waiting);
             drop(removed);
@@ -110,7 +119,7 @@ impl Timers {
         let mut any = false;
         while let Some(timer) = self.take(now) {
             any = true;
-            let waker = timer.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(waker) = timer.waker.lock().map(|waker| waker.clone()) else { continue };
             // It may be any program's.
             let _ended = catch(|| waker.wake());
         }
@@ -118,7 +127,7 @@ impl Timers {
     }
 
     fn take(&self, now: Time) -> Option<Arc<Timer>> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock()?;
         let timer = waiting.due(now);
         if let Some(timer) = &timer {
             // SYNC: timer-fired
@@ -138,15 +147,12 @@ impl Timers {
     fn publish(&self, waiting: &Deadlines<Arc<Timer>>) {
         self.next.store(waiting.next().unwrap_or(Time::MAX).0, Ordering::Relaxed);
     }
-
-    fn waiting(&self) -> MutexGuard<'_, Deadlines<Arc<Timer>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Timers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timers").field("waiting", &self.waiting().len()).finish_non_exhaustive()
+        let waiting = self.waiting.lock().map(|waiting| waiting.len());
+        f.debug_struct("Timers").field("waiting", &waiting).finish_non_exhaustive()
     }
 }
 
@@ -155,6 +161,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
+    use trunkline_testkit::{in_forked_child, runs_alone};
     use trunkline_verbs::VirtualClock;
 
     #[derive(Debug, Default)]
@@ -188,6 +195,29 @@ mod tests {
         timers.remove(&early);
         assert!(timers.fire(Time(10_000)) && next.is_due() && late.is_due() && !dropped.is_due());
         assert_eq!((count.0.load(Ordering::Relaxed), timers.next()), (3, None));
-        assert_eq!(timers.waiting().len(), 0);
+        assert_eq!(timers.waiting.lock().unwrap().len(), 0);
+    }
+    #[test]
+    fn timers_that_a_thread_of_the_parent_held_are_due_at_once_in_a_forked_child() {
+        if !runs_alone(
+            module_path!(),
+            "timers_that_a_thread_of_the_parent_held_are_due_at_once_in_a_forked_child",
+        ) {
+            return;
+        }
+        let clock = Clock::simulated(VirtualClock::new());
+        let timers = Timers::new(clock);
+        let earlier = timers.set(Time(1_000), Waker::noop());
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        // As left by threads that the child does not have.
+        let _held = (timers.waiting.lock(), earlier.timer.waker.lock());
+        in_forked_child(|| {
+            let set = timers.set(Time(500), &waker);
+            assert!(set.is_due() && count.0.load(Ordering::Relaxed) == 1);
+            earlier.set_waker(&waker);
+            assert!(!timers.fire(Time(2_000)) && !earlier.is_due());
+            [&set, &earlier].into_iter().for_each(|set| timers.remove(set));
+        });
     }
 }

@@ -1,22 +1,22 @@
 //! Wakers of futures that wait for a change of a state that has no owner among the pollers.
 //!
 //! The state changes before [`Waiters::wake_all`], and a future reads it after [`Waiters::register`]. Both take the same
-//! lock, so that no future misses the change.
+//! lock, so that no future misses the change. In a forked child whose parent held that lock, no future is woken.
 
+use crate::fork_lock::ForkLock;
 use slab::Slab;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use trunkline_rings::panics::catch;
 
 /// The wakers. A woken future keeps its place until it removes that.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<Slab<Option<Waker>>>);
+pub(crate) struct Waiters(ForkLock<Slab<Option<Waker>>>);
 
 impl Waiters {
     /// Sets the waker of a future with this key, and gives it a key if it has none.
     pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) {
         let waker = Some(waker.clone());
-        let mut waiting = self.lock();
+        let Some(mut waiting) = self.0.lock() else { return };
         let earlier = match key.and_then(|key| waiting.get_mut(key)) {
             Some(registered) => std::mem::replace(registered, waker),
             None => {
@@ -32,14 +32,16 @@ impl Waiters {
     /// Removes the waker of a future, if it has one.
     pub(crate) fn remove(&self, key: &mut Option<usize>) {
         if let Some(key) = key.take() {
-            let removed = self.lock().try_remove(key);
+            let removed = self.0.lock().and_then(|mut waiting| waiting.try_remove(key));
             drop(removed);
         }
     }
 
     /// Wakes all futures.
     pub(crate) fn wake_all(&self) {
-        let wakers = self.lock().iter_mut().filter_map(|(_, waker)| waker.take()).collect::<Vec<_>>();
+        let Some(mut waiting) = self.0.lock() else { return };
+        let wakers = waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect::<Vec<_>>();
+        drop(waiting);
         for waker in wakers {
             // It may be any program's.
             let _ended = catch(|| waker.wake());
@@ -48,11 +50,7 @@ impl Waiters {
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slab<Option<Waker>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().map_or(0, |waiting| waiting.len())
     }
 }
 

@@ -118,6 +118,10 @@ impl Wake for Offloaded {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // A forked child does not run it, and a thread of the parent may have left the lock taken.
+        if self.pool.lifecycle().is_forked() {
+            return;
+        }
         let is_waiting = {
             let mut phase = self.phase();
             let is_waiting = *phase == Phase::Waiting;

@@ -248,8 +248,11 @@ impl SharedPool {
         Some(job)
     }
 
-    /// Queues a job that was woken.
+    /// Queues a job that was woken. A forked child has no worker, and a thread of the parent may have left the lock taken.
     pub(super) fn wake(&self, job: Arc<Offloaded>) {
+        if self.lifecycle.is_forked() {
+            return;
+        }
         let mut state = self.state();
         if state.is_closed && self.is_ended() {
             drop(state);
@@ -263,6 +266,9 @@ impl SharedPool {
 
     /// Wakes a worker after a timer was set that is the earliest.
     fn timer_was_set(&self) {
+        if self.lifecycle.is_forked() {
+            return;
+        }
         let waker = self.state().wake_one();
         wake(waker);
     }

@@ -1,10 +1,12 @@
 //! Resolvers, which find the addresses of a server.
 
 use super::link::Link;
+use crate::fork_lock::ForkLock;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+use trunkline_verbs::fork::FORKED;
 
 /// The error of a lookup.
 pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
@@ -169,7 +171,7 @@ pub struct ServerList(Arc<Listed>);
 #[derive(Debug)]
 struct Listed {
     name: String,
-    list: Mutex<List>,
+    list: ForkLock<List>,
 }
 
 #[derive(Debug)]
@@ -182,16 +184,20 @@ impl ServerList {
     /// Creates a list. The name is the one in statuses and logs.
     pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
         let list = List { servers: servers.into_iter().collect(), channels: Vec::new() };
-        Self(Arc::new(Listed { name: name.into(), list: Mutex::new(list) }))
+        Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
     }
 
     /// Replaces the servers, and tells the channels that use the list. Servers that stay keep their sessions. Calls that a
     /// removed server has taken end there.
     ///
     /// An empty list leaves channels with the servers that they know.
+    ///
+    /// In a forked child this logs an error and does nothing if a thread of the parent was using the list.
     pub fn set(&self, servers: impl IntoIterator<Item = SocketAddr>) {
         let servers = servers.into_iter().collect::<Vec<_>>();
-        let mut list = self.lock();
+        let Some(mut list) = self.0.list.lock() else {
+            return tracing::error!(list = self.0.name, "a list of servers was not changed: {FORKED}");
+        };
         if list.servers == servers {
             return;
         }
@@ -200,19 +206,16 @@ impl ServerList {
         drop(list);
         channels.iter().for_each(AddressWatcher::notify);
     }
-
-    fn lock(&self) -> MutexGuard<'_, List> {
-        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Resolve for ServerList {
     fn resolve(&self) -> Resolving<'_> {
-        Box::pin(async { Ok(self.lock().servers.clone()) })
+        Box::pin(async { Ok(self.0.list.lock().ok_or(FORKED)?.servers.clone()) })
     }
 
     fn watch(&self, watcher: AddressWatcher) {
-        let mut list = self.lock();
+        // The lookups of such a channel say why.
+        let Some(mut list) = self.0.list.lock() else { return };
         list.channels.retain(|channel| !channel.is_closed());
         list.channels.push(watcher);
     }
@@ -225,6 +228,7 @@ impl Resolve for ServerList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_on;
     use crate::fake::Rig;
     use crate::routes::Target;
     use trunkline_testkit::{in_forked_child, runs_alone};
@@ -236,7 +240,30 @@ mod tests {
         }
         let (rig, servers) = (Rig::new(), ServerList::new("servers", []));
         // As left by a thread that the child does not have.
-        let _list = servers.lock();
+        let _list = servers.0.list.lock();
         in_forked_child(|| drop(Link::new(&rig.routes, Target::resolver(servers.clone()))));
+    }
+    #[test]
+    fn list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child() {
+        if !runs_alone(
+            module_path!(),
+            "list_that_a_thread_of_the_parent_held_is_not_changed_in_a_forked_child",
+        ) {
+            return;
+        }
+        let (at, other) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
+        let servers = ServerList::new("servers", [at]);
+        let found = || block_on(servers.resolve()).map_err(|error| error.to_string());
+        in_forked_child(|| {
+            servers.set([other]);
+            assert_eq!(found(), Ok(vec![other]));
+        });
+        let list = servers.0.list.lock();
+        in_forked_child(|| {
+            servers.set([other]);
+            assert!(found().unwrap_err().contains("fork first"));
+        });
+        drop(list);
+        assert_eq!(found(), Ok(vec![at]));
     }
 }

@@ -1,0 +1,90 @@
+//! A lock that never hangs a forked child.
+//!
+//! The child has a copy of the lock, but not of the thread that may have held it. Values that a program may share with a
+//! node, and use in a process forked earlier or later, have such a lock: the child tries it for a second, and then does
+//! without the value.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+use trunkline_verbs::fork::Process;
+
+/// Number of attempts of a forked child, and the time between two of them. A thread of the child itself holds the lock much
+/// shorter.
+const ATTEMPTS: usize = 1000;
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// A lock of a value that may outlive a fork.
+#[derive(Debug)]
+pub(crate) struct ForkLock<T> {
+    process: Process,
+    /// True if a forked child has given up. It makes one attempt at a time from then on.
+    is_lost: AtomicBool,
+    value: Mutex<T>,
+}
+
+impl<T> ForkLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { process: Process::current(), is_lost: AtomicBool::new(false), value: Mutex::new(value) }
+    }
+
+    /// Locks the value. Returns `None` in a forked child if a thread of the parent held the lock during the fork.
+    #[inline]
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, T>> {
+        if self.process.is_forked() {
+            return self.lock_in_child();
+        }
+        Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[cold]
+    #[expect(clippy::disallowed_methods, reason = "a simulation does not fork")]
+    fn lock_in_child(&self) -> Option<MutexGuard<'_, T>> {
+        let attempts = if self.is_lost.load(Ordering::Relaxed) { 1 } else { ATTEMPTS };
+        for attempt in 1..=attempts {
+            let guard = match self.value.try_lock() {
+                Ok(guard) => guard,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    if attempt < attempts {
+                        std::thread::sleep(BETWEEN);
+                    }
+                    continue;
+                }
+            };
+            self.is_lost.store(false, Ordering::Relaxed);
+            return Some(guard);
+        }
+        self.is_lost.store(true, Ordering::Relaxed);
+        None
+    }
+}
+
+impl<T: Default> Default for ForkLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_testkit::{in_forked_child, runs_alone};
+
+    #[test]
+    fn a_forked_child_gets_the_lock_unless_a_thread_of_its_parent_held_it() {
+        if !runs_alone(module_path!(), "a_forked_child_gets_the_lock_unless_a_thread_of_its_parent_held_it") {
+            return;
+        }
+        let (free, held) = (ForkLock::new(1), ForkLock::new(2));
+        // As left by a thread that the child does not have.
+        let guard = held.lock();
+        in_forked_child(|| {
+            assert_eq!(free.lock().as_deref(), Some(&1));
+            assert!(held.lock().is_none() && held.lock().is_none());
+        });
+        drop(guard);
+        in_forked_child(|| assert_eq!(held.lock().as_deref(), Some(&2)));
+        assert_eq!(held.lock().as_deref(), Some(&2));
+    }
+}
