@@ -110,3 +110,119 @@ impl Drop for Collecting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A task that counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Count {
+        fn woken(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A waker that wakes the others of its turn, as a task does that runs at once.
+    struct RunsAtOnce(Arc<Wakes>);
+
+    impl Wake for RunsAtOnce {
+        fn wake(self: Arc<Self>) {
+            self.0.wake_all();
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+
+    fn woken(tasks: &[Arc<Count>]) -> Vec<usize> {
+        tasks.iter().map(|task| task.woken()).collect()
+    }
+
+    #[test]
+    fn each_task_is_woken_once_whatever_the_first_one_does() {
+        let of_poller = Arc::<Wakes>::default();
+        for first in [
+            // Its task was dropped before it ran.
+            Waker::noop().clone(),
+            Waker::from(Arc::new(Panics)),
+            Waker::from(Arc::new(RunsAtOnce(Arc::clone(&of_poller)))),
+        ] {
+            let tasks: [Arc<Count>; 3] = Default::default();
+            let turn = of_poller.enter();
+            wake(first);
+            tasks.iter().for_each(|task| wake(Arc::clone(task).into()));
+            assert_eq!(woken(&tasks), [0; 3]);
+            drop(turn);
+            assert_eq!(woken(&tasks), [1; 3]);
+            assert!(of_poller.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_task_of_another_thread_wakes_the_others_during_the_turn() {
+        let of_poller = Arc::<Wakes>::default();
+        let task = Arc::<Count>::default();
+        let turn = of_poller.enter();
+        wake(Arc::clone(&task).into());
+        std::thread::scope(|scope| scope.spawn(|| of_poller.wake_all()).join().unwrap());
+        assert_eq!(task.woken(), 1);
+        drop(turn);
+        assert_eq!(task.woken(), 1);
+    }
+
+    #[test]
+    fn a_turn_that_panics_wakes_its_tasks() {
+        let task = Arc::<Count>::default();
+        let ended = catch(|| {
+            let _turn = Arc::<Wakes>::default().enter();
+            wake(Arc::clone(&task).into());
+            panic!("a turn that panics");
+        });
+        assert!(ended.is_err());
+        assert_eq!(task.woken(), 1);
+    }
+
+    #[test]
+    fn tasks_beyond_the_queue_and_outside_of_turns_are_woken_at_once() {
+        let of_poller = Arc::<Wakes>::default();
+        let (within, beyond): (Arc<Count>, Arc<Count>) = Default::default();
+        let turn = of_poller.enter();
+        (0..DEPTH).for_each(|_| wake(Arc::clone(&within).into()));
+        wake(Arc::clone(&beyond).into());
+        assert_eq!((within.woken(), beyond.woken()), (0, 1));
+        drop(turn);
+        assert_eq!((within.woken(), beyond.woken()), (DEPTH, 1));
+        wake(Arc::clone(&beyond).into());
+        assert_eq!(beyond.woken(), 2);
+    }
+
+    #[test]
+    fn wakers_for_the_end_of_the_turn_are_collected() {
+        let of_poller = Arc::<Wakes>::default();
+        let task = Arc::<Count>::default();
+        let waker = after_turn(Arc::clone(&task).into());
+        waker.wake_by_ref();
+        assert_eq!(task.woken(), 1);
+        let turn = of_poller.enter();
+        waker.wake();
+        assert_eq!(task.woken(), 1);
+        drop(turn);
+        assert_eq!(task.woken(), 2);
+        assert_eq!(Arc::strong_count(&task), 1);
+    }
+}

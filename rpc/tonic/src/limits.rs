@@ -79,7 +79,9 @@ impl Limits {
 
     /// Returns the limits of the service and of the method of a path.
     fn of(&self, path: &str) -> impl Iterator<Item = &Limit> {
-        let service = path.rsplit_once('/').and_then(|(service, _)| self.0.get(service));
+        // Routes find the service by the first name of a path, whatever follows.
+        let end = path.match_indices('/').nth(1).map(|(end, _)| end);
+        let service = end.and_then(|end| self.0.get(&path[..end]));
         service.into_iter().chain(self.0.get(path))
     }
 
@@ -158,6 +160,10 @@ impl MessageSizes {
     /// # Errors
     /// A message is larger than the limit.
     pub(crate) fn check(&mut self, piece: &Bytes) -> Result<(), tonic::Status> {
+        // True from the first message beyond the limit on: nothing of it may pass.
+        if self.left > self.most {
+            return Err(self.refuse());
+        }
         let mut rest = &piece[..];
         while !rest.is_empty() {
             let of_message = self.left.min(rest.len());
@@ -175,13 +181,16 @@ impl MessageSizes {
                 let [_, size @ ..] = self.prefix;
                 self.left = usize::try_from(u32::from_be_bytes(size)).unwrap_or(usize::MAX);
                 if self.left > self.most {
-                    let text =
-                        format!("a message of {} bytes; the limit of its method is {}", self.left, self.most);
-                    return Err(tonic::Status::resource_exhausted(text));
+                    return Err(self.refuse());
                 }
             }
         }
         Ok(())
+    }
+
+    fn refuse(&self) -> tonic::Status {
+        let text = format!("a message of {} bytes; the limit of its method is {}", self.left, self.most);
+        tonic::Status::resource_exhausted(text)
     }
 }
 
@@ -203,11 +212,13 @@ mod tests {
         // The refused call has returned its unit of the service.
         let second = limits.take("/a.B/D").unwrap();
         assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));
+        // Routes pass longer paths to the service too.
+        assert!(limits.take("/a.B/D/E").err().unwrap().message().contains("2 calls of /a.B,"));
         assert!(limits.take("/a.Bc/D").unwrap().is_empty());
         drop((first, second));
         assert_eq!(limits.take("/a.B/C").unwrap().len(), 2);
         let rows = limits.report().map(|row| (row.name, row.running, row.limit, row.refused));
-        let expected = [("/a.B", 0, 2, 1), ("/a.B/C", 0, 1, 2)];
+        let expected = [("/a.B", 0, 2, 2), ("/a.B/C", 0, 1, 2)];
         assert_eq!(rows.collect::<Vec<_>>(), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
     }
 
@@ -244,5 +255,11 @@ mod tests {
             assert_eq!(pass(&body(&[3, 0, 4])).unwrap_err().code(), tonic::Code::ResourceExhausted, "{cut}");
         }
         assert!(limits.message_sizes("/a.C/C").is_none());
+        // A reader that goes on after the error gets nothing of the message.
+        let mut sizes = limits.message_sizes("/a.B/C").unwrap();
+        let [prefix, message] = [&[0, 0, 0, 0, 4][..], &[9; 4]].map(Bytes::copy_from_slice);
+        for piece in [&prefix, &message, &prefix] {
+            assert_eq!(sizes.check(piece).unwrap_err().code(), tonic::Code::ResourceExhausted);
+        }
     }
 }

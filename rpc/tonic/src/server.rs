@@ -202,6 +202,8 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     }
     let sizes = limits.message_sizes(path);
     metadata.remove(PATH);
+    // A peer's own value bounds nothing.
+    metadata.remove(timeout::GRPC_TIMEOUT);
     let mut request = http::Request::new(RequestBody { pieces: body, sizes });
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = http::Version::HTTP_2;
@@ -432,5 +434,16 @@ mod tests {
             );
             assert_eq!(request.is_ok(), is_accepted, "{path}");
         }
+    }
+
+    #[test]
+    fn handlers_see_only_time_limits_that_are_kept() {
+        let mut metadata = trunkline::Metadata::new();
+        metadata.append_reserved(PATH, b"/greeter.Greeter/Greet").unwrap();
+        metadata.append_reserved(timeout::GRPC_TIMEOUT, b"1S").unwrap();
+        let cx = Context::detached_with(metadata);
+        assert_eq!(cx.time_left(), None);
+        let request = request_of(&cx, Pieces::Whole(Bytes::new()), &Limits::default()).unwrap();
+        assert_eq!(request.headers().get(timeout::GRPC_TIMEOUT), None);
     }
 }
