@@ -76,6 +76,7 @@ kinds! {
     StoresTorn "process killed between two stores" true,
     PacketInMemory "packet through shared memory" false,
     MemoryScribbled "nonsense written into shared memory" true,
+    MemoryForged "packet put into shared memory in the name of another process" true,
     PathEnded "shared memory of two processes given up" false,
     PathChanged "call while its packets change their path" false,
     StoresTornUnderLoad "process killed between two stores under load" true,

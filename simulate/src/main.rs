@@ -52,6 +52,7 @@ mod plan;
 mod pooled;
 mod report;
 mod returns;
+mod rings;
 mod run;
 mod scheduler;
 mod service;

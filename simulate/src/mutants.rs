@@ -245,6 +245,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "paths: a receiver is shown a packet in shared memory before its bytes are there",
     },
     Mutant {
+        name: "source_of_memory_is_not_checked",
+        what: "paths: a QP believes a packet in the memory of any process, not only of its peer's",
+    },
+    Mutant {
         name: "path_generation_is_not_bumped",
         what: "paths: QPs are not told that the memory which they send through was given up",
     },

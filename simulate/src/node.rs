@@ -15,6 +15,7 @@ use trunkline::{Connections, Limit, Node, PathReport, ProviderChoice};
 use trunkline_softrdma::device::{LinkChoice, PathChoice, Slot, SoftOptions};
 use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
+use trunkline_verbs::Memory;
 
 /// Regions of memory that a node's device holds at most, and more for each of its pollers.
 const REGIONS: u32 = 24;
@@ -237,6 +238,11 @@ impl SimNode {
     /// Has its process overwrite a word of each area that it shares with others; returns their number.
     pub(crate) fn scribble(&self, choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
+    }
+
+    /// Returns the areas that its process shares with others.
+    pub(crate) fn areas(&self) -> Vec<Arc<Memory>> {
+        self.running.as_ref().map_or_else(Vec::new, |running| running.member.areas())
     }
 
     /// Shards that its device has at most.

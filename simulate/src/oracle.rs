@@ -29,6 +29,7 @@
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
 //! | receives are posted | at rest the SRQs of a device hold fewer or more receives, lent ones included, than the pollers have posted (`credits`) |
 //! | a change of path fails no call | a call fails, or takes longer than 50 ms, while processes of a host write nonsense into the memory that they share (`run/paths.rs`) |
+//! | memory has one sender | a call fails, is late or runs twice while a process puts packets into its own memory in the name of another one (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes of one host that share memory exchange packets otherwise (`run/paths.rs`) |
 //! | memory makes sense | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
 //! | memory of the dead is released | a process shares memory more often than it has shards to share with living ones (`run/paths.rs`) |

@@ -5,7 +5,9 @@ use crate::client::Client;
 use crate::coverage::Kind;
 use crate::node::SimNode;
 use crate::plan::Fault;
+use crate::rings;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 use trunkline_verbs::Time;
@@ -13,7 +15,7 @@ use trunkline_verbs::Time;
 /// Calls of each client meanwhile, and the longest pause between two.
 const CALLS: usize = 8;
 const THINK_NS: u64 = 2_000_000;
-/// Number of times that memory is written over meanwhile, and the time within which it is.
+/// Number of times that memory is written to meanwhile, and the time within which it is.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
 /// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
@@ -32,6 +34,24 @@ impl Run {
         if !self.memory_is_used() || !self.memory_makes_sense() {
             return false;
         }
+        let forgers = self.forgers();
+        let mut forged = BTreeSet::new();
+        let forge = |run: &mut Self| {
+            let forger = forgers[run.random.usize(..forgers.len())];
+            run.put_forged(forger, &mut forged);
+        };
+        if !forgers.is_empty() && !self.disturb_calls(forge) {
+            return false;
+        }
+        let scribble = |run: &mut Self| {
+            let node = run.random.usize(..run.nodes.len());
+            run.scribble(node);
+        };
+        self.disturb_calls(scribble) && self.memory_is_released()
+    }
+
+    /// Disturbs the nodes' memory [`TIMES`] times while all of them call each other.
+    fn disturb_calls(&mut self, mut disturb: impl FnMut(&mut Self)) -> bool {
         let ended = Rc::new(Cell::new(0));
         let mut clients = 0;
         for index in 0..self.nodes.len() {
@@ -49,14 +69,50 @@ impl Run {
         times.sort_unstable();
         for time in times {
             self.scheduler.run_until(time, |_| false);
-            let node = self.random.usize(..self.nodes.len());
-            self.scribble(node);
+            disturb(self);
         }
         let limit = self.scheduler.now() + PATIENCE * 20;
         if !self.scheduler.run_until(limit, |_| ended.get() == clients) {
             return self.fail("calls do not end while packets change their path");
         }
-        self.is_unbroken() && self.memory_is_released()
+        self.is_unbroken()
+    }
+
+    /// Returns the nodes that share memory with at least two others of their host.
+    fn forgers(&self) -> Vec<usize> {
+        let share = |index: &usize| self.nodes[*index].shares_memory();
+        let others = |index: usize| self.others_of_host(index).filter(share).count();
+        (0..self.nodes.len()).filter(share).filter(|index| others(*index) >= 2).collect()
+    }
+
+    fn others_of_host(&self, node: usize) -> impl Iterator<Item = usize> {
+        let host = self.nodes[node].address.ip();
+        (0..self.nodes.len()).filter(move |other| *other != node && self.nodes[*other].address.ip() == host)
+    }
+
+    /// A node's process puts packets into its own memory: the last ones that the others of its host have sent, with the
+    /// next PSN. The node's own rings break as well.
+    ///
+    /// `forged` holds the packets forged so far, at most one per time and area of the host. None of them is copied, since
+    /// it may have been made from a packet of this node, which may send it in its own name.
+    fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) {
+        // Nonsense found after this is expected.
+        self.memory_makes_sense();
+        let own = self.nodes[node].areas();
+        let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
+        let before = produced();
+        // A receiver looks at a ring into which the node has just put a packet itself.
+        self.scheduler.run_until(self.scheduler.now().plus_ns(WITHIN_NS), |_| produced() != before);
+        let others = self.others_of_host(node).flat_map(|other| self.nodes[other].areas());
+        let packets =
+            others.filter_map(|area| rings::repeated(rings::last_send(&area, forged)?)).collect::<Vec<_>>();
+        for area in &own {
+            for packet in &packets {
+                rings::append(area, packet);
+                self.scheduler.coverage.count(Kind::MemoryForged);
+            }
+        }
+        forged.extend(packets);
     }
 
     /// A node's process writes nonsense into the memory that it shares with others.
@@ -72,7 +128,8 @@ impl Run {
 
     /// Nobody has found nonsense in shared memory before somebody wrote some, although processes died while they wrote.
     fn memory_makes_sense(&mut self) -> bool {
-        if self.scheduler.coverage.of(Kind::MemoryScribbled) > 0 {
+        let written = [Kind::MemoryScribbled, Kind::MemoryForged];
+        if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
             return true;
         }
         for (index, node) in self.nodes.iter().enumerate() {

@@ -22,6 +22,7 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
+use trunkline_verbs::Memory;
 
 /// Carries datagrams between simulated hosts. It may lose, duplicate, reorder, corrupt and delay
 /// them.
@@ -101,13 +102,19 @@ impl SimulatedProcess {
     /// Overwrites a word of each area that it shares with others, as a process that has gone mad may; `choose` gives the
     /// place among several, and the value. Returns the number of areas.
     pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
-        let areas = self.host.memory.areas_of(&self.life);
+        let areas = self.areas();
         for area in &areas {
             let (place, value) = choose(area.len() / 8);
             // A place outside is nobody's.
             let _outside = area.write(place * 8, &value.to_ne_bytes());
         }
         areas.len()
+    }
+
+    /// Returns the areas that it shares with others, for a test that writes into them.
+    #[must_use]
+    pub fn areas(&self) -> Vec<Arc<Memory>> {
+        self.host.memory.areas_of(&self.life)
     }
 
     pub(crate) fn life(&self) -> &Arc<Life> {

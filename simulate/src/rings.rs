@@ -1,0 +1,138 @@
+//! Packets that a process puts into its own rings of shared memory in the name of another process.
+//!
+//! The forger knows the QP numbers and the next PSN of the other process, so only the ring shows who the sender is.
+//! This module knows the layout of an area as far as a forger needs it. Packets that are forged already are never copied:
+//! another forger may have made them from packets of the process that copies, which may well send those itself.
+
+use std::collections::BTreeSet;
+use trunkline_roce::wire::{Operation, Packet};
+use trunkline_verbs::Memory;
+
+/// Offset of the word that counts the bytes produced.
+const PRODUCED: usize = 0;
+/// Offset of the ring.
+const RING: usize = 4096;
+/// Size of a record's header, which holds the packet's length.
+const HEADER: usize = 8;
+/// Maximum length of a packet to copy, small enough to take one PSN.
+const LONGEST: usize = 512;
+/// Number of records searched.
+const LOOKS: usize = 8;
+/// Offset of the PSN in a packet.
+const PSN: usize = 9;
+
+/// Returns the last short SEND among the last records of an area's ring, other than the forged ones.
+pub(crate) fn last_send(area: &Memory, forged: &BTreeSet<Vec<u8>>) -> Option<Vec<u8>> {
+    let mut end = produced(area);
+    for _ in 0..LOOKS {
+        let (start, packet, operation) = packet_before(area, end)?;
+        let is_send = [Operation::SEND_ONLY, Operation::SEND_ONLY_IMM].contains(&operation);
+        if is_send && !forged.contains(&packet) {
+            return Some(packet);
+        }
+        end = start;
+    }
+    None
+}
+
+/// Returns the number of bytes that were put into an area's ring so far.
+pub(crate) fn produced(area: &Memory) -> u64 {
+    area.load(PRODUCED).unwrap_or(0)
+}
+
+/// Returns the record that ends at a position of an area's ring, if it is short: its start, packet and operation.
+fn packet_before(area: &Memory, end: u64) -> Option<(u64, Vec<u8>, Operation)> {
+    (1..=LONGEST / 8).map(|words| words * 8).find_map(|padded| {
+        let start = end.checked_sub((HEADER + padded) as u64)?;
+        let length = u64::from_le_bytes(read(area, start, HEADER)?.try_into().ok()?);
+        let length = usize::try_from(length).ok().filter(|length| length.next_multiple_of(8) == padded)?;
+        let packet = read(area, start + HEADER as u64, length)?;
+        let operation = Packet::parse_joined(&packet).ok()?.bth.opcode.operation();
+        Some((start, packet, operation))
+    })
+}
+
+/// Returns the packet with the next PSN.
+pub(crate) fn repeated(mut packet: Vec<u8>) -> Option<Vec<u8>> {
+    let psn = Packet::parse_joined(&packet).ok()?.bth.psn;
+    packet[PSN..PSN + 3].copy_from_slice(&psn.plus(1).get().to_be_bytes()[1..]);
+    Some(packet)
+}
+
+/// Appends a packet to an area's ring without a check for room.
+pub(crate) fn append(area: &Memory, packet: &[u8]) {
+    let start = produced(area);
+    let mut bytes = (packet.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(packet);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    for (at, word) in (start..).step_by(8).zip(bytes.chunks_exact(8)) {
+        let _outside = place(area, at).map(|place| area.write(place, word));
+    }
+    let _aligned = area.write(PRODUCED, &(start + bytes.len() as u64).to_ne_bytes());
+}
+
+/// Reads bytes of a ring from a position on.
+fn read(area: &Memory, from: u64, length: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; length.next_multiple_of(8)];
+    for (at, word) in (from..).step_by(8).zip(bytes.chunks_exact_mut(8)) {
+        area.read(place(area, at)?, word).ok()?;
+    }
+    bytes.truncate(length);
+    Some(bytes)
+}
+
+/// Returns the offset in the area of a position of its ring.
+fn place(area: &Memory, position: u64) -> Option<usize> {
+    let ring = area.len().checked_sub(RING).filter(|bytes| *bytes > 0)?;
+    usize::try_from(position % ring as u64).ok().map(|at| RING + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_roce::wire::{Opcode, Service};
+    use trunkline_verbs::{Psn, QpNumber};
+
+    fn packet(operation: Operation, psn: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Packet::new(Opcode::new(Service::RC, operation), QpNumber::new(77), Psn::new(psn), payload)
+            .emit(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn last_send_is_found_anywhere_in_the_ring() {
+        let area = Memory::zeroed(RING + 512).unwrap();
+        let none = BTreeSet::new();
+        assert_eq!(last_send(&area, &none), None);
+        for psn in 0..100 {
+            let sent = packet(Operation::SEND_ONLY, psn, &[psn.to_le_bytes()[0]; 44][..psn as usize % 40]);
+            append(&area, &sent);
+            assert_eq!(last_send(&area, &none), Some(sent), "{psn}");
+        }
+        let last = last_send(&area, &none);
+        for _ in 1..LOOKS {
+            append(&area, &packet(Operation::SEND_FIRST, 0, &[0; 16]));
+            assert_eq!(last_send(&area, &none), last);
+        }
+        append(&area, &packet(Operation::SEND_FIRST, 0, &[0; 16]));
+        assert_eq!(last_send(&area, &none), None);
+    }
+
+    #[test]
+    fn forged_packets_are_passed_over() {
+        let area = Memory::zeroed(RING + 512).unwrap();
+        let sent = packet(Operation::SEND_ONLY, 7, b"12345678");
+        append(&area, &sent);
+        let other = packet(Operation::SEND_ONLY, 8, b"abcdefgh");
+        append(&area, &other);
+        let forged = BTreeSet::from([other]);
+        assert_eq!(last_send(&area, &forged), Some(sent));
+    }
+
+    #[test]
+    fn repeated_packet_has_the_next_psn() {
+        let before = packet(Operation::SEND_ONLY, 0xff_ffff, b"12345678");
+        assert_eq!(repeated(before), Some(packet(Operation::SEND_ONLY, 0, b"12345678")));
+    }
+}
