@@ -179,7 +179,8 @@ mod tests {
         let task = Arc::<Count>::default();
         let turn = of_poller.enter();
         wake(Arc::clone(&task).into());
-        std::thread::scope(|scope| scope.spawn(|| of_poller.wake_all()).join().unwrap());
+        let here = Arc::clone(&of_poller);
+        std::thread::spawn(move || here.wake_all()).join().unwrap();
         assert_eq!(task.woken(), 1);
         drop(turn);
         assert_eq!(task.woken(), 1);
