@@ -2,7 +2,7 @@
 //!
 //! Four more nodes: three servers and their caller. One server at a time is away. Programs call all the time; before each
 //! fault, calls with enough time for any of its consequences are under way. While a server drains, further programs call
-//! through channels that do not know yet that it does.
+//! through channels that do not know yet that it does, and call it directly.
 
 use super::{QUIET, Run};
 use crate::client::Client;
@@ -13,6 +13,7 @@ use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
 use crate::service::WorkClient;
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{CallOptions, Channel, Connect, Limit, Policy, Status};
@@ -120,6 +121,7 @@ impl Run {
     /// A server shuts down while calls are under way: all of them succeed.
     fn replica_drains(&mut self, replicas: &mut Replicas, at: usize) -> bool {
         let Some(victim) = replicas.servers[at].process() else { return self.fail("a node is not running") };
+        let address = replicas.servers[at].address;
         let left = self.call_at_once(replicas, BRIEF_US, |_| true);
         self.scheduler.run_until(self.scheduler.now() + Duration::from_micros(BRIEF_US / 4), |_| false);
         self.scheduler.coverage.count(Kind::ReplicaDrained);
@@ -128,6 +130,8 @@ impl Run {
         for _ in 0..PROBES {
             let probe = replicas.calls.clone().probe(self.random.fork(), PROBED);
             self.scheduler.tasks.add(replicas.process, probe);
+            let call = call_directly(replicas.calls.client.clone(), address, self.random.fork(), PROBED);
+            self.scheduler.tasks.add(replicas.process, call);
         }
         let process = replicas.process;
         let sends = |scheduler: &Scheduler| scheduler.sent_to_drained(process) > 0;
@@ -261,6 +265,15 @@ impl Calls {
 
 fn channel(client: &Client, policy: Policy) -> Channel {
     client.node.channel(client.servers.clone()).balanced(policy)
+}
+
+/// Calls one server without a balanced channel, which would leave out one that drains. Such a call may fail.
+async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand::Rng, lasts: Duration) {
+    let until = client.timers.now() + lasts;
+    while client.timers.now() < until {
+        client.timers.sleep(Duration::from_micros(random.u64(..PROBE_PAUSE_US))).await;
+        let _refused = client.number_of(server, LONG).await;
+    }
 }
 
 /// Calls every server.
