@@ -23,7 +23,9 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let timers = current_timers();
     let look = || {
         let Some(timers) = &timers else { return Rest::Forever };
-        timers.fire(timers.clock().now());
+        if timers.fire(timers.clock().now()) {
+            return Rest::For(Duration::ZERO);
+        }
         match timers.next() {
             Some(next) => Rest::For(Duration::from_nanos(next.since(timers.clock().now()))),
             None => Rest::Forever,

@@ -37,6 +37,11 @@ impl<T> ForkLock<T> {
         Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns true in a forked child that has given up.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
     #[cold]
     #[expect(clippy::disallowed_methods, reason = "a simulation does not fork")]
     fn lock_in_child(&self) -> Option<MutexGuard<'_, T>> {

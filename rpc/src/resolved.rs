@@ -10,6 +10,6 @@ pub(crate) struct Resolved {
     pub(crate) route: RouteId,
     /// Number of the lookup.
     pub(crate) number: u64,
-    /// The addresses, or an error and its sources.
+    /// The usable addresses, or an error and its sources.
     pub(crate) outcome: Result<Vec<SocketAddr>, Vec<String>>,
 }

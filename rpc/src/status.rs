@@ -362,15 +362,18 @@ constructors!(
     data_loss DataLoss, unauthenticated Unauthenticated
 );
 
-/// Writes the code, the message and the causes.
+/// Writes the code, the message and the causes. Control characters are escaped, except line feeds and tabs: a server chooses
+/// the texts, and could change what a terminal or a log shows.
 ///
 /// "(the call may have run)" follows if a node ended the call, the call may have run, and the code is one after
 /// which callers may try again: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.code, self.message)?;
+        write!(f, "{:?}: ", self.code)?;
+        write_escaped(f, &self.message)?;
         for cause in &self.causes {
-            write!(f, ": {cause}")?;
+            f.write_str(": ")?;
+            write_escaped(f, cause)?;
         }
         if self.may_have_run && self.origin != Origin::Handler && self.code.invites_a_retry() {
             write!(f, " (the call may have run)")?;
@@ -380,6 +383,16 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// Writes a text with control characters escaped, except line feeds and tabs.
+fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let is_escaped = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
+    for part in text.split_inclusive(is_escaped) {
+        let plain = part.trim_end_matches(is_escaped);
+        write!(f, "{plain}{}", part[plain.len()..].escape_default())?;
+    }
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {
@@ -406,6 +419,15 @@ mod tests {
             assert!(!warns(Status::new(code, "a handler's word")), "it has run");
         }
         assert!(!warns(Status::ran(Code::Internal, "a panic")), "nobody tries that again");
+    }
+
+    #[test]
+    fn the_text_of_a_server_sends_no_control_characters_to_a_terminal() {
+        let text = "a\u{1b}[2J\rb\u{9b}\u{0}\n\t\u{e4}\\";
+        let escaped = "a\\u{1b}[2J\\rb\\u{9b}\\u{0}\n\t\u{e4}\\";
+        let status = Status::aborted(text).with_cause(text);
+        assert_eq!(status.to_string(), format!("Aborted: {escaped}: {escaped}"));
+        assert_eq!((status.message(), status.causes()), (text, &[text.to_owned()][..]));
     }
 
     #[test]

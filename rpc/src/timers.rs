@@ -4,7 +4,7 @@
 //! timers that are due, and sleeps no longer than until the next. Without timers that costs one load.
 //!
 //! A handler that has forked may set and drop timers in the child, where another worker of the parent may have left a lock
-//! taken. Timers that the child cannot set are due at once.
+//! taken. Timers that the child cannot set are due at once, and so are those that it cannot reach any more.
 
 use crate::fork_lock::ForkLock;
 use std::fmt;
@@ -108,7 +108,13 @@ impl Timers {
         }
     }
 
-    /// Fires the timers that are due. Returns true if there were any.
+    /// Returns true if the timer has fired, or never will because a forked child has lost the wheel.
+    pub(crate) fn is_due(&self, set: &SetTimer) -> bool {
+        set.is_due() || self.waiting.is_lost()
+    }
+
+    /// Fires the timers that are due. Returns true if there were any, or a forked child has lost them. The caller polls what
+    /// waits for them then.
     #[inline]
     pub(crate) fn fire(&self, now: Time) -> bool {
         self.next.load(Ordering::Relaxed) <= now.0 && self.fire_all(now)
@@ -122,6 +128,11 @@ impl Timers {
             let Some(waker) = timer.waker.lock().map(|waker| waker.clone()) else { continue };
             // It may be any program's.
             let _ended = catch(|| waker.wake());
+        }
+        if self.waiting.is_lost() {
+            // Else the child would try again without a pause.
+            self.next.store(Time::MAX.0, Ordering::Relaxed);
+            return true;
         }
         any
     }
@@ -197,6 +208,7 @@ mod tests {
         assert_eq!((count.0.load(Ordering::Relaxed), timers.next()), (3, None));
         assert_eq!(timers.waiting.lock().unwrap().len(), 0);
     }
+
     #[test]
     fn timers_that_a_thread_of_the_parent_held_are_due_at_once_in_a_forked_child() {
         if !runs_alone(
@@ -216,7 +228,8 @@ mod tests {
             let set = timers.set(Time(500), &waker);
             assert!(set.is_due() && count.0.load(Ordering::Relaxed) == 1);
             earlier.set_waker(&waker);
-            assert!(!timers.fire(Time(2_000)) && !earlier.is_due());
+            assert!(timers.fire(Time(2_000)) && timers.is_due(&earlier));
+            assert!(timers.next().is_none() && !timers.fire(Time(3_000)), "it is not tried again and again");
             [&set, &earlier].into_iter().for_each(|set| timers.remove(set));
         });
     }

@@ -81,7 +81,7 @@ impl Wake for Parker {
     }
 }
 
-/// Time for which the thread may sleep before the next call of `look`.
+/// Time for which the thread may sleep before it polls the future again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Sleeps until the future is woken.
@@ -119,7 +119,12 @@ fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
         }
         match rest {
             Rest::Forever => parker.park(None),
-            Rest::For(time) => parker.park(Some(time)),
+            Rest::For(time) => {
+                parker.park(Some(time));
+                // The future is polled now in any case.
+                let _is_rung = parker.is_rung();
+                break;
+            }
             Rest::GiveUp => return false,
         }
     }
@@ -141,6 +146,16 @@ mod tests {
             if looks == 3 { Rest::GiveUp } else { Rest::For(Duration::from_micros(1)) }
         });
         assert_eq!((looked, looks), (None, 3));
+        let (mut polls, mut looks) = (0, 0);
+        let never_woken = poll_fn(|_| {
+            polls += 1;
+            if polls == 2 { Poll::Ready(polls) } else { Poll::Pending }
+        });
+        let look = || {
+            looks += 1;
+            if looks == 3 { Rest::GiveUp } else { Rest::For(Duration::ZERO) }
+        };
+        assert_eq!(wait(never_woken, look), Some(2), "it is polled again after the time");
         let (mut polls, mut waker) = (0, None);
         let woken = poll_fn(|context| {
             polls += 1;

@@ -18,6 +18,9 @@ use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
 use trunkline_verbs::{Clock, Time};
 
+/// The last cause of a call that may have run and was not made again. `Status` says that it may have run.
+const NOT_REPEATED: &str = "no other server was tried, because only #[idempotent] methods are repeated";
+
 /// The attempts at one call.
 #[derive(Debug)]
 pub(super) struct Attempts {
@@ -101,9 +104,14 @@ impl Attempts {
                 Ok(response) => return Poll::Ready(Ok(response)),
                 Err(status) => status,
             };
-            let is_over =
-                !self.allows_another(&status) || self.call.deadline <= now || Channel::check(inbox).is_err();
-            let ended = if is_over { Err(status) } else { self.make_another(inbox, now, status) };
+            let is_over = self.call.deadline <= now || Channel::check(inbox).is_err();
+            let ended = if is_over {
+                Err(status)
+            } else if self.allows_another(&status) {
+                self.make_another(inbox, now, status)
+            } else {
+                Err(self.without_repeat(status, now))
+            };
             match ended {
                 Ok(may_have_run) => self.may_have_run |= may_have_run,
                 Err(status) if self.may_have_run => return Poll::Ready(Err(status.after_run())),
@@ -136,6 +144,19 @@ impl Attempts {
             self.balance.return_retry();
         }
         Err(status)
+    }
+
+    /// Returns the status of a call that is not made again. It names the rule if another server would have got the call, had
+    /// its method been idempotent.
+    fn without_repeat(&self, status: Status, now: Time) -> Status {
+        let is_lost = status.origin() != Origin::Handler
+            && status.may_have_run()
+            && matches!(status.reason(), Some(Reason::Unreachable | Reason::Draining));
+        if is_lost && self.balance.has_another(&self.tried, now) {
+            status.with_cause(NOT_REPEATED)
+        } else {
+            status
+        }
     }
 
     /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.

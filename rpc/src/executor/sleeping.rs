@@ -50,10 +50,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        if let Some((_, set)) = &self.set {
+        if let Some((timers, set)) = &self.set {
             // Before the look: it may be fired in between.
             set.set_waker(task.waker());
-            return if set.is_due() { Poll::Ready(()) } else { Poll::Pending };
+            return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
         }
         let timers = current_timers().expect(NO_TIMERS);
         if timers.clock().now() >= self.at {

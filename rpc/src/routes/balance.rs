@@ -214,12 +214,21 @@ impl Balanced {
         !self.target.routes().is_forked() && self.servers().iter().any(|server| server.link.is_connected())
     }
 
-    /// Chooses the server of the next attempt. Returns `None` if all have been tried.
-    pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
-        let servers = self.servers();
+    /// Keeps the servers connected from now on, if the policy uses all of them.
+    pub(super) fn keep(&self) {
+        self.keep_each(&self.servers());
+    }
+
+    fn keep_each(&self, servers: &[Arc<Server>]) {
         if self.policy != Policy::PickFirst {
             servers.iter().for_each(|server| server.link.keep());
         }
+    }
+
+    /// Chooses the server of the next attempt. Returns `None` if all have been tried.
+    pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
+        let servers = self.servers();
+        self.keep_each(&servers);
         if self.target.is_name() {
             // A server that must be connected again may have moved.
             let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
@@ -346,9 +355,14 @@ impl Balanced {
         self.budget.take()
     }
 
+    /// Returns true if a further attempt could be made.
+    pub(crate) fn has_another(&self, tried: &Tried, now: Time) -> bool {
+        self.choose_once(&self.servers(), tried, now).is_some()
+    }
+
     /// Returns the status of a call that ends because the budget is used up, if a further attempt could be made otherwise.
     pub(crate) fn without_retry(&self, status: Status, tried: &Tried, now: Time) -> Status {
-        if self.choose_once(&self.servers(), tried, now).is_none() {
+        if !self.has_another(tried, now) {
             return status;
         }
         self.unretried.fetch_add(1, Ordering::Relaxed);
@@ -520,23 +534,28 @@ impl Pause {
     }
 }
 
-/// The balanced channels of a node, for its report.
+/// The balanced channels of a node, each with the route of its target.
 #[derive(Debug, Default)]
-pub(super) struct AllBalanced(Mutex<Vec<Weak<Balanced>>>);
+pub(super) struct AllBalanced(Mutex<Vec<(RouteId, Weak<Balanced>)>>);
 
 impl AllBalanced {
     pub(super) fn add(&self, balanced: &Arc<Balanced>) {
         let mut all = self.lock();
-        all.retain(|known| known.strong_count() > 0);
-        all.push(Arc::downgrade(balanced));
+        all.retain(|(_, known)| known.strong_count() > 0);
+        all.push((balanced.target.route().id, Arc::downgrade(balanced)));
+    }
+
+    /// Returns the channel whose target has this route.
+    pub(super) fn get(&self, target: RouteId) -> Option<Arc<Balanced>> {
+        self.lock().iter().find(|(id, _)| *id == target)?.1.upgrade()
     }
 
     pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
-        let all = self.lock().iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let all = self.lock().iter().filter_map(|(_, known)| known.upgrade()).collect::<Vec<_>>();
         all.iter().flat_map(|balanced| balanced.report(now)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Balanced>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(RouteId, Weak<Balanced>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -603,7 +622,10 @@ mod tests {
     use super::super::ready::Ready;
     use super::*;
     use crate::fake::Rig;
+    use crate::resolved::Resolved;
+    use crate::routes::{Resolve, Resolving, Seeker};
     use std::collections::VecDeque;
+    use std::future::pending;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use trunkline_testkit::{in_forked_child, runs_alone};
@@ -771,6 +793,47 @@ mod tests {
         let mut ready = pin!(Ready::of_any(&balanced));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    }
+
+    /// A resolver whose results the test makes up.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl Resolve for Slow {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(pending())
+        }
+    }
+
+    #[test]
+    fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
+        for (policy, keeps) in
+            [(Policy::PickFirst, false), (Policy::RoundRobin, true), (Policy::PowerOfTwo, true)]
+        {
+            let mut rig = Rig::new();
+            let balanced = |target| Balanced::new(&Link::new(&rig.routes, target), policy.into()).unwrap();
+            let kept = |balanced: &Balanced| {
+                balanced.servers().iter().map(|server| server.link.route().is_wanted()).collect::<Vec<_>>()
+            };
+            let mut context = Context::from_waker(Waker::noop());
+            let listed = balanced(Target::from(SERVERS.map(address)));
+            assert_eq!(kept(&listed), [false; 2]);
+            assert!(pin!(Ready::of_any(&listed)).poll(&mut context).is_pending());
+            assert_eq!(kept(&listed), [keeps; 2], "{policy:?}");
+            let named = balanced(Target::resolver(Slow));
+            let id = named.target.route().id;
+            let mut seeker = Seeker::new(&rig.routes);
+            named.target.route().keep();
+            rig.carrier.up.insert(PeerKey::new(address(3)));
+            for ports in [vec![3], vec![3, 4]] {
+                seeker.look(&mut rig.carrier, id);
+                let number = seeker.take_lookups()[0].number();
+                let outcome = Ok(ports.iter().copied().map(address).collect());
+                seeker.resolved(&mut rig.carrier, Resolved { route: id, number, outcome });
+                assert_eq!(kept(&named), vec![keeps; ports.len()], "{policy:?}");
+                assert!(named.target.route().look_again());
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::pollers::Pollers;
 use super::round::{LOOKUP, Round};
 use super::route::Route;
-use super::target::Source;
+use super::target::{Source, scoped, usable};
 use crate::foreign::Foreign;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
@@ -13,6 +13,7 @@ use crate::wait::{Rest, wait};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_rings::panics::catch_or;
@@ -42,7 +43,10 @@ impl Lookup {
     /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.0 {
-            Source::Resolver(resolver, _) => resolver.resolve().await.map_err(|error| texts(error.as_ref())),
+            Source::Resolver(resolver, _) => match resolver.resolve().await {
+                Ok(addresses) => found(addresses),
+                Err(error) => Err(texts(error.as_ref())),
+            },
             _ => Ok(Vec::new()),
         };
         Resolved { route: self.route.id, number: self.number, outcome }
@@ -73,6 +77,16 @@ impl Lookup {
     fn failed(&self, error: &dyn Error) -> Resolved {
         Resolved { route: self.route.id, number: self.number, outcome: Err(texts(error)) }
     }
+}
+
+/// Returns the usable addresses of a lookup. There may be millions of others, which must not keep a poller.
+///
+/// # Errors
+/// Returns the reason why the first address is unusable without an interface, if none is usable.
+fn found(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Vec<String>> {
+    let why = addresses.first().copied().and_then(scoped);
+    let usable = usable(addresses);
+    why.filter(|_| usable.is_empty()).map_or(Ok(usable), |why| Err(vec![why]))
 }
 
 /// Returns the texts of an error and its sources.
@@ -179,5 +193,39 @@ impl Lookups {
 impl fmt::Debug for Lookups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lookups").field("state", &self.lock()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::routes::route::Usage;
+    use crate::routes::{Resolve, Resolving, Target};
+    use std::num::NonZeroU32;
+
+    #[derive(Debug)]
+    struct Listed(Vec<SocketAddr>);
+
+    impl Resolve for Listed {
+        fn resolve(&self) -> Resolving<'_> {
+            Box::pin(async { Ok(self.0.clone()) })
+        }
+    }
+
+    #[test]
+    fn the_poller_gets_only_usable_addresses_of_a_lookup() {
+        let outcome = |texts: &[&str]| {
+            let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
+            let id = RouteId(NonZeroU32::MIN);
+            let route = Route::new(id, Target::resolver(Listed(addresses)), Usage::Sticky);
+            block_on(Lookup::new(Arc::new(route), 1).run()).outcome
+        };
+        let (good, bad) = ("10.0.0.1:7", "0.0.0.0:7");
+        assert_eq!(outcome(&[bad, good, bad, good]), Ok(vec![good.parse().unwrap()]));
+        assert_eq!(outcome(&["[fe80::1]:7", good]), Ok(vec![good.parse().unwrap()]));
+        assert_eq!(outcome(&[bad]), Ok(Vec::new()));
+        let why = outcome(&["[fe80::1]:7", bad]).unwrap_err();
+        assert!(why[0].contains("[fe80::1]:7"), "{why:?}");
     }
 }

@@ -43,8 +43,11 @@ impl Future for Ready {
         if link.routes().is_forked() {
             return Poll::Ready(Err(named(refused_in_child())));
         }
-        if balance.as_ref().is_some_and(|balance| balance.is_connected()) {
-            return Poll::Ready(Ok(()));
+        if let Some(balance) = balance {
+            balance.keep();
+            if balance.is_connected() {
+                return Poll::Ready(Ok(()));
+            }
         }
         let (route, routes) = (link.route(), link.routes());
         let is_new = since.is_none();

@@ -8,7 +8,7 @@ use super::lookups::Lookup;
 use super::round::{Round, Step};
 use super::route::{Phase, Route, Usage};
 use super::table::Routes;
-use super::target::{Source, scoped, usable};
+use super::target::Source;
 use crate::resolved::Resolved;
 use crate::route_id::RouteId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,10 +188,11 @@ impl Seeker {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         if sought.refresh == Some(number) {
             sought.refresh = None;
-            let addresses = outcome.map(usable).unwrap_or_default();
+            let addresses = outcome.unwrap_or_default();
             if !addresses.is_empty() {
                 sought.route.set_found(&addresses);
                 sought.last = addresses;
+                self.routes.keep_found(id);
                 self.leave_removed(carrier, id);
             }
             return self.refresh(carrier, id);
@@ -199,15 +200,13 @@ impl Seeker {
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
-                let why = addresses.first().copied().and_then(scoped);
-                let found = usable(addresses);
-                let is_empty = found.is_empty();
                 // An empty list leaves the servers that are known.
-                if !is_empty {
-                    sought.route.set_found(&found);
-                    sought.last = found;
+                if !addresses.is_empty() {
+                    sought.route.set_found(&addresses);
+                    sought.last = addresses;
+                    self.routes.keep_found(id);
                 }
-                why.into_iter().filter(|_| is_empty).collect()
+                Vec::new()
             }
             Err(error) => error,
         };

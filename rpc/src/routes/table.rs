@@ -83,10 +83,17 @@ impl Routes {
         &self.pollers
     }
 
-    /// Adds a balanced channel, for the report.
+    /// Adds a balanced channel.
     pub(super) fn add_balanced(&self, balanced: &Arc<Balanced>) {
         if !self.is_forked() {
             self.balanced.add(balanced);
+        }
+    }
+
+    /// Keeps the servers of a balanced channel connected after a lookup for its target.
+    pub(super) fn keep_found(&self, target: RouteId) {
+        if let Some(balanced) = self.balanced.get(target) {
+            balanced.keep();
         }
     }
 

@@ -431,6 +431,8 @@ fn lost_call_is_repeated_only_if_that_does_no_harm() {
     let (outcome, runs) = lose_a_call(|client| async move { client.wait(7).await });
     let status = outcome.unwrap_err();
     assert_eq!((status.may_have_run(), runs), (true, 1), "{status}");
+    let rule = "only #[idempotent] methods are repeated (the call may have run)";
+    assert!(status.to_string().ends_with(rule), "{status}");
 }
 
 #[test]
@@ -554,6 +556,22 @@ fn list_of_servers_is_used_from_its_first_change_on() {
     assert_eq!(block_on(call), Ok(0));
     list.set([]);
     assert_eq!(block_on(client.add(3)), Ok(0));
+}
+
+#[test]
+fn all_servers_are_connected_without_a_call() {
+    for policy in [Policy::RoundRobin, Policy::PowerOfTwo] {
+        let replicas = Replicas::new(3);
+        let list = ServerList::new("replicas", replicas.addresses[..2].iter().copied());
+        let named = replicas.caller.channel(Target::resolver(list.clone())).balanced(policy);
+        let listed = replicas.channel(policy);
+        for channel in [&named, &listed] {
+            block_on(channel.ready()).unwrap();
+        }
+        replicas.until_all_are_up();
+        list.set(replicas.addresses.iter().copied());
+        until("the new server is up", || (replicas.states() == ["up"; 6]).then_some(()));
+    }
 }
 
 #[test]

@@ -709,7 +709,8 @@ fn start_with_health(builder: NodeBuilder) -> Result<Node, StartError> {
 }
 
 async fn wait_for(health: &HealthClient, service: &str) -> Result<(), Status> {
-    let mut watch = health.watch(service.to_owned()).await?;
+    let patient = CallOptions::new().connect(Connect::Wait); // also while nothing answers at its address
+    let mut watch = health.with(&patient).watch(service.to_owned()).await?;
     while let Some(status) = watch.message().await? {
         if status == ServingStatus::Serving {
             return Ok(());
