@@ -42,6 +42,7 @@ mod half_open;
 mod heading;
 mod interrupt;
 mod late;
+mod late_rings;
 mod mutants;
 mod network;
 mod node;

@@ -6,6 +6,7 @@
 //! a turn takes time, in which its machine does nothing else, and others do.
 
 use crate::coverage::{Coverage, Kind};
+use crate::late_rings::LateRings;
 use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::tasks::Tasks;
@@ -14,6 +15,7 @@ use crate::trace::{START, Since, Trace};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
@@ -151,6 +153,7 @@ pub(crate) struct Scheduler {
     requests: Arc<Mutex<Requests>>,
     machines: Vec<Slot>,
     bells: Vec<(Time, Arc<Bell>)>,
+    pub(crate) late_rings: Rc<LateRings>,
     processes: u64,
     /// Names in the trace.
     names: BTreeMap<u64, String>,
@@ -188,6 +191,7 @@ impl Scheduler {
             requests: Arc::default(),
             machines: Vec::new(),
             bells: Vec::new(),
+            late_rings: Rc::default(),
             processes: 0,
             names: BTreeMap::new(),
             doomed: Vec::new(),
@@ -370,8 +374,14 @@ impl Scheduler {
             });
         }
         for bell in rung {
-            let most = if self.random.u8(..) == 0 { LATE_RING_NS } else { RING_NS };
-            self.bells.push((self.now.plus_ns(self.random.u64(..most)), bell));
+            let is_late = self.random.u8(..) == 0;
+            let most = if is_late { LATE_RING_NS } else { RING_NS };
+            let due = self.now.plus_ns(self.random.u64(..most));
+            if is_late {
+                self.late_rings.add(self.now, due);
+                self.trace.line(self.now, "bell", format_args!("late: rings at {}", Since(due)));
+            }
+            self.bells.push((due, bell));
         }
     }
 
