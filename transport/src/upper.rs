@@ -287,7 +287,7 @@ pub enum PeerDown {
         /// Payload of such a packet.
         bytes: u32,
     },
-    /// It closed the session in an orderly way.
+    /// It closed the session in an orderly way, or its process died and a device said so in its place.
     #[error("the peer closed the session")]
     Closed,
     /// It came back as another incarnation.

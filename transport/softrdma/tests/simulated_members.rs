@@ -12,10 +12,11 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_testkit::{Folder, runs_alone};
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, Device, QpType, QueuePair, SendData,
-    SendOperation,
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, Device, QpType, QueuePair, RejectReason,
+    SendData, SendOperation,
 };
 use world::{Process, World};
 
@@ -42,8 +43,10 @@ fn listen(node: &Node) -> Listener {
 /// An INI and the ids that keep it connected.
 struct Connected {
     ini: Arc<dyn QueuePair>,
+    /// Events of the side that asked.
+    channel: Arc<dyn CmChannel>,
     _ids: [Arc<dyn CmId>; 2],
-    _tgt: Arc<dyn QueuePair>,
+    tgt: Arc<dyn QueuePair>,
 }
 
 /// Connects an INI of `from` to a TGT of `to` through the listener.
@@ -60,7 +63,7 @@ fn connect(world: &mut World, from: &Node, to: &Node, listener: &Listener) -> Co
     let tgt = to.accept(&*id);
     let event = cm_event(world, &*channel);
     assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
-    Connected { ini, _ids: [active, id], _tgt: tgt }
+    Connected { ini, channel, _ids: [active, id], tgt }
 }
 
 /// Sends a message and waits until both sides have completed.
@@ -166,6 +169,90 @@ fn learns_of_exit(seed: u64) -> bool {
 fn a_process_that_exits_disconnects_its_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
     assert!(missed.is_empty(), "seeds {missed:?}");
+}
+
+/// Returns true if a connection of this channel has ended, among its waiting events.
+fn has_ended(channel: &dyn CmChannel) -> bool {
+    let events = std::iter::from_fn(|| channel.next_event());
+    events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
+}
+
+/// Longest time in which a death on the host is noticed. The retries of an idle QP never run out.
+const NOTICED: Duration = Duration::from_millis(200);
+
+/// Runs until a connection of the channel has ended by a death.
+fn is_told(world: &mut World, channel: &dyn CmChannel) {
+    let died = world.now();
+    world.until("the end of a connection", || has_ended(channel).then_some(()));
+    assert!(world.now() - died < NOTICED, "after {:?}", world.now() - died);
+    for _ in 0..2000 {
+        world.turn();
+    }
+    assert!(!has_ended(channel), "it ended twice");
+}
+
+#[test]
+fn a_death_on_the_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        let (near, far) = (world.host(NEAR), world.host(FAR));
+        let [one, two, three] = [(); 3].map(|()| world.process(&near));
+        let elsewhere = world.process(&far);
+        let listener = listen(&one.node);
+        let to_listener_of_two = listen(&two.node);
+        let made = connect(&mut world, &one.node, &two.node, &to_listener_of_two);
+        let of_three = connect(&mut world, &three.node, &one.node, &listener);
+        let of_elsewhere = connect(&mut world, &elsewhere.node, &one.node, &listener);
+        let _established = has_ended(&*listener.channel);
+        exchange(&mut world, &made, &one, &two, 1);
+        world.kill(&two);
+        is_told(&mut world, &*made.channel);
+        world.kill(&elsewhere);
+        for _ in 0..2000 {
+            world.turn();
+        }
+        assert!(!has_ended(&*listener.channel), "no registry knows of another host");
+        world.kill(&three);
+        is_told(&mut world, &*listener.channel);
+        drop((of_three, of_elsewhere));
+    }
+}
+
+#[test]
+fn the_death_of_a_peer_that_has_asked_only_takes_its_request_back() {
+    let mut world = World::new(1);
+    world.use_loopback();
+    let near = world.host(NEAR);
+    let [one, two] = [(); 2].map(|()| world.process(&near));
+    let listener = listen(&one.node);
+    let remote = SocketAddr::new(one.node.address, listener.id.local_address().port());
+    let channel = two.node.cm_channel();
+    let _asked = two.node.ask(remote, &channel);
+    let event = cm_event(&mut world, &*listener.channel);
+    let CmEventKind::ConnectRequest { id, .. } = event.kind else { panic!("{event:?}") };
+    world.kill(&two);
+    let event = cm_event(&mut world, &*listener.channel);
+    assert!(matches!(event.kind, CmEventKind::Rejected(RejectReason::TIMEOUT)), "{event:?}");
+    assert_eq!(event.id, id.number());
+}
+
+/// The connection to a TGT that several processes share ends when the last of them has died.
+#[test]
+fn the_death_of_an_executor_ends_no_connection_while_another_process_has_a_handle() {
+    let mut world = World::new(1);
+    let near = world.host(NEAR);
+    let file = Folder::new().unwrap().create("domain").unwrap();
+    let [executor, successor] = [(); 2].map(|()| sharing(world.process(&near), &file));
+    let peer = world.process(&near);
+    let listener = listen(&executor.node);
+    let connected = connect(&mut world, &peer.node, &executor.node, &listener);
+    let _handle = successor.node.device.open_qp(&successor.node.xrcd, connected.tgt.number()).unwrap();
+    exchange(&mut world, &connected, &peer, &executor, 1);
+    world.kill(&executor);
+    exchange(&mut world, &connected, &peer, &successor, 2);
+    assert!(!has_ended(&*connected.channel), "the successor has it");
+    world.kill(&successor);
+    is_told(&mut world, &*connected.channel);
 }
 
 /// A node whose domain belongs to a file.

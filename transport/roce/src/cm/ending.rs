@@ -120,6 +120,23 @@ impl CmMachine {
         }
     }
 
+    /// The peer's process has died without a message, as the device has found out: ends the connection as the message
+    /// would that a kernel sends in its place. That is a REJ before this side has answered, else a DREQ. Does nothing if
+    /// the connection has ended.
+    pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            State::ReqReceived(_) => {
+                self.report(Event::Rejected(id, RejectReason::TIMEOUT, vec![0; REJ_PRIVATE_BYTES]));
+                self.remove(id);
+            }
+            State::RepReceived | State::RepSent | State::Established | State::Idle | State::DreqSent => {
+                self.finish(now, id, true);
+            }
+            State::ReqSent | State::Timewait => {}
+        }
+    }
+
     pub(super) fn handle_rej(&mut self, now: u64, addresses: Addresses, rej: &Rej) {
         let Some(connection) = self.rejected(addresses, rej) else {
             self.counters.count(CmDrop::UnknownConnection);

@@ -262,7 +262,12 @@ impl Targets {
 
     /// Returns true if a living member has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
-        self.holders(record).into_iter().any(|member| self.host.is_alive(member))
+        self.living_holder(record).is_some()
+    }
+
+    /// A living member that has a handle.
+    pub(crate) fn living_holder(&self, record: TargetRecord) -> Option<MemberId> {
+        self.holders(record).into_iter().find(|member| self.host.is_alive(*member))
     }
 
     fn free(&self, record: TargetRecord) {

@@ -7,6 +7,7 @@
 
 mod closed_streams;
 mod host_processes;
+mod killed;
 mod limits;
 mod memory;
 mod memory_deaths;

@@ -239,6 +239,11 @@ impl World {
         }
     }
 
+    /// The present time.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
     /// Lets this time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));

@@ -36,6 +36,28 @@ fn either_side_disconnects() {
 }
 
 #[test]
+fn a_peer_that_died_ends_its_connection_once_and_silently() {
+    for transport in [Transport::Rc, Transport::Xrc] {
+        for node in [A, B] {
+            let (mut network, active, passive) = connected(Network::new(), transport);
+            let id = [active, passive][node];
+            let sent = network.nodes[node].sent.len();
+            for _ in 0..2 {
+                network.nodes[node].machine.peer_died(network.now, id);
+                network.run(milliseconds(1));
+            }
+            network.settle();
+            assert!(ended(&network, node, id), "{:?}", network.nodes[node].names(id));
+            assert_eq!(
+                network.nodes[node].names(id).iter().filter(|name| **name == "Disconnected").count(),
+                1
+            );
+            assert_eq!(network.nodes[node].sent.len(), sent);
+        }
+    }
+}
+
+#[test]
 fn both_sides_disconnect_at_once() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Rc);
     let now = network.now;

@@ -75,6 +75,9 @@ impl Control {
             event => return self.connection_event(shards, connection, event, now),
         };
         self.connections.requested(connection, requested, now);
+        if let Some(id) = self.connections.of_connection(connection) {
+            self.note_peer_process(id, now);
+        }
     }
 
     fn connection_event(
@@ -141,7 +144,9 @@ impl Control {
     ) {
         let Ok(endpoint) = self.connections.endpoint(id) else { return };
         endpoint.offered = Some(peer);
-        let Some(qp) = endpoint.qp else {
+        let qp = endpoint.qp;
+        self.note_peer_process(id, now);
+        let Some(qp) = qp else {
             let private = self.connections.machine().reply_private(connection);
             let parameters = offer(&peer, private.clone());
             self.connections.push_event(id, PendingCmEventKind::ConnectResponse { parameters }, private);

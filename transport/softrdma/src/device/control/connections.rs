@@ -3,6 +3,7 @@
 //! Owns which endpoint a connection or a listener belongs to. It knows no QP and no address table.
 
 use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
+use super::peer_processes::PeerProcesses;
 use crate::device::random::Random;
 use crate::device::signal::Signal;
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub(in crate::device) struct Connections {
     endpoints: BTreeMap<CmIdNumber, Endpoint>,
     by_connection: BTreeMap<ConnectionId, CmIdNumber>,
     by_listener: BTreeMap<ListenerId, CmIdNumber>,
+    processes: PeerProcesses,
     next_number: u64,
     /// PSN of the next management datagram.
     psn: Psn,
@@ -40,6 +42,7 @@ impl Connections {
             endpoints: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             by_listener: BTreeMap::new(),
+            processes: PeerProcesses::default(),
             next_number: 1,
             psn: Psn::new(random.next_u32()),
             random,
@@ -54,6 +57,16 @@ impl Connections {
     /// Returns the time at which the machine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout().map(Time)
+    }
+
+    /// The processes of this host among the peers.
+    pub(super) fn processes(&mut self) -> &mut PeerProcesses {
+        &mut self.processes
+    }
+
+    /// Returns the time at which there is something to do for them.
+    pub(super) fn next_look_at_processes(&self) -> Option<Time> {
+        self.processes.next_timeout()
     }
 
     /// The PSN of the next management datagram.
@@ -117,6 +130,7 @@ impl Connections {
     /// Removes an endpoint, which then has no connection and no listener.
     pub(super) fn remove(&mut self, id: CmIdNumber) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
+        self.processes.remove(id);
         if let Some(listener) = endpoint.listener {
             self.by_listener.remove(&listener);
         }
@@ -175,6 +189,7 @@ impl Connections {
     /// A connection, or a question, of an endpoint is over: nothing more comes of it.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
+        self.processes.remove(id);
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.connection = None;
         }

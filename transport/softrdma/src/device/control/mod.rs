@@ -14,6 +14,7 @@
 //! | `service` | the same in port space UDP |
 //! | `cm_events` | what the machine reports, and management datagrams |
 //! | `attach` | the QP of an endpoint |
+//! | `peer_processes` | connections whose peers are processes of this host, when these die |
 //! | `qps` | making, changing and closing QPs; which of them other processes execute |
 //! | `removal` | a device that is taken out of its slot |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod disconnect;
 mod endpoint;
 mod following;
 mod listen;
+mod peer_processes;
 mod qps;
 mod removal;
 mod resolve;
@@ -125,7 +127,8 @@ impl Control {
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_members(shards, now);
         self.serve_cm(shards, now);
-        self.qps.work(shards, now);
+        let lost = self.qps.work(shards, now);
+        self.serve_peer_processes(shards, &lost, now);
         self.follow_addresses(shards, now);
         if self.removal.is_due(now) {
             self.remove(shards, now);
@@ -136,7 +139,8 @@ impl Control {
     /// Returns the time at which [`Control::work`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let own = [self.removal.next_look(), self.following.next_look()];
-        [self.connections.next_timeout(), self.qps.next_timeout()].into_iter().chain(own).flatten().min()
+        let of_connections = [self.connections.next_timeout(), self.connections.next_look_at_processes()];
+        of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
 
     /// Takes what the shards have found.

@@ -11,8 +11,9 @@ use crate::device::gid_table::GidTable;
 use crate::device::limits::MAX_RD_ATOMIC;
 use crate::device::reach::Reach;
 use crate::device::shard::{QpParts, ReceiveSide, Shard};
-use crate::device::sharing::{ModifyProgress, ModifyRequest, ModifyTicket, Sharing};
+use crate::device::sharing::{Due, ModifyProgress, ModifyRequest, ModifyTicket, Sharing};
 use crate::host::MemberId;
+use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
     Mtu, QpAttributes, QpModify, QpNumber, QpState, QpType, Time, VerbsError, check_transition,
@@ -202,11 +203,26 @@ impl Qps {
         }
     }
 
-    /// Takes over TGTs from processes that have died.
-    pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.work(shards.first(), self.addresses.gids_mut(), now);
-        }
+    /// Takes over TGTs from processes that have died; returns these processes, and those whose connection ended but live.
+    pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) -> Due {
+        let sharing = self.sharing.as_mut();
+        sharing
+            .map_or_else(Due::default, |sharing| sharing.work(shards.first(), self.addresses.gids_mut(), now))
+    }
+
+    /// The other process of this host that has a peer's QP.
+    pub(super) fn member_of(&self, peer: QpNumber, at: IpAddr) -> Option<MemberId> {
+        self.sharing.as_ref()?.member_of(peer, at)
+    }
+
+    /// A living process with a handle on a shared TGT: it has the QP when the process that had it is dead.
+    pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
+        self.sharing.as_ref()?.heir_of(tgt)
+    }
+
+    /// Makes sure that the death of a process is reported; `false` when that is not possible now.
+    pub(super) fn watch(&self, member: MemberId) -> bool {
+        self.sharing.as_ref().is_none_or(|sharing| sharing.watch(member))
     }
 
     /// Returns the time at which [`Qps::work`] wants to be called.

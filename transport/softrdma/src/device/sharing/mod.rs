@@ -52,6 +52,7 @@ mod placements;
 mod take_over;
 
 pub(super) use modify::{ModifyProgress, ModifyRequest, ModifyTicket};
+pub(super) use take_over::Due;
 
 use super::counters::MemberCounters;
 use super::gid_table::GidTable;
@@ -61,6 +62,7 @@ use handles::Handles;
 use message::{KINDS, Message};
 use modify::Tickets;
 use owner::Receptions;
+use std::net::IpAddr;
 use std::sync::Arc;
 use take_over::Takeovers;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
@@ -141,16 +143,36 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Does pending work: takes over from processes that have died.
-    pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) {
+    /// The other process of this host that has the QP of this number at an address. The executor has a shared TGT.
+    pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
+        let host = self.targets.host();
+        let member = self.targets.executor_of(qp.get()).or_else(|| host.owner_of(qp.get()))?;
+        (member != host.me() && host.has_port_at(member, at)).then_some(member)
+    }
+
+    /// A living process that has a handle on a TGT.
+    pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
+        self.targets.living_holder(self.targets.find(tgt.get())?)
+    }
+
+    /// Makes sure that the death of a process is reported; `false` when that is not possible now.
+    pub(super) fn watch(&self, member: MemberId) -> bool {
+        let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
+        // One that lives and cannot be reached, as it has changed its user, is not lost.
+        member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
+    }
+
+    /// Does pending work: takes over from processes that have died. Returns these processes, and those that live.
+    pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) -> Due {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));
-        for member in due.dead {
-            self.take_over_from(shard, gids, member, now);
+        for member in &due.dead {
+            self.take_over_from(shard, gids, *member, now);
         }
         if due.watches {
             self.watch_executors(now);
         }
+        due
     }
 
     /// Returns the time at which [`Sharing::work`] wants to be called.

@@ -46,11 +46,13 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// Pending work.
-#[derive(Debug)]
-pub(super) struct Due {
+/// Pending work, and what has become of members whose connection ended.
+#[derive(Debug, Default)]
+pub(in crate::device) struct Due {
     /// Members that have died.
-    pub(super) dead: Vec<MemberId>,
+    pub(in crate::device) dead: Vec<MemberId>,
+    /// Members that live, and whose death would not be reported any more.
+    pub(in crate::device) alive: Vec<MemberId>,
     /// True if the executors of other TGTs have to be connected to.
     pub(super) watches: bool,
 }
@@ -84,12 +86,12 @@ impl Takeovers {
             }
         }
         self.pending.retain(|pending| !dead.contains(&pending.member) && !alive.contains(&pending.member));
-        for member in alive {
+        for member in &alive {
             tracing::debug!(?member, "the connection with a member ended, but it lives");
             self.watch_again = Some(now);
         }
         let watches = self.watch_again.is_some_and(|again| again <= now);
-        Due { dead, watches }
+        Due { dead, alive, watches }
     }
 }
 

@@ -216,6 +216,11 @@ impl Connections {
         }
     }
 
+    /// See [`Members::connect`](super::Members::connect).
+    pub(super) fn connect(&mut self, to: MemberId) -> bool {
+        self.connection_to(to).is_ok()
+    }
+
     /// The next message or loss, if one waits.
     pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
         let mut asked = false;

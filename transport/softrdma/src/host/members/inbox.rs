@@ -136,7 +136,7 @@ impl Inbox {
         self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
     }
 
-    fn connect(&mut self, to: MemberId) -> Result<(), Undelivered> {
+    pub(super) fn connect(&mut self, to: MemberId) -> Result<(), Undelivered> {
         if !self.is_alive() || self.host.current(to.slot) != Some(to) {
             return Err(Undelivered::Gone);
         }

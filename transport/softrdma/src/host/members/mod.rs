@@ -165,6 +165,15 @@ impl Members {
         }
     }
 
+    /// Connects to a member, so that its death will be reported as a loss. Returns `false` when that is not possible now:
+    /// it cannot be reached, or is dead already.
+    pub(crate) fn connect(&self, member: MemberId) -> bool {
+        match &mut self.lock().way {
+            Way::Sockets(connections) => connections.connect(member),
+            Way::Memory(inbox) => inbox.connect(member).is_ok(),
+        }
+    }
+
     /// Returns true if connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)

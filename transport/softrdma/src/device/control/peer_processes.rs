@@ -1,0 +1,179 @@
+//! Connections whose peers are other processes of this host.
+//!
+//! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry knows at once
+//! that it is dead: the lock of its slot is free. Its connections then end as by a DREQ, each once, and a bounded
+//! number in each turn. A process that is stopped, or whose forked child holds the lock, is not dead. One of
+//! another user, registry or host is not known here; its QPs are silent, and retries find that out.
+
+use super::Control;
+use crate::device::reach::Reach;
+use crate::device::sharing::Due;
+use crate::host::MemberId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use trunkline_verbs::{CmIdNumber, Time};
+
+/// Connections ended before others have their turn.
+const ENDS_IN_TURN: usize = 64;
+/// Delay before a process that could not be connected to is tried again.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct PeerProcesses {
+    connections: BTreeMap<MemberId, BTreeSet<CmIdNumber>>,
+    members: BTreeMap<CmIdNumber, MemberId>,
+    /// Dead processes with connections that have not been ended.
+    dead: BTreeSet<MemberId>,
+    /// Processes whose death would not be reported yet.
+    unwatched: BTreeSet<MemberId>,
+    /// Time at which to try to watch them again.
+    watch_again: Option<Time>,
+}
+
+impl PeerProcesses {
+    fn insert(&mut self, id: CmIdNumber, member: MemberId) {
+        self.remove(id);
+        self.members.insert(id, member);
+        self.connections.entry(member).or_default().insert(id);
+    }
+
+    /// The connection is over.
+    pub(super) fn remove(&mut self, id: CmIdNumber) {
+        let Some(member) = self.members.remove(&id) else { return };
+        let Some(ids) = self.connections.get_mut(&member) else { return };
+        ids.remove(&id);
+        if ids.is_empty() {
+            self.connections.remove(&member);
+            self.dead.remove(&member);
+            self.unwatched.remove(&member);
+        }
+    }
+
+    fn died(&mut self, member: MemberId) {
+        if self.connections.contains_key(&member) {
+            self.dead.insert(member);
+        }
+    }
+
+    /// Takes a connection with a dead process.
+    fn take_orphan(&mut self) -> Option<CmIdNumber> {
+        let member = self.dead.first()?;
+        let id = self.connections.get(member).and_then(|ids| ids.first().copied())?;
+        self.remove(id);
+        Some(id)
+    }
+
+    /// The death of a process would not be reported.
+    fn watch_later(&mut self, member: MemberId, now: Time) {
+        if self.connections.contains_key(&member) {
+            self.unwatched.insert(member);
+            self.watch_again = Some(now + WATCH_AGAIN);
+        }
+    }
+
+    /// Takes the processes to watch again, if it is time.
+    fn take_unwatched(&mut self, now: Time) -> BTreeSet<MemberId> {
+        if self.watch_again.is_none_or(|again| again > now) {
+            return BTreeSet::new();
+        }
+        self.watch_again = None;
+        std::mem::take(&mut self.unwatched)
+    }
+
+    /// Returns the time at which [`Control::serve_peer_processes`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        if self.dead.is_empty() { self.watch_again } else { Some(Time(0)) }
+    }
+}
+
+impl Control {
+    /// The peer of a connection has named its QP: notes the process of this host that has it, if one does.
+    pub(super) fn note_peer_process(&mut self, id: CmIdNumber, now: Time) {
+        let endpoint = self.connections.get(id);
+        let peer = endpoint.and_then(|endpoint| Some((endpoint.offered?.qpn, endpoint.peer?.ip())));
+        if let Some(member) = peer.and_then(|(qp, at)| self.qps.member_of(qp, at)) {
+            self.insert_peer_process(id, member, now);
+        }
+    }
+
+    fn insert_peer_process(&mut self, id: CmIdNumber, member: MemberId, now: Time) {
+        self.connections.processes().insert(id, member);
+        if !self.qps.watch(member) {
+            self.connections.processes().watch_later(member, now);
+        }
+    }
+
+    /// Ends connections with processes of this host that have died; `lost` are those whose connection with this
+    /// one ended.
+    pub(super) fn serve_peer_processes(&mut self, shards: &mut Reach<'_>, lost: &Due, now: Time) {
+        let processes = self.connections.processes();
+        lost.dead.iter().for_each(|member| processes.died(*member));
+        lost.alive.iter().for_each(|member| processes.watch_later(*member, now));
+        for member in self.connections.processes().take_unwatched(now) {
+            if !self.qps.watch(member) {
+                self.connections.processes().watch_later(member, now);
+            }
+        }
+        let mut ended = false;
+        for _ in 0..ENDS_IN_TURN {
+            let Some(id) = self.connections.processes().take_orphan() else { break };
+            self.peer_process_died(id, now);
+            ended = true;
+        }
+        if ended {
+            self.serve_cm(shards, now);
+        }
+    }
+
+    /// The process of a connection's peer has died.
+    fn peer_process_died(&mut self, id: CmIdNumber, now: Time) {
+        let endpoint = self.connections.get(id);
+        let peer = endpoint.and_then(|endpoint| Some((endpoint.connection?, endpoint.offered?.qpn)));
+        let Some((connection, qp)) = peer else { return };
+        // A TGT goes on while any process has a handle on it (contract C7).
+        match self.qps.heir_of(qp) {
+            Some(heir) => self.insert_peer_process(id, heir, now),
+            None => self.connections.machine().peer_died(now.0, connection),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_the_dead_are_taken_once_and_those_of_others_never() {
+        let [one, other] = [1, 2].map(|generation| MemberId { slot: 7, generation });
+        let mut processes = PeerProcesses::default();
+        for number in 0..1000 {
+            processes.insert(CmIdNumber(number), if number % 2 == 0 { one } else { other });
+        }
+        processes.remove(CmIdNumber(10));
+        processes.died(one);
+        processes.died(one);
+        assert_eq!(processes.next_timeout(), Some(Time(0)));
+        let taken: Vec<u64> = std::iter::from_fn(|| processes.take_orphan()).map(|id| id.0).collect();
+        assert_eq!(taken, (0..1000).filter(|number| number % 2 == 0 && *number != 10).collect::<Vec<_>>());
+        processes.died(one);
+        assert_eq!((processes.take_orphan(), processes.next_timeout()), (None, None));
+        assert_eq!(processes.connections[&other].len(), 500);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_watched_is_tried_again_while_it_has_connections() {
+        let [one, other] = [1, 2].map(|slot| MemberId { slot, generation: 1 });
+        let mut processes = PeerProcesses::default();
+        for (number, member) in [(1, one), (2, other)] {
+            processes.insert(CmIdNumber(number), member);
+            processes.watch_later(member, Time(0));
+        }
+        let due = Time(0) + WATCH_AGAIN;
+        assert_eq!(processes.next_timeout(), Some(due));
+        assert!(processes.take_unwatched(Time(1)).is_empty());
+        processes.remove(CmIdNumber(2));
+        assert_eq!(processes.take_unwatched(due), BTreeSet::from([one]));
+        assert_eq!(processes.next_timeout(), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Processes of one host that are connected by the connection manager, and die: the others get `Disconnected` at once,
+//! on either side of a connection, although no retry ever runs out. A process that is stopped is not dead.
+//!
+//! The tests start this binary again as the peers.
+
+use super::memory::options;
+use crate::common;
+use crate::common::host::{Host, part};
+use crate::common::node::{BOUND, Node, next_event, next_request, post_to};
+use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_softrdma::device::{PathChoice, SoftOptions};
+use trunkline_testkit::{Process, print_line, same_test};
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide,
+    PortSpace, QpState, QpType, QueuePair, SendData, SendOperation, SrqNumber,
+};
+
+const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
+/// Connections to a peer: more than a turn of the device ends.
+const CONNECTIONS: usize = 150;
+/// 4.096 us * 2^31 is 2.4 hours.
+const NEVER: u8 = 31;
+
+/// Requests a connection whose retries never run out.
+fn ask(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+    let side = EndpointSide::Active { remote, source: None };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+    let id = node.device.connection_manager().create_endpoint(&request, channel).unwrap();
+    let ini = node.qp(QpType::XrcIni);
+    id.attach(Arc::clone(&ini)).unwrap();
+    id.connect(&ConnectParameters { ack_timeout: NEVER, ..ConnectParameters::default() }).unwrap();
+    (id, ini)
+}
+
+/// The entry point of a peer: it connects to the address in the variable, and accepts what it is asked.
+#[test]
+fn peer() {
+    if part().as_deref() != Some("connected") {
+        return;
+    }
+    let value = std::env::var(PEER).unwrap();
+    let (path, remote) = value.split_once(' ').unwrap();
+    let path = if path == "udp" { PathChoice::Udp } else { PathChoice::Auto };
+    let runtime_directory = std::env::var_os("TRUNKLINE_RUNTIME_DIR").map(Into::into);
+    let node = Node::open(SoftOptions { path, runtime_directory, ..common::udp() }, 1 << 16);
+    let channel = node.cm_channel();
+    let listener = node.listen(SocketAddr::new(node.address, 0), &channel).unwrap();
+    let asks = node.cm_channel();
+    let _asked = ask(&node, remote.parse().unwrap(), &asks);
+    assert!(matches!(next_event(&*asks).kind, CmEventKind::Established));
+    print_line(&format!("AT {} {}", listener.local_address(), node.srq.number().unwrap().get()));
+    let mut accepted = Vec::new();
+    loop {
+        while let Some(event) = channel.next_event() {
+            if let CmEventKind::ConnectRequest { id, .. } = event.kind {
+                accepted.push((node.accept(&*id), id));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A peer, the connections to it, and the one that it has made.
+struct Peer {
+    process: Process,
+    srq: SrqNumber,
+    channel: Arc<dyn CmChannel>,
+    made: Vec<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
+    of_peer: (Arc<dyn CmId>, Arc<dyn QueuePair>),
+    from_peer: Arc<dyn CmChannel>,
+    _listener: Arc<dyn CmId>,
+}
+
+impl Peer {
+    fn start(host: &Host, node: &Node, path: &str, connections: usize) -> Self {
+        let [channel, from_peer] = [(); 2].map(|()| node.cm_channel());
+        let listener = node.listen(SocketAddr::new(node.address, 0), &from_peer).unwrap();
+        let mut command = same_test(module_path!(), "peer");
+        let value = format!("{path} {}", listener.local_address());
+        let mut process = host.start("connected", &mut command, &[(PEER, &value)]);
+        let id = next_request(&*from_peer);
+        let tgt = node.accept(&*id);
+        assert!(matches!(next_event(&*from_peer).kind, CmEventKind::Established));
+        let line = process.after("AT ").unwrap();
+        let (remote, srq) = line.split_once(' ').unwrap();
+        let remote: SocketAddr = remote.parse().unwrap();
+        let made: Vec<_> = (0..connections)
+            .map(|_| {
+                let made = ask(node, remote, &channel);
+                assert!(matches!(next_event(&*channel).kind, CmEventKind::Established));
+                made
+            })
+            .collect();
+        let srq = SrqNumber::new(srq.parse().unwrap());
+        Self { process, srq, channel, made, of_peer: (id, tgt), from_peer, _listener: listener }
+    }
+
+    /// Waits until each connection has ended, once.
+    fn is_disconnected(&self) {
+        let mut ended = BTreeSet::new();
+        while ended.len() < self.made.len() {
+            let event = next_event(&*self.channel);
+            assert!(matches!(event.kind, CmEventKind::Disconnected { is_answered: true }), "{event:?}");
+            assert!(ended.insert(event.id), "it ended twice");
+        }
+        let event = next_event(&*self.from_peer);
+        assert!(matches!(event.kind, CmEventKind::Disconnected { is_answered: true }), "{event:?}");
+        assert_eq!(event.id, self.of_peer.0.number());
+    }
+
+    fn has_events(&self) -> bool {
+        [&self.channel, &self.from_peer].iter().any(|channel| channel.next_event().is_some())
+    }
+}
+
+/// A peer that is killed while a message is on its way to it.
+fn peer_is_killed(near: PathChoice, path: &str) {
+    let host = Host::new();
+    let node = Node::open(options(&host, near), 1 << 16);
+    let mut peer = Peer::start(&host, &node, path, CONNECTIONS);
+    assert!(!peer.has_events());
+    // A message that the peer has no receive for, and cannot answer.
+    peer.process.signal(Signal::SIGSTOP);
+    post_to(&*peer.made[0].1, SendOperation::Send, SendData::Gather(&[node.sge(0, 64)]), peer.srq);
+    peer.process.kill().unwrap();
+    peer.is_disconnected();
+    assert_ne!(node.completion().status, CompletionStatus::Success);
+}
+
+#[test]
+fn a_killed_process_disconnects_its_peers_over_udp() {
+    peer_is_killed(PathChoice::Udp, "udp");
+}
+
+#[test]
+fn a_killed_process_disconnects_its_peers_with_shared_memory() {
+    peer_is_killed(PathChoice::Auto, "auto");
+}
+
+#[test]
+fn a_stopped_process_is_not_dead() {
+    let host = Host::new();
+    let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
+    let [mut stopped, mut killed] = [(); 2].map(|()| Peer::start(&host, &node, "auto", 2));
+    stopped.process.signal(Signal::SIGSTOP);
+    killed.process.kill().unwrap();
+    killed.is_disconnected();
+    assert!(!stopped.has_events(), "it can go on");
+    stopped.process.signal(Signal::SIGCONT);
+    let more = Peer::start(&host, &node, "auto", 1);
+    assert!(!stopped.has_events() && !more.has_events());
+    stopped.process.kill().unwrap();
+    stopped.is_disconnected();
+    trunkline_testkit::wait_until("the QP is in ERR", BOUND, || {
+        let attributes = stopped.made[0].1.query().unwrap();
+        (attributes.state == QpState::Error).then_some(())
+    });
+}
