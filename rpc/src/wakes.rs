@@ -174,6 +174,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the task of a real thread is tested")]
     fn a_task_of_another_thread_wakes_the_others_during_the_turn() {
         let of_poller = Arc::<Wakes>::default();
         let task = Arc::<Count>::default();
