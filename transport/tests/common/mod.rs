@@ -107,7 +107,7 @@ impl Probe {
 
     fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
         let outgoing = Outgoing {
-            report: trunkline_transport::Report::Always,
+            report: Report::Always,
             peer: to.peer,
             toward: Toward::Poller(to.poller),
             session: Some(to.session),
@@ -152,7 +152,7 @@ impl Probe {
             }
             Job::Answer { to, head: bytes, token } => {
                 let outgoing = Outgoing {
-                    report: trunkline_transport::Report::Always,
+                    report: Report::Always,
                     peer: to.peer,
                     toward: Toward::Poller(to.poller),
                     session: Some(to.session),
@@ -171,7 +171,7 @@ impl Probe {
             }
             Job::Timed { peer, poller, head, body, after } => {
                 let message = Outgoing {
-                    report: trunkline_transport::Report::Failure,
+                    report: Report::Failure,
                     peer,
                     toward: Toward::Poller(PollerIndex(poller)),
                     session: None,
@@ -426,7 +426,7 @@ impl TestNode {
     }
 
     /// The next time that a peer is down at a poller.
-    pub fn down(&mut self, peer: PeerKey) -> trunkline_transport::PeerDown {
+    pub fn down(&mut self, peer: PeerKey) -> PeerDown {
         self.wait("peer down", |_, event| match event {
             Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
             _ => None,
