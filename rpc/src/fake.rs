@@ -47,6 +47,7 @@ pub(crate) struct Given {
     pub(crate) session: Option<SessionNumber>,
     pub(crate) bytes: Bytes,
     pub(crate) token: Token,
+    pub(crate) ordered: bool,
 }
 
 /// The fake carrier.
@@ -65,6 +66,8 @@ pub(crate) struct FakeCarrier {
     pub(crate) is_full_of_large: bool,
     /// Number of large messages that it takes nevertheless.
     pub(crate) room_for_large: usize,
+    /// The error with which it refuses large messages.
+    pub(crate) refuses_large: Option<SendError>,
     /// True if its sessions are over, although it has not said so.
     pub(crate) sessions_are_over: bool,
     /// The session through which messages leave at once; without one they wait.
@@ -88,6 +91,7 @@ impl FakeCarrier {
             refusal: None,
             is_full_of_large: false,
             room_for_large: 0,
+            refuses_large: None,
             sessions_are_over: false,
             leaves_through: None,
             away: None,
@@ -154,6 +158,9 @@ impl Carrier for FakeCarrier {
         if let Some(error) = self.refusal {
             return Err(error);
         }
+        if let Some(error) = self.refuses_large.filter(|_| bytes > EAGER_BYTES) {
+            return Err(error);
+        }
         let has_room = if bytes > EAGER_BYTES && self.is_full_of_large {
             self.room_for_large > 0
         } else {
@@ -175,6 +182,7 @@ impl Carrier for FakeCarrier {
             session: message.session,
             bytes: [message.head, &message.body].concat().into(),
             token: message.token,
+            ordered: message.ordered,
         });
         let turn = Turn::new(u32::try_from(self.given.len()).unwrap_or_default());
         Ok(Taken { turn, left: self.leaves_through })
@@ -519,6 +527,12 @@ impl Rig {
     pub(crate) fn message(&mut self, from: Origin, bytes: impl Into<Bytes>) {
         let bytes: Bytes = bytes.into();
         self.poller.message(&mut self.carrier, from, bytes.into());
+    }
+
+    /// A message with these first bytes cannot be sent.
+    #[cfg(test)]
+    pub(crate) fn not_sent(&mut self, to: Origin, head: &[u8], cause: PeerDown) {
+        self.poller.not_sent(&mut self.carrier, to, head, cause);
     }
 
     pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {

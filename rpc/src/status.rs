@@ -316,6 +316,12 @@ impl Status {
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
+    /// Creates the status of a call with a message that cannot be sent, in a session that goes on.
+    pub(crate) fn not_sent(message: &str, cause: PeerDown) -> Self {
+        let (code, reason) = Self::of(cause);
+        Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)
+    }
+
     /// Returns the code and the reason of a call that ends for this cause.
     pub(crate) fn of(cause: PeerDown) -> (Code, Reason) {
         match cause {

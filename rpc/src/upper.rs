@@ -19,6 +19,7 @@ use crate::reason::Reason;
 use crate::route_id::RouteId;
 use crate::routes::{Lookups, Parked, Routes, Seeker};
 use crate::server::{Authorizers, Dispatch, MethodNumbers, Service};
+use crate::status::Status;
 use crate::stream::Unsent;
 use crate::wakes::Collecting;
 use std::mem;
@@ -28,7 +29,8 @@ use trunkline_mutants::mutant;
 use trunkline_rings::panics::catch;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
-    Carrier, Leaves, Message, Origin, PeerEvent, PeerKey, PollerIndex, Screening, SendOutcome, Token, Upper,
+    Carrier, Leaves, Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Screening, SendOutcome,
+    Token, Upper,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -442,6 +444,25 @@ impl Upper for RpcPoller {
             // Rare, and the only place without the time of the turn.
             let now = self.context.clock().now();
             self.table.given_up(now, from.peer, call, bytes);
+        }
+        self.inbox.occupant().nobody();
+    }
+
+    fn not_sent(&mut self, carrier: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown) {
+        match Header::parse(head) {
+            Ok((Header::Stream(StreamHeader { call, from_caller: true, .. }), _)) => {
+                let status = Status::not_sent("an item of the stream", cause);
+                self.table.abort_stream(to.peer, call, status);
+            }
+            Ok((Header::Stream(StreamHeader { call, .. }), _)) => {
+                self.dispatch.item_not_sent(carrier, to, call, cause);
+            }
+            // The head of a reply may lack a part of what the header names.
+            _ => {
+                if let Some(Unread::Reply { call }) = Header::unread(head) {
+                    self.dispatch.reply_not_sent(carrier, to, call, cause);
+                }
+            }
         }
         self.inbox.occupant().nobody();
     }

@@ -17,8 +17,12 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Regions of memory that a node's device holds at most, and more for each of its pollers.
-const REGIONS: u32 = 24;
+/// Large calls that a hostile peer makes at once, and that are made to it.
+pub(crate) const LARGE_CALLS: u32 = 16;
+pub(crate) const LENT_CALLS: u32 = 4;
+/// Regions of memory that a node's device holds at most, and more for each of its pollers: each argument and each reply of
+/// a large call has one until it is READ.
+const REGIONS: u32 = 2 * LARGE_CALLS + LENT_CALLS;
 const REGIONS_OF_POLLER: u32 = 12;
 
 /// The port that the first node listens on, the second on the next, and so on.

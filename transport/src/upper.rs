@@ -588,9 +588,13 @@ pub trait Upper: 'static {
     /// A message that was sent has its outcome.
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
 
-    /// A large message of the given size does not come, because no memory became free for it in time; its sender
-    /// knows. `frame` announced it: it begins with the message's header.
+    /// A large message of the given size does not come, because no memory became free for it in time, or too many were
+    /// announced; its sender knows. `frame` announced it: it begins with the message's header.
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize);
+
+    /// A message with [`Report::Never`] cannot be sent to this poller of a peer, in a session that goes on. `head` begins
+    /// with its header. Ordered messages that were sent after it still leave.
+    fn not_sent(&mut self, carrier: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown);
 
     /// A peer changed.
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);

@@ -387,10 +387,15 @@ impl Table {
 
     /// Ends a call whose stream has an item that found no memory on this node in time.
     pub(crate) fn stream_gap(&mut self, from: PeerKey, call: u64, bytes: usize) {
-        let Some(flight) = self.waiting(from, call) else { return };
-        let text = format!("{} at {}: {}", flight.method, flight.peer, no_memory(bytes));
+        let status = Status::ran(Code::ResourceExhausted, no_memory(bytes)).because(Reason::Overloaded);
+        self.abort_stream(from, call, status);
+    }
+
+    /// Ends a call whose stream has lost an item on this node.
+    pub(crate) fn abort_stream(&mut self, peer: PeerKey, call: u64, status: Status) {
+        let Some(flight) = self.waiting(peer, call) else { return };
         if let Some(stream) = flight.answer.stream() {
-            stream.abort(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded));
+            stream.abort(status.of_call(format_args!("{} at {peer}", flight.method)));
         }
     }
 

@@ -42,6 +42,7 @@ use trunkline_verbs::Time;
 
 mod counting;
 mod finding;
+mod not_sent;
 mod screening;
 mod streams;
 
@@ -79,6 +80,8 @@ pub(super) struct Caller {
     streams: Streams,
     /// Number of the method, if the caller does not know it.
     number: Option<Number>,
+    /// True if the reply may overtake items of the call's stream.
+    overtakes: bool,
 }
 
 impl Caller {
@@ -92,6 +95,7 @@ impl Caller {
             table: NOT_SERVED,
             streams: Streams::Neither,
             number: None,
+            overtakes: false,
         }
     }
 }
@@ -304,7 +308,16 @@ impl Dispatch {
         let is_of_kind = served.one_way == header.one_way && streams.any() == header.opens;
         let key = Key::new(from, header.call);
         let RequestHeader { one_way, metadata, .. } = *header;
-        is_of_kind.then_some(Caller { key, deadline, one_way, metadata, table, streams, number: None })
+        is_of_kind.then_some(Caller {
+            overtakes: false,
+            key,
+            deadline,
+            one_way,
+            metadata,
+            table,
+            streams,
+            number: None,
+        })
     }
 
     /// Starts the handler of a request with the method's hash, or refuses the request.
@@ -331,7 +344,7 @@ impl Dispatch {
         let streams = found.as_ref().ok().and_then(|table| self.served(*table)).map(|served| served.streams);
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
         let table = found.as_ref().map_or_else(|_| self.refused_method(asked), |table| *table);
-        let caller = Caller { key, deadline, one_way, metadata, table, streams, number };
+        let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(carrier, caller.key, number);
@@ -480,15 +493,7 @@ impl Dispatch {
         };
         // Not a warning, because a peer could fill the log with them.
         tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
-        let caller = Caller {
-            key: Key::new(from, call),
-            deadline: None,
-            one_way,
-            metadata: 0,
-            table: NOT_SERVED,
-            streams: Streams::Neither,
-            number: None,
-        };
+        let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.refuse_call(carrier, caller, status);
     }
@@ -786,10 +791,10 @@ impl Dispatch {
             match self.send(carrier, &caller, &reply.header, &mut reply.parts) {
                 Err(SendError::QueueFull(_)) => self.replies.put_back(reply),
                 sent => {
-                    if sent.is_err() {
-                        self.unanswered.insert(caller.key.peer);
-                    }
                     self.replies.left(&reply);
+                    if let Err(error) = sent {
+                        self.reply_with_refusal(carrier, caller, true, error);
+                    }
                 }
             }
         }
@@ -891,7 +896,7 @@ impl Dispatch {
             session: Some(key.session),
             connect: Connect::FailFast,
             // The reply that ends a stream follows its items.
-            ordered: caller.streams.any(),
+            ordered: caller.streams.any() && !caller.overtakes,
             head: &[],
             announced: 0,
             body: mem::take(body),

@@ -15,6 +15,7 @@ use super::calm::calm_calls;
 use super::{QUIET, Run};
 use crate::client::Client;
 use crate::coverage::Kind;
+use crate::node::{LARGE_CALLS, LENT_CALLS};
 use crate::plan::NodePlan;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -25,9 +26,7 @@ use trunkline_verbs::Time;
 
 /// Small calls that it makes at once, and large ones with the bytes of their arguments and replies.
 const SMALL: usize = 280;
-const LARGE: (usize, usize, usize) = (16, 40 << 10, 100 << 10);
-/// Large calls that are made to it: at least one argument of four in a row is a slice.
-const LENT: usize = 4;
+const LARGE: (u32, usize, usize) = (LARGE_CALLS, 40 << 10, 100 << 10);
 /// Time limit of its calls: longer than a node waits for a peer that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Calls of the hostile peer among faults, and its longest pause between two calls.
@@ -196,7 +195,8 @@ impl Run {
         let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
         let Some(client) = self.client(victim) else { return self.fail("a node is not running") };
         let (_, there, back) = LARGE;
-        for _ in 0..LENT {
+        // At least one argument of four in a row is a slice.
+        for _ in 0..LENT_CALLS {
             let client = client.clone();
             self.scheduler.tasks.add(client.process, async move {
                 let _whatever = client.echo_of(hostile, PATIENCE, there, back).await;

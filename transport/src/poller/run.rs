@@ -202,6 +202,7 @@ impl<U: Upper> Poller<U> {
                 Event::GivenUp(origin, frame, bytes) => {
                     self.upper.given_up(origin, frame.as_slice(), bytes);
                 }
+                Event::NotSent(to, head, cause) => self.upper.not_sent(&mut self.core, to, &head, cause),
             }
             self.ends_turn()?;
             self.delivered += 1;

@@ -186,7 +186,7 @@ impl Trunk {
                     self.lanes[lane].queues[queue].put_back(message);
                     return false;
                 }
-                Err(NotNow::Refused(cause)) => self.cannot_register(res, &message, cause),
+                Err(NotNow::Refused(cause)) => self.cannot_register(res, lane, &mut message, cause),
             }
         }
         false
@@ -229,14 +229,14 @@ impl Trunk {
 
     /// The device will never register the memory of a message.
     pub(super) fn cannot_register(
-        &self,
+        &mut self,
         res: &mut Resources,
-        message: &Outbound,
+        lane: usize,
+        message: &mut Outbound,
         cause: trunkline_verbs::VerbsError,
     ) {
         tracing::warn!(peer = %self.peer, bytes = message.bytes(), %cause, "a message cannot be registered");
-        res.shares.unqueue(self.peer, message.bytes());
-        res.events.never_sent(self.peer, message.receipt, PeerDown::NotRegistered(cause));
+        self.cannot_send(res, lane, message, PeerDown::NotRegistered(cause));
     }
 }
 

@@ -33,7 +33,7 @@ impl Trunk {
             }
             Err(NotNow::Refused(cause)) => {
                 res.shares.unpin(self.peer);
-                self.cannot_register(res, message, cause);
+                self.cannot_register(res, lane, message, cause);
             }
         }
         true
@@ -121,6 +121,8 @@ impl Trunk {
             let fin = Fin { id: request.id, status: FinStatus::Exhausted };
             self.lanes[lane].push_fin(fin, res.time.now_ms());
             self.mark(res);
+            let head = res.receives.message(frame);
+            res.events.given_up(self.origin(lane), head, total);
             return Ok(());
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));

@@ -298,8 +298,10 @@ pub(crate) enum Event {
     Peer(PeerKey, PeerEvent),
     /// A large message was announced, about which the upper half decides.
     Announced(Origin),
-    /// The frame that announced a message of the given size, for which there was no memory in time.
+    /// The frame that announced a message of the given size, for which there was no memory in time, or no room.
     GivenUp(Origin, Message, usize),
+    /// The head of a message for this poller of a peer that cannot be sent, without an outcome for its sender.
+    NotSent(Origin, Vec<u8>, PeerDown),
 }
 
 /// Events for the upper half, in order.
@@ -333,6 +335,16 @@ impl Events {
             self.lost.insert(peer);
         }
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
+    }
+
+    /// A message with this head cannot be sent in a session that goes on. The upper half is told even if it asked for no
+    /// outcome: the peer may wait for the message.
+    pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: Receipt, cause: PeerDown) {
+        if of.report == Report::Never {
+            self.queue.push_back(Event::NotSent(to, head, cause));
+        } else {
+            self.never_sent(to.peer, of, cause);
+        }
     }
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {

@@ -14,6 +14,7 @@ use crate::settings::Settings;
 use crate::sizes::{BUNDLE_BYTES, SLOT_BYTES};
 use crate::upper::Receipt;
 use crate::{Outgoing, PeerDown, SendError, SendOutcome, Toward, Turn};
+use std::mem;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{PostError, Time};
 
@@ -74,18 +75,32 @@ impl Trunk {
     }
 
     /// Queues a message that has waited for the session, and was charged, or fails it when it does not fit this one.
-    pub(crate) fn queue(&mut self, res: &mut Resources, message: Outbound) {
-        let cause = if message.bytes() > self.max_message {
-            PeerDown::TooLarge { bytes: message.bytes(), limit: self.max_message }
-        } else if let Some(lane) = self.lane_of(message.toward, message.turn) {
-            let is_large = !self.is_eager(message.bytes());
-            self.lanes[lane].push(message, is_large, res.time.now_ms());
-            return self.mark(res);
-        } else {
-            PeerDown::Restarted
+    pub(crate) fn queue(&mut self, res: &mut Resources, mut message: Outbound) {
+        let (bytes, limit) = (message.bytes(), self.max_message);
+        let Some(lane) = self.lane_of(message.toward, message.turn) else {
+            res.shares.unqueue(self.peer, bytes);
+            return res.events.never_sent(self.peer, message.receipt, PeerDown::Restarted);
         };
+        if bytes > limit {
+            return self.cannot_send(res, lane, &mut message, PeerDown::TooLarge { bytes, limit });
+        }
+        let is_large = !self.is_eager(bytes);
+        self.lanes[lane].push(message, is_large, res.time.now_ms());
+        self.mark(res);
+    }
+
+    /// Fails a message that was taken from its queue, and takes its head. Those behind it may leave now.
+    pub(super) fn cannot_send(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        message: &mut Outbound,
+        cause: PeerDown,
+    ) {
         res.shares.unqueue(self.peer, message.bytes());
-        res.events.never_sent(self.peer, message.receipt, cause);
+        let head = mem::take(&mut message.head);
+        res.events.not_sent(self.origin(lane), head, message.receipt, cause);
+        self.mark(res);
     }
 
     /// Removes messages that have not left.

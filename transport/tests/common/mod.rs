@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent,
-    PeerKey, PollerHandle, PollerIndex, Screening, SendError, SendOutcome, Token, Toward, Upper,
+    Body, Carrier, Connect, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerDown,
+    PeerEvent, PeerKey, PollerHandle, PollerIndex, Report, Screening, SendError, SendOutcome, Token, Toward,
+    Upper,
 };
 use trunkline_verbs::Time;
 
@@ -27,6 +28,9 @@ pub const KEEP: u8 = b'k';
 pub const REFUSED: u8 = b'r';
 /// A node that screens accepts announced messages that begin with this, and leaves others undecided.
 pub const ACCEPTED: u8 = b'a';
+
+/// Token of messages that ask for no outcome.
+pub const UNREPORTED: u64 = 1 << 41;
 
 /// The kind of messages whose header has a time left: 24 bytes.
 pub const TIMED: u8 = 0x30;
@@ -72,6 +76,8 @@ pub enum Happened {
     Sent(u64, SendOutcome),
     Peer(PeerKey, PeerEvent),
     Refused(u64, SendError),
+    GivenUp(usize),
+    NotSent(Origin, Vec<u8>, PeerDown),
 }
 
 /// The header that the tests' messages begin with, of a kind that the transport does not know.
@@ -101,7 +107,7 @@ impl Probe {
 
     fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
         let outgoing = Outgoing {
-            report: trunkline_transport::Report::Always,
+            report: Report::Always,
             peer: to.peer,
             toward: Toward::Poller(to.poller),
             session: Some(to.session),
@@ -127,7 +133,7 @@ impl Probe {
             }
             Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
                 let outgoing = Outgoing {
-                    report: trunkline_transport::Report::Always,
+                    report: if token == UNREPORTED { Report::Never } else { Report::Always },
                     peer,
                     toward: poller.map_or(Toward::Any, |poller| Toward::Poller(PollerIndex(poller))),
                     session: None,
@@ -146,7 +152,7 @@ impl Probe {
             }
             Job::Answer { to, head: bytes, token } => {
                 let outgoing = Outgoing {
-                    report: trunkline_transport::Report::Always,
+                    report: Report::Always,
                     peer: to.peer,
                     toward: Toward::Poller(to.poller),
                     session: Some(to.session),
@@ -165,7 +171,7 @@ impl Probe {
             }
             Job::Timed { peer, poller, head, body, after } => {
                 let message = Outgoing {
-                    report: trunkline_transport::Report::Failure,
+                    report: Report::Failure,
                     peer,
                     toward: Toward::Poller(PollerIndex(poller)),
                     session: None,
@@ -233,7 +239,13 @@ impl Upper for Probe {
         }
     }
 
-    fn given_up(&mut self, _: Origin, _: &[u8], _: usize) {}
+    fn given_up(&mut self, _: Origin, _: &[u8], bytes: usize) {
+        self.tell(Happened::GivenUp(bytes));
+    }
+
+    fn not_sent(&mut self, _: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown) {
+        self.tell(Happened::NotSent(to, head.to_vec(), cause));
+    }
 
     fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         self.tell(Happened::Peer(peer, event));
@@ -414,7 +426,7 @@ impl TestNode {
     }
 
     /// The next time that a peer is down at a poller.
-    pub fn down(&mut self, peer: PeerKey) -> trunkline_transport::PeerDown {
+    pub fn down(&mut self, peer: PeerKey) -> PeerDown {
         self.wait("peer down", |_, event| match event {
             Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
             _ => None,

@@ -1,14 +1,17 @@
 //! Messages of all sizes between two nodes, over UDP and in process.
 
 use crate::common::{
-    ACCEPTED, ECHO, Job, LIMIT, REFUSED, SIZES, TIMED, TestNode, fresh_address, over_udp, pattern,
+    ACCEPTED, ECHO, HEADER, Happened, Job, KEEP, LIMIT, REFUSED, SIZES, TIMED, TestNode, UNREPORTED,
+    fresh_address, over_udp, pattern,
 };
 use bytes::Bytes;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
-use trunkline_transport::{NodeOptions, PeerDown, PeerKey, ProviderChoice, RegisteredBuffer, SendOutcome};
+use trunkline_transport::{
+    Limit, NodeOptions, PeerDown, PeerKey, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -190,6 +193,16 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
             "{failure:?}"
         );
     }
+    // The upper half is told of messages for which it asks for no outcome, too.
+    for body in [first.slice(1..), pattern(50_000, 1)] {
+        client.send(0, peer, b"item", body, UNREPORTED);
+        let (to, head, cause) = client.wait("a message that is not sent", |_, event| match event {
+            Happened::NotSent(to, head, cause) => Some((to.peer, head.clone(), *cause)),
+            _ => None,
+        });
+        assert_eq!((to, head), (peer, [&HEADER[..], b"item"].concat()));
+        assert!(matches!(cause, PeerDown::NotRegistered(_)), "{cause:?}");
+    }
     // Messages that need no registration go on, through the same session.
     for (token, body) in [(3, pattern(10_000, 2)), (4, first.clone())] {
         client.send(0, peer, b"", body.clone(), token);
@@ -201,6 +214,26 @@ fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
         client.send(0, peer, b"", body.clone(), token);
         assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
     }
+}
+
+/// One message holds the memory, the next one waits for it, and the last one is announced beyond the budget.
+#[test]
+fn the_receiver_learns_of_a_message_that_is_announced_beyond_its_budget() {
+    let large = Limit { per_peer: 1, in_all: 8 };
+    let options = over_udp().max_message_bytes(640 << 10).rendezvous_bytes(1 << 20).large_messages(large);
+    let mut server = TestNode::start(options, 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    client.send(0, peer, &[KEEP], pattern(600_000, 1), 1);
+    assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    client.send(0, peer, b"", pattern(600_000, 2), 2);
+    trunkline_testkit::wait_until("it is announced", LIMIT, || (server.announced() == 1).then_some(()));
+    client.send(0, peer, b"", pattern(500_000, 3), 3);
+    server.wait("a message is given up", |_, event| {
+        matches!(event, Happened::GivenUp(bytes) if *bytes == HEADER.len() + 500_000).then_some(())
+    });
+    let failure = SendFailure { may_have_arrived: false, cause: PeerDown::ResourceExhausted };
+    assert_eq!(client.outcome(3), SendOutcome::Failed(failure));
 }
 
 /// The interfaces carry packets of 4,096 bytes, the path between them does not.

@@ -266,6 +266,14 @@ impl trunkline_transport::Upper for TestUpper {
     ) {
     }
     fn given_up(&mut self, _: trunkline_transport::Origin, _: &[u8], _: usize) {}
+    fn not_sent(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::Origin,
+        _: &[u8],
+        _: PeerDown,
+    ) {
+    }
     fn peer(
         &mut self,
         _: &mut dyn trunkline_transport::Carrier,

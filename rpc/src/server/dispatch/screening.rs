@@ -43,7 +43,7 @@ impl Dispatch {
         let streams = served.map(|served| served.streams).unwrap_or_default();
         let key = Key::new(from, call);
         let row = table.unwrap_or(NOT_SERVED);
-        let caller = Caller { key, deadline: None, one_way, metadata, table: row, streams, number: None };
+        let caller = Caller { one_way, metadata, table: row, streams, ..Caller::of_one_way(key) };
         let Some((table, method)) = table.zip(served.map(|served| served.name)) else {
             let status = self.check_phase().err().unwrap_or_else(|| self.not_found(asked, None));
             self.refuse_unfound(carrier, caller, asked, status);

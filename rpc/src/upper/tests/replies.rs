@@ -5,8 +5,12 @@ use crate::budgets::Limits;
 use crate::fake::{ECHO, Rig};
 use crate::frame::{By, Header, RequestHeader};
 use crate::reason::Reason;
+use crate::status::Code;
 use std::time::Duration;
-use trunkline_transport::{Limit, Origin, PeerDown, PeerEvent, PollerIndex, Upper as _};
+use trunkline_transport::{
+    Limit, Origin, PeerDown, PeerEvent, PollerIndex, SendError, SessionNumber, Toward, Upper as _,
+};
+use trunkline_verbs::VerbsError;
 
 const MS: Duration = Duration::from_millis(1);
 const LARGE: usize = 100 << 10;
@@ -90,6 +94,41 @@ fn a_cancellation_drops_the_replies_with_its_number_and_no_other() {
     rig.carrier.is_full_of_large = false;
     look(&mut rig);
     assert_eq!(replied(&mut rig), [(1, 0), (4, 0), (2, 0)], "the last one is another poller's");
+    assert!(rig.poller.ledger().budgets.iter().all(|budget| budget.used.is_empty()));
+}
+
+/// The peer is told, although the handler has ended.
+#[test]
+fn a_reply_that_is_not_sent_is_replaced_by_a_refusal() {
+    let causes = [
+        (PeerDown::NotRegistered(VerbsError::OutOfResources("keys")), Reason::Overloaded),
+        (PeerDown::TooLarge { bytes: LARGE, limit: 9 }, Reason::TooLarge),
+    ];
+    for (cause, of_cause) in causes {
+        let mut rig = Rig::new();
+        ask(&mut rig, 1, LARGE);
+        let large = rig.carrier.given.pop().expect("it was sent").bytes;
+        rig.not_sent(server(), &large[..large.len() - LARGE], cause);
+        let (given, header) = sent(&mut rig).pop().expect("a refusal");
+        let Header::Reply { call: 1, code, by, .. } = header else { panic!("{header:?}") };
+        assert_eq!(code, Code::ResourceExhausted.number());
+        assert_eq!(by, By::Node { reason: Some(of_cause), ran: true });
+        let text = String::from_utf8_lossy(&given.bytes);
+        assert!(text.contains(&cause.to_string()), "{text}");
+        assert_eq!((given.toward, given.session), (Toward::Poller(PollerIndex(0)), Some(SessionNumber(1))));
+        assert!(given.ordered, "items of its stream, if it had one, come first");
+    }
+}
+
+/// The session may turn out to take less than was known when the reply began to wait.
+#[test]
+fn a_waiting_reply_that_is_too_large_after_all_is_replaced_by_a_refusal() {
+    let mut rig = rig(1 << 20);
+    ask(&mut rig, 1, LARGE);
+    rig.carrier.is_full_of_large = false;
+    rig.carrier.refuses_large = Some(SendError::TooLarge { bytes: LARGE, limit: 9 });
+    look(&mut rig);
+    assert_eq!(replied(&mut rig), [(1, Code::ResourceExhausted.number())]);
     assert!(rig.poller.ledger().budgets.iter().all(|budget| budget.used.is_empty()));
 }
 

@@ -16,9 +16,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use trunkline_transport::{
-    Exhausted, Limit, PeerDown, PeerEvent, SendError, SendOutcome, SessionNumber, Token, Upper as _,
+    Exhausted, Limit, Origin, PeerDown, PeerEvent, SendError, SendOutcome, SessionNumber, Token, Upper as _,
 };
-use trunkline_verbs::Time;
+use trunkline_verbs::{Time, VerbsError};
 
 const CALL: u64 = 7;
 
@@ -142,6 +142,53 @@ fn an_item_that_is_larger_than_any_message_ends_the_call_with_a_status() {
     rig.run();
     let by = By::Node { reason: Some(Reason::TooLarge), ran: true };
     assert_eq!(reply(&mut rig), Some((Code::ResourceExhausted.number(), by)));
+}
+
+const NOT_REGISTERED: PeerDown = PeerDown::NotRegistered(VerbsError::OutOfResources("keys"));
+
+/// While its handler runs, and after it has ended.
+#[test]
+fn an_item_of_a_handler_that_is_not_sent_ends_the_call_with_its_cause() {
+    for items in [255, 1] {
+        let mut rig = Rig::new();
+        open(&mut rig, FEED, &[items, 1]);
+        (0..3).for_each(|_| rig.run());
+        assert_eq!(rig.poller.sizes().1, usize::from(items == 255));
+        let item = sent(&mut rig).into_iter().find(|(given, _)| given.bytes[0] == 0x21).expect("an item").0;
+        rig.not_sent(server(), &item.bytes[..16], NOT_REGISTERED);
+        let (given, header) = sent(&mut rig).pop().expect("a reply");
+        let Header::Reply { call: CALL, code, by, .. } = header else { panic!("{header:?}") };
+        let of_cause = By::Node { reason: Some(Reason::Overloaded), ran: true };
+        assert_eq!((code, by), (Code::ResourceExhausted.number(), of_cause));
+        let text = String::from_utf8_lossy(&given.bytes);
+        assert!(text.contains(&NOT_REGISTERED.to_string()), "{text}");
+        assert!(!given.ordered, "items and an end that follow would be taken for a breach of the protocol");
+        rig.run();
+        assert_eq!((sent(&mut rig), rig.poller.sizes(), charged(&rig)), (vec![], (0, 0), 0));
+    }
+}
+
+#[test]
+fn an_item_of_a_caller_that_is_not_sent_ends_the_call_with_its_cause() {
+    let mut rig = Rig::new();
+    rig.carrier.leaves_through = Some(SessionNumber(1));
+    rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
+    let (sender, receiver) = channel::<Bytes>(4);
+    sender.try_send(Bytes::from_static(b"one")).unwrap();
+    let items = outgoing(receiver, |item: Bytes, buffer: &mut ItemBuffer| buffer.bytes(item));
+    let (mut wait, _opened) = rig.open(PORT, GATHER, items);
+    (0..3).for_each(|_| rig.run());
+    let item = rig.carrier.given.last().expect("an item").clone();
+    assert_eq!(parts(&mut rig), [(data(0), 3)]);
+    rig.not_sent(Origin { peer: super::other(99), ..server() }, &item.bytes[..16], NOT_REGISTERED);
+    assert!(poll(&mut wait).is_pending(), "that was another peer's");
+    rig.not_sent(server(), &item.bytes[..16], NOT_REGISTERED);
+    rig.run();
+    let Poll::Ready(Err(status)) = poll(&mut wait) else { panic!("the call goes on") };
+    assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::Overloaded)));
+    assert!(status.to_string().contains(&NOT_REGISTERED.to_string()), "{status}");
+    let cancels = sent(&mut rig).into_iter().filter(|(_, header)| matches!(header, Header::Cancel { .. }));
+    assert_eq!((cancels.count(), rig.poller.sizes()), (1, (0, 0)), "the server is told");
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! Replies and items that were queued and cannot be sent: their callers are told by a small reply.
+
+use super::{Caller, Dispatch, Key};
+use crate::name::Streams;
+use crate::server::Failure;
+use crate::status::Status;
+use trunkline_transport::{Carrier, Origin, PeerDown};
+
+impl Dispatch {
+    /// Replies in place of a reply, whose handler has ended.
+    #[cold]
+    pub(crate) fn reply_not_sent(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        to: Origin,
+        call: u64,
+        cause: PeerDown,
+    ) {
+        let failure = Failure::Node(Status::not_sent("the reply", cause));
+        self.reply(carrier, of_ended(Key::new(to, call)), Err(failure), None);
+    }
+
+    /// Ends the stream of a handler, which may have ended since it sent the item. The reply overtakes what follows the
+    /// item: its caller would take that for a breach of the protocol.
+    #[cold]
+    pub(crate) fn item_not_sent(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        to: Origin,
+        call: u64,
+        cause: PeerDown,
+    ) {
+        let key = Key::new(to, call);
+        let mut caller = of_ended(key);
+        if let Some(task) = self.by_key.get(&key).copied()
+            && let Some(running) = self.running.get(&task).filter(|running| running.stream.is_some())
+        {
+            caller = running.caller;
+            self.drop_task(carrier.now(), task);
+        }
+        let failure = Failure::Node(Status::not_sent("an item of the stream", cause));
+        self.reply(carrier, Caller { overtakes: true, ..caller }, Err(failure), None);
+    }
+}
+
+/// Returns the caller of a call that may have had a stream, and has ended.
+fn of_ended(key: Key) -> Caller {
+    Caller { one_way: false, streams: Streams::Both, ..Caller::of_one_way(key) }
+}
