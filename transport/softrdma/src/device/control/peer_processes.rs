@@ -68,7 +68,8 @@ impl PeerProcesses {
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            self.watch_again = Some(now + WATCH_AGAIN);
+            // The first one's time: more may come all the while.
+            self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }
 
@@ -175,5 +176,20 @@ mod tests {
         processes.remove(CmIdNumber(2));
         assert_eq!(processes.take_unwatched(due), BTreeSet::from([one]));
         assert_eq!(processes.next_timeout(), None);
+    }
+
+    /// Peers that connect all the time do not put off the look at one that cannot be watched.
+    #[test]
+    fn processes_are_watched_again_in_time_however_many_more_cannot_be() {
+        let mut processes = PeerProcesses::default();
+        let mut watched = BTreeSet::new();
+        for number in 0..30_u16 {
+            let now = Time(0).plus_ns(u64::from(number) * 100_000_000);
+            let member = MemberId { slot: number, generation: 1 };
+            processes.insert(CmIdNumber(number.into()), member);
+            processes.watch_later(member, now);
+            watched.append(&mut processes.take_unwatched(now));
+        }
+        assert!(watched.contains(&MemberId { slot: 0, generation: 1 }), "{watched:?}");
     }
 }
