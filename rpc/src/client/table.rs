@@ -364,11 +364,11 @@ impl Table {
         };
         let Some(flight) = waiting else { return };
         let Some(stream) = flight.answer.stream() else { return self.without_stream(carrier, call) };
-        let received = if part == StreamPart::Accept && item.len() > most_metadata {
-            Err(Misuse("its metadata is too large").status())
-        } else {
+        // The server may allow more than this side.
+        let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
+        let received = check_metadata(item.len(), most).map_err(Status::after_run).and_then(|()| {
             stream.frame(now, (part, item), &|peer, from, to| memory.recharge(peer, from, to))
-        };
+        });
         if let Err(status) = received {
             stream.abort(status.of_call(format_args!("{} at {}", flight.method, flight.peer)));
             self.sweep(carrier);

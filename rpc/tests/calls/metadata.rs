@@ -1,9 +1,10 @@
 //! Metadata of requests and responses, over all kinds of calls.
 
 use crate::common::{Events, Reporter, events, node as udp};
+use trunkline::stream::channel;
 use trunkline::{
     Bytes, CallError, CallOptions, Code, Context, InProcessNetwork, Metadata, Node, NodeBuilder,
-    PollerContext, Reason, ResponseMetadata, Status, block_on,
+    PollerContext, Reason, ResponseMetadata, Status, Stream, block_on,
 };
 
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -26,6 +27,12 @@ trait Tags {
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status>;
     /// Calls `echo` of this node by a local client.
     async fn forward(&self, cx: &Context) -> Result<String, Status>;
+    /// The same as `big`, before a stream of one item.
+    async fn big_stream(
+        &self,
+        cx: &Context,
+        bytes: u32,
+    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;
 }
 
 struct Echo(Reporter<Metadata>);
@@ -80,6 +87,17 @@ impl Tags for Echo {
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status> {
         cx.set_initial_metadata(sized(bytes as usize));
         Ok(())
+    }
+
+    async fn big_stream(
+        &self,
+        cx: &Context,
+        bytes: u32,
+    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status> {
+        cx.set_initial_metadata(sized(bytes as usize));
+        let (items, sent) = channel(1);
+        items.try_send(Ok(1)).map_err(|_| Status::internal("no room"))?;
+        Ok(sent)
     }
 
     async fn forward(&self, cx: &Context) -> Result<String, Status> {
@@ -213,6 +231,22 @@ fn metadata_beyond_the_limit_is_refused_on_both_sides() {
     let status = block_on(rig.client.big(8193)).unwrap_err();
     assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
     assert!(status.may_have_run() && status.message().contains("8193 bytes"), "{status}");
+}
+
+/// The client's limit, of a server that allows more.
+#[test]
+fn response_metadata_beyond_the_clients_limit_ends_the_call() {
+    let (builder, (reporter, _told)) = (in_process(), events());
+    let server = builder().metadata_bytes(20_000).serve(TagsServer::new(Echo(reporter))).start().unwrap();
+    let node = builder().start().unwrap();
+    let client = TagsClient::new(node.channel(server.local_address()));
+    let first = |bytes| block_on(async { client.big_stream(bytes).await?.message().await });
+    assert_eq!(first(8192), Ok(Some(1)));
+    let text = "metadata of 8193 bytes exceeds the limit of 8192 (setting metadata_bytes)";
+    for status in [first(8193).unwrap_err(), block_on(client.big(8193)).unwrap_err()] {
+        assert_eq!((status.code(), status.reason()), (Code::ResourceExhausted, Some(Reason::TooLarge)));
+        assert!(status.may_have_run() && status.message().ends_with(text), "{status}");
+    }
 }
 
 #[test]

@@ -34,13 +34,21 @@ mod timeout;
 pub use client::{Channel, ResponseBody};
 pub use server::Server;
 
-/// Returns a status of Trunkline as one of gRPC, with its details and metadata. The codes have the same numbers.
+/// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
+/// the same numbers. It is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
     // Metadata that cannot be in headers must not hide the status.
     let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
     let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
-    tonic::Status::with_details_and_metadata(code, status.message(), status.details().clone(), metadata)
+    let mut message = status.message().to_owned();
+    for cause in status.causes() {
+        message.push_str(": ");
+        message.push_str(cause);
+    }
+    let mut own = tonic::Status::with_details_and_metadata(code, message, status.details().clone(), metadata);
+    own.set_source(std::sync::Arc::new(status.clone()));
+    own
 }
 
 #[cfg(test)]
@@ -54,9 +62,13 @@ mod tests {
         metadata.insert_bin("sum-bin", &[0, 255]).unwrap();
         let status = trunkline::Status::new(trunkline::Code::NotFound, "no such row")
             .with_details(&b"row 7"[..])
-            .with_metadata(metadata);
+            .with_metadata(metadata)
+            .with_cause("the table is empty");
         let status = grpc_status(&status);
-        assert_eq!((status.code(), status.message()), (tonic::Code::NotFound, "no such row"));
+        let message = "no such row: the table is empty";
+        assert_eq!((status.code(), status.message()), (tonic::Code::NotFound, message));
+        let source = std::error::Error::source(&status).and_then(|error| error.downcast_ref());
+        assert_eq!(source.map(trunkline::Status::message), Some("no such row"));
         assert_eq!(status.details(), b"row 7");
         assert_eq!(status.metadata().get("tag").unwrap(), "blue");
         assert_eq!(status.metadata().get_bin("sum-bin").unwrap().to_bytes().unwrap(), &[0, 255][..]);

@@ -235,7 +235,10 @@ impl Trunk {
         message: &mut Outbound,
         cause: trunkline_verbs::VerbsError,
     ) {
-        tracing::warn!(peer = %self.peer, bytes = message.bytes(), %cause, "a message cannot be registered");
+        if let Some(left_out) = res.log.line(res.time.now()) {
+            let bytes = message.bytes();
+            tracing::warn!(peer = %self.peer, bytes, %cause, left_out, "a message cannot be registered");
+        }
         self.cannot_send(res, lane, message, PeerDown::NotRegistered(cause));
     }
 }

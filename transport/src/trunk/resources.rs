@@ -9,6 +9,7 @@ use super::queue::Heads;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
+use crate::log_limit::LogLimit;
 use crate::shared::NodeShared;
 use crate::upper::Receipt;
 use crate::{
@@ -41,6 +42,7 @@ pub(crate) struct Resources {
     pub(crate) marked: Marked,
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
+    pub(crate) log: LogLimit,
     /// True if the upper half decides about announced messages.
     pub(crate) screens: bool,
 }
@@ -69,6 +71,7 @@ impl Resources {
             marked,
             copies,
             heads: Heads::default(),
+            log: LogLimit::default(),
             screens: false,
         }
     }
