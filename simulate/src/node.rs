@@ -30,9 +30,9 @@ const FIRST_PORT: u16 = 7471;
 /// Time for which a shutdown waits for calls that run.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Handlers that a node runs at once: more than the calls of the phases without faults need, fewer than
-/// clients make while handlers hang.
-pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 12 };
+/// Handlers that a node runs at once: more than the calls of the phases without faults need, also if all come from one
+/// host, fewer than clients make while handlers hang.
+pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 /// Memory of decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and of three for a host. The
 /// part that growing windows leave has room for the large items of all streams of the phases without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
