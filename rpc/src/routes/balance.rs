@@ -623,9 +623,8 @@ mod tests {
     use super::*;
     use crate::fake::Rig;
     use crate::resolved::Resolved;
-    use crate::routes::{Resolve, Resolving, Seeker};
+    use crate::routes::{Seeker, ServerList};
     use std::collections::VecDeque;
-    use std::future::pending;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     use trunkline_testkit::{in_forked_child, runs_alone};
@@ -795,16 +794,6 @@ mod tests {
         assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
     }
 
-    /// A resolver whose results the test makes up.
-    #[derive(Debug)]
-    struct Slow;
-
-    impl Resolve for Slow {
-        fn resolve(&self) -> Resolving<'_> {
-            Box::pin(pending())
-        }
-    }
-
     #[test]
     fn all_servers_are_kept_connected_without_a_call_unless_the_first_is_picked() {
         for (policy, keeps) in
@@ -820,7 +809,7 @@ mod tests {
             assert_eq!(kept(&listed), [false; 2]);
             assert!(pin!(Ready::of_any(&listed)).poll(&mut context).is_pending());
             assert_eq!(kept(&listed), [keeps; 2], "{policy:?}");
-            let named = balanced(Target::resolver(Slow));
+            let named = balanced(Target::resolver(ServerList::new("servers", [])));
             let id = named.target.route().id;
             let mut seeker = Seeker::new(&rig.routes);
             named.target.route().keep();
