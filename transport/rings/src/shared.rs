@@ -18,6 +18,7 @@
 //! word.
 
 use crate::sync::{Ordering, fence};
+use std::ops::Range;
 
 /// Bytes before each message.
 const HEADER: usize = 8;
@@ -135,15 +136,35 @@ impl Producer {
     /// Appends a message, for which [`Producer::has_room`] has found room. The receiver sees it after the next
     /// [`Producer::publish`].
     pub fn push(&mut self, mine: &impl Mine, message: &[u8]) {
-        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-        mine.write(self.written.at, &u64::from(length).to_le_bytes());
-        self.written.advance(HEADER);
-        let (first, rest) = message.split_at(self.written.straight(message.len()));
-        mine.write(self.written.at, first);
-        if !rest.is_empty() {
-            mine.write(0, rest);
+        self.push_around(mine, message, 0, &[]);
+    }
+
+    /// Returns the position in the ring of the bytes `from .. from + length` of the next message. The second range is not
+    /// empty if they wrap around the ring's end. [`Producer::has_room`] must have found room for the whole message.
+    #[must_use]
+    pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
+        let mut start = self.written;
+        start.advance(HEADER + from);
+        let straight = start.straight(length);
+        [start.at..start.at + straight, 0..length - straight]
+    }
+
+    /// Like [`Producer::push`], for a message whose bytes between `head` and `tail` are in their
+    /// [ranges](Producer::ranges) already.
+    #[inline]
+    pub fn push_around(&mut self, mine: &impl Mine, head: &[u8], written: usize, tail: &[u8]) {
+        let length = head.len() + written + tail.len();
+        let header = u64::from(u32::try_from(length).unwrap_or(u32::MAX));
+        mine.write(self.written.at, &header.to_le_bytes());
+        for (from, part) in [(0, head), (head.len() + written, tail)] {
+            let [first, rest] = self.ranges(from, part.len());
+            let (first_part, rest_part) = part.split_at(first.len());
+            mine.write(first.start, first_part);
+            if !rest.is_empty() {
+                mine.write(0, rest_part);
+            }
         }
-        self.written.advance(message.len().next_multiple_of(8));
+        self.written.advance(footprint(length));
     }
 
     /// Returns the position that a [`Producer::publish`] shows once a message of `length` bytes was appended.

@@ -43,6 +43,15 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     unsafe { how::write(from, to) }
 }
 
+/// Copies `length` bytes from shared memory to shared memory.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of that many bytes, which others may read and write meanwhile.
+pub(crate) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: this function's contract.
+    unsafe { how::between(from, to, length) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +78,11 @@ mod tests {
                 let back: Vec<u8> = back.into_iter().map(|byte| unsafe { byte.assume_init() }).collect();
                 assert_eq!(back[1..=length], source[from..from + length]);
                 assert_eq!((back[0], back[length + 1]), (0xdd, 0xdd));
+                let mut target = vec![0xee; length + 64];
+                // SAFETY: as before.
+                unsafe { between(source.as_ptr().add(from), target.as_mut_ptr().add(to), length) };
+                assert_eq!(target[to..to + length], source[from..from + length], "{length} bytes");
+                assert!(target[..to].iter().chain(&target[to + length..]).all(|byte| *byte == 0xee));
             }
         }
     }

@@ -155,6 +155,19 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies `length` bytes from `offset` on to the bytes from `at` on of another memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], of either range.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, length: usize, into: &Self, at: usize) -> Result<(), MemoryError> {
+        self.check(offset, length)?;
+        into.check(at, length)?;
+        // SAFETY: both ranges are inside their blocks.
+        unsafe { copy::between(self.start.as_ptr().add(offset), into.start.as_ptr().add(at), length) };
+        Ok(())
+    }
+
     /// Calls `apply` with the 8 bytes at `offset` as an atomic in host byte order.
     ///
     /// # Errors
@@ -262,6 +275,13 @@ mod tests {
         memory.append_to(4, 4, &mut list).unwrap();
         assert_eq!(memory.append_to(13, 4, &mut list), Err(MemoryError::OutOfBounds));
         assert_eq!(list, b"of abcd");
+        let other = Memory::zeroed(6).unwrap();
+        memory.copy_to(4, 4, &other, 2).unwrap();
+        assert_eq!(memory.copy_to(13, 4, &other, 0), Err(MemoryError::OutOfBounds));
+        assert_eq!(memory.copy_to(4, 4, &other, 3), Err(MemoryError::OutOfBounds));
+        let mut copied = [0; 6];
+        other.read(0, &mut copied).unwrap();
+        assert_eq!(&copied, b"\0\0abcd");
         assert_eq!(memory.offset_of(memory.address(16), 0), Ok(16));
         assert_eq!(memory.offset_of(memory.address(16), 1), Err(MemoryError::OutOfBounds));
         assert_eq!(memory.offset_of(IoAddress(0), 1), Err(MemoryError::OutOfBounds));

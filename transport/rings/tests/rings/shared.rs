@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
@@ -43,7 +44,8 @@ impl Theirs for Side {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Push(Vec<u8>),
+    /// A message, and the range of it that is written before the rest.
+    Push(Vec<u8>, [Index; 2]),
     Publish,
     Pop,
     Release,
@@ -53,7 +55,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => vec(any::<u8>(), 0..=LONGEST).prop_map(Step::Push),
+        4 => (vec(any::<u8>(), 0..=LONGEST), any::<[Index; 2]>())
+            .prop_map(|(message, written)| Step::Push(message, written)),
         3 => Just(Step::Publish),
         4 => Just(Step::Pop),
         2 => Just(Step::Release),
@@ -72,9 +75,16 @@ proptest! {
         let (mut is_woken, mut out) = (true, Vec::new());
         for step in steps {
             match step {
-                Step::Push(message) => {
+                Step::Push(message, written) => {
                     if producer.has_room(&receiver, message.len()) == Ok(true) {
-                        producer.push(&sender, &message);
+                        let [from, to] = written.map(|index| index.index(message.len() + 1));
+                        let (head, rest) = message.split_at(from.min(to));
+                        let (middle, tail) = rest.split_at(from.abs_diff(to));
+                        let ranges = producer.ranges(head.len(), middle.len());
+                        let (first, second) = middle.split_at(ranges[0].len());
+                        sender.write(ranges[0].start, first);
+                        sender.write(ranges[1].start, second);
+                        producer.push_around(&sender, head, middle.len(), tail);
                         pushed.push_back(message);
                     }
                     let bytes: usize =

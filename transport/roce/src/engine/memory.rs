@@ -13,7 +13,8 @@ pub struct LocalFault;
 /// The engine walks gather lists itself: a `piece` is a part of one posted SGE, with `address` and
 /// `length` already narrowed to the bytes of one packet.
 pub trait LocalMemory {
-    /// Appends the bytes of `piece` to `out`, exactly `piece.length` of them.
+    /// Appends the bytes of `piece` to `out`, exactly `piece.length` of them, or copies them to where the device
+    /// assembles the packet: behind what `out` has.
     ///
     /// # Errors
     /// [`LocalFault`]; `out` may then have grown, the engine cuts it back.

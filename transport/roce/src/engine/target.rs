@@ -134,7 +134,7 @@ pub struct ReadPiece {
 /// The outcome of a [`Target::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// Exactly `length` bytes were appended.
+    /// Exactly `length` bytes were appended or copied.
     Read,
     /// Refused: NAK, and the QP goes to ERR.
     Nak(NakCode),
@@ -153,6 +153,7 @@ pub trait Target {
     /// Carries out one packet.
     fn place(&mut self, request: &Place<'_>) -> Placement;
 
-    /// Appends bytes of an accepted READ to `out`.
+    /// Appends bytes of an accepted READ to `out`, or copies them to where the device assembles the packet: behind what
+    /// `out` has.
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome;
 }

@@ -191,15 +191,6 @@ impl<'a> KeyView<'a> {
         Ok(Found { memory: &region.memory, offset: region.range.start + offset })
     }
 
-    /// Appends the bytes of an SGE to `out`. An empty one needs no key.
-    pub(super) fn gather(&self, pd: PdNumber, piece: Sge, out: &mut Vec<u8>) -> Result<(), Refused> {
-        if piece.length == 0 {
-            return Ok(());
-        }
-        let range = self.range(piece.lkey.0, pd, piece.address, piece.length as usize, Access::empty())?;
-        append(&range, piece.length as usize, out)
-    }
-
     /// Writes bytes to an SGE that is exactly as long.
     #[inline]
     pub(super) fn scatter(&self, pd: PdNumber, piece: Sge, bytes: &[u8]) -> Result<(), Refused> {
@@ -209,11 +200,6 @@ impl<'a> KeyView<'a> {
         let range = self.range(piece.lkey.0, pd, piece.address, bytes.len(), Access::LOCAL_WRITE)?;
         range.memory.write(range.offset, bytes).map_err(|_| Refused)
     }
-}
-
-/// Appends `length` bytes from a checked range.
-pub(super) fn append(range: &Found<'_>, length: usize, out: &mut Vec<u8>) -> Result<(), Refused> {
-    range.memory.append_to(range.offset, length, out).map_err(|_| Refused)
 }
 
 #[cfg(test)]
@@ -277,9 +263,6 @@ mod tests {
         assert!(keys.range(key ^ 0x100, PD, at(0), 64, Access::REMOTE_READ).is_err(), "index");
         let piece = Sge { address: at(0), length: 4, lkey: Lkey(key) };
         assert!(keys.read(|view| view.scatter(PD, piece, &[1; 4])).is_err(), "local write was not granted");
-        let mut out = Vec::new();
-        assert!(keys.read(|view| view.gather(PD, piece, &mut out)).is_ok());
-        assert_eq!(out, [0; 4]);
     }
 
     #[test]

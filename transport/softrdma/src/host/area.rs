@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use trunkline_verbs::{Memory, headroom};
+use trunkline_verbs::{Memory, MemoryError, headroom};
 
 /// Maker of one process's areas.
 #[derive(Debug, Clone)]
@@ -176,6 +176,21 @@ impl OwnArea {
         let permitted = self.permit(bytes.len().div_ceil(8)).saturating_mul(8).min(bytes.len());
         let written = self.bytes.memory().write(offset, &bytes[..permitted]);
         debug_assert_eq!(written, Ok(()), "own offsets are inside");
+    }
+
+    /// Copies `length` bytes from `at` of another memory in.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], of the other memory.
+    pub(crate) fn copy_in(
+        &self,
+        offset: usize,
+        from: &Memory,
+        at: usize,
+        length: usize,
+    ) -> Result<(), MemoryError> {
+        let permitted = self.permit(length.div_ceil(8)).saturating_mul(8).min(length);
+        from.copy_to(at, permitted, self.bytes.memory(), offset)
     }
 
     /// The same area, as its own reader: for messages to oneself.

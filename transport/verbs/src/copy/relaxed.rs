@@ -34,6 +34,20 @@ pub(super) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
     bytes(tail, &mut at);
 }
 
+/// See [`super::between`].
+pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
+    let mut buffer = [MaybeUninit::new(0); 4096];
+    for start in (0..length).step_by(buffer.len()) {
+        let part = &mut buffer[..(length - start).min(4096)];
+        // SAFETY: the part is inside the range that the caller guarantees.
+        unsafe { read(from.add(start), part) };
+        // SAFETY: the buffer began initialized, and `read` writes only values.
+        let part = unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) };
+        // SAFETY: as for the reading.
+        unsafe { write(part, to.add(start)) };
+    }
+}
+
 /// See [`super::write`].
 pub(super) unsafe fn write(from: &[u8], to: *mut u8) {
     let (head, rest) = from.split_at(head(to, from.len()));

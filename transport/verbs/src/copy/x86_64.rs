@@ -24,6 +24,12 @@ pub(super) unsafe fn write(from: &[u8], to: *mut u8) {
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
+/// See [`super::between`].
+pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy(from, to, length) }
+}
+
 /// Copies from the first byte on.
 ///
 /// # Safety

@@ -113,12 +113,11 @@ impl ResponderState {
         packet.bth.pad = pad_for(usize::try_from(length).unwrap_or(0));
         packet.aeth = (first || last).then(|| Aeth::new(Syndrome::ACK, saved.msn));
         packet.emit_headers(out);
-        let body = out.len();
         let remote = RemoteAddress { address: IoAddress(saved.address), rkey: Rkey(saved.rkey) };
         let range = RemoteRange { start: remote, length: saved.length };
         let piece = ReadPiece { psn, psns, srq: self.srq(saved.srq), range, offset, length };
         match target.read(&piece, out) {
-            ReadOutcome::Read if u32::try_from(out.len().saturating_sub(body)) == Ok(length) => {}
+            ReadOutcome::Read => {}
             ReadOutcome::Later => {
                 out.truncate(start);
                 return None;
@@ -131,10 +130,8 @@ impl ResponderState {
                 self.saved.sent(index, psns, true);
                 return self.transmit(most, target, out);
             }
-            outcome => {
+            ReadOutcome::Nak(code) => {
                 out.truncate(start);
-                let code =
-                    if let ReadOutcome::Nak(code) = outcome { code } else { NakCode::REMOTE_OPERATIONAL };
                 self.forget();
                 self.fail(code, psn);
                 return self.transmit(most, target, out);

@@ -2,23 +2,45 @@
 //!
 //! Owns nothing: it joins the key table with the QP's protection domain for the requester.
 
-use crate::device::keys::{KeyView, PdNumber};
+use super::local::RingPayload;
+use crate::device::keys::{Found, KeyView, PdNumber, Refused};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
-use trunkline_verbs::Sge;
+use trunkline_verbs::{Access, Sge};
 
 /// The memory that a QP's lkeys reach.
 #[derive(Debug)]
 pub(super) struct QpMemory<'a> {
     pub(super) keys: KeyView<'a>,
     pub(super) pd: PdNumber,
+    /// Destination of the packet's payload, if it is a ring.
+    pub(super) ring: Option<&'a RingPayload<'a>>,
 }
 
 impl LocalMemory for QpMemory<'_> {
     fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault> {
-        self.keys.gather(self.pd, piece, out).map_err(|_| LocalFault)
+        let (key, length) = (piece.lkey.0, piece.length as usize);
+        // An empty piece needs no key.
+        if length == 0 {
+            return Ok(());
+        }
+        let found = self.keys.range(key, self.pd, piece.address, length, Access::empty());
+        found.and_then(|found| append(&found, length, self.ring, out)).map_err(|_| LocalFault)
     }
 
     fn write(&mut self, piece: Sge, bytes: &[u8]) -> Result<(), LocalFault> {
         self.keys.scatter(self.pd, piece, bytes).map_err(|_| LocalFault)
+    }
+}
+
+/// Appends `length` bytes from a checked range to a packet, or to its payload in a ring.
+pub(super) fn append(
+    range: &Found<'_>,
+    length: usize,
+    ring: Option<&RingPayload<'_>>,
+    packet: &mut Vec<u8>,
+) -> Result<(), Refused> {
+    match ring {
+        Some(ring) => ring.append(packet.len(), range, length),
+        None => range.memory.append_to(range.offset, length, packet).map_err(|_| Refused),
     }
 }

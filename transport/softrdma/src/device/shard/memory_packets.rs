@@ -16,6 +16,9 @@ use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, Verbs
 
 /// Packets of one ring before the next has its turn.
 const PACKETS_IN_TURN: usize = 64;
+/// Bytes of one ring before the next has its turn. A READ asks for its next piece at the end of a turn, while the rest of
+/// its window is still on the way.
+const BYTES_IN_TURN: usize = 48 << 10;
 
 impl Shard {
     /// Takes packets out of the rings that are not parked; returns whether more may wait.
@@ -39,9 +42,13 @@ impl Shard {
         }
         let (mut more, mut at) = (false, 0);
         while let Some(pair) = local.active(at) {
-            let mut count = 0;
-            while count < PACKETS_IN_TURN && local.take(pair, &mut resources.outbox, now) == Taken::Packet {
+            let (mut count, mut bytes) = (0, 0);
+            while count < PACKETS_IN_TURN
+                && bytes < BYTES_IN_TURN
+                && local.take(pair, &mut resources.outbox, now) == Taken::Packet
+            {
                 let packet = local.lend_packet();
+                bytes += packet.len();
                 let is_sound = handle(local, (qps, resources), (pair, &packet), now);
                 local.return_packet(packet);
                 if !is_sound {
@@ -51,7 +58,7 @@ impl Shard {
                 local.release(pair);
                 count += 1;
             }
-            more |= count == PACKETS_IN_TURN;
+            more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
             // One that has ended is no longer in its place.
             at += usize::from(local.active(at) == Some(pair));
         }

@@ -4,11 +4,13 @@
 //! packet that passed their own checks; the order of the checks here follows contract G4.
 //! Nothing is touched by a packet that is refused.
 
+use super::local::RingPayload;
+use super::memory::append;
 use super::receives::Receives;
 use super::reception::{HeldReceive, Reception};
 use super::resources::{Completer, Resources, Split};
 use super::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
-use crate::device::keys::{Found, KeyView, Refused, append};
+use crate::device::keys::{Found, KeyView, Refused};
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -24,6 +26,8 @@ pub(super) struct QpTarget<'a> {
     resources: Split<'a>,
     unknown_srq: UnknownSrq,
     sharing: Sharing<'a>,
+    /// Destination of a READ's bytes, if it is a ring.
+    ring: Option<&'a RingPayload<'a>>,
 }
 
 /// Other processes' part in a target.
@@ -85,7 +89,12 @@ impl<'a> QpTarget<'a> {
         sharing: Sharing<'a>,
     ) -> Self {
         let unknown_srq = resources.unknown_srq;
-        Self { number, reception, resources: resources.split(), unknown_srq, sharing }
+        Self { number, reception, resources: resources.split(), unknown_srq, sharing, ring: None }
+    }
+
+    /// The same, for packets whose payload goes into `ring`, if there is one.
+    pub(super) fn with_ring(self, ring: Option<&'a RingPayload<'a>>) -> Self {
+        Self { ring, ..self }
     }
 }
 
@@ -365,7 +374,7 @@ impl Target for QpTarget<'_> {
         let read = match found {
             Ok(range) if inside => {
                 let offset = range.offset + piece.offset as usize;
-                append(&Found { offset, ..range }, piece.length as usize, out)
+                append(&Found { offset, ..range }, piece.length as usize, self.ring, out)
             }
             _ => Err(Refused),
         };

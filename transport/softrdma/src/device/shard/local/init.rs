@@ -7,7 +7,7 @@ use crate::host::{Areas, Host, Targets};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Pairs of a device at most: their areas take 64 KiB each.
+/// Maximum pairs of a device. Their areas take 128 KiB each.
 const MAX_PAIRS: usize = 512;
 /// Pairs of those reserved for members that have none with the shard yet: no member takes all.
 const FOR_OTHERS: usize = 128;

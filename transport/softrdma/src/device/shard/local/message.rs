@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=36;
 
 /// The layout of areas and the format of what is in them; those of another version are refused.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The shards that a message is from and for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,13 +37,14 @@ pub(super) use choice::{Choice, QpPath};
 pub(in crate::device) use init::LocalInit;
 pub(in crate::device) use message::Refusal;
 pub(super) use message::{Ends, KINDS};
+pub(super) use pair::RingPayload;
 
 use super::outbox::MemberOutbox;
 use crate::device::directory::ShardIndex;
 use crate::host::{Areas, Host, MemberId, Targets};
 use init::Room;
 use message::Message;
-use pair::Pair;
+use pair::{Pair, Written};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -497,12 +498,18 @@ impl LocalPaths {
     }
 
     /// Writes a packet, for which there is room.
-    pub(super) fn push(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) {
+    pub(super) fn push(&mut self, index: usize, packet: &[u8], payload: Written, outbox: &mut MemberOutbox) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         self.counts.sent += 1;
-        if pair.push(packet) {
+        if pair.push(packet, payload) {
             self.wake(index, outbox);
         }
+    }
+
+    /// Returns the destination of the next packet's payload in a ring. [`LocalPaths::has_room`] must have found room.
+    #[inline]
+    pub(super) fn payload(&self, index: usize) -> Option<RingPayload<'_>> {
+        self.pairs.get(index).map(Pair::payload)
     }
 
     /// Writes and publishes a packet if there is room; returns whether there was.
@@ -510,7 +517,7 @@ impl LocalPaths {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
         if has_room {
-            self.push(index, packet, outbox);
+            self.push(index, packet, Written::default(), outbox);
             self.publish(index, outbox);
         }
         has_room

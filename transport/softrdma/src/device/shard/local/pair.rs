@@ -10,7 +10,9 @@
 //! `attached` is the number of the other side's area that this side has mapped: the other one may send from then on.
 
 use super::Partner;
+use crate::device::keys::{Found, Refused};
 use crate::host::{OwnArea, PeerArea};
+use std::cell::Cell;
 use trunkline_mutants::mutant;
 use trunkline_rings::shared::{Consumer, Mine, Nonsense, Producer, Theirs, Word};
 use trunkline_roce::engine::JOINED_BYTES;
@@ -18,7 +20,7 @@ use trunkline_roce::wire::HEADERS_LENGTH_MAX;
 use trunkline_verbs::Time;
 
 /// Bytes of an area: what each side of a pair takes of memory.
-pub(super) const AREA_BYTES: usize = 64 << 10;
+pub(super) const AREA_BYTES: usize = 128 << 10;
 /// Offset of the ring.
 const RING_AT: usize = 4096;
 const RING_BYTES: usize = AREA_BYTES - RING_AT;
@@ -74,6 +76,48 @@ pub(super) struct Pair {
     full: Option<(Time, u64)>,
     /// The other side has not taken anything out for long.
     is_stalled: bool,
+}
+
+/// Payload written to the ring before the rest of its packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::device::shard) struct Written {
+    /// Length of the headers before it, in bytes.
+    at: usize,
+    length: usize,
+}
+
+/// Destination of the next packet's payload in the ring. The payload is copied once, from registered memory.
+#[derive(Debug)]
+pub(in crate::device::shard) struct RingPayload<'a> {
+    pair: &'a Pair,
+    written: Cell<Written>,
+}
+
+impl RingPayload<'_> {
+    /// Copies `length` bytes from a checked range behind the packet's headers, of `headers` bytes, and its earlier payload.
+    pub(in crate::device::shard) fn append(
+        &self,
+        headers: usize,
+        from: &Found<'_>,
+        length: usize,
+    ) -> Result<(), Refused> {
+        let before = self.written.get();
+        // Earlier payload behind other headers belongs to a packet that was given up.
+        let before = if before.at == headers { before.length } else { 0 };
+        let Pair { producer, own, .. } = self.pair;
+        let mut at = from.offset;
+        for range in producer.ranges(headers + before, length) {
+            own.copy_in(RING_AT + range.start, from.memory, at, range.len()).map_err(|_| Refused)?;
+            at += range.len();
+        }
+        self.written.set(Written { at: headers, length: before + length });
+        Ok(())
+    }
+
+    /// Returns the range that was written.
+    pub(in crate::device::shard) fn written(self) -> Written {
+        self.written.get()
+    }
 }
 
 struct Own<'a>(&'a OwnArea);
@@ -189,13 +233,21 @@ impl Pair {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
-    /// Writes a packet, for which [`Pair::has_room`] has found room. Returns whether the receiver is to be woken.
-    pub(super) fn push(&mut self, packet: &[u8]) -> bool {
+    /// Returns the destination of the next packet's payload. [`Pair::has_room`] must have found room.
+    pub(super) fn payload(&self) -> RingPayload<'_> {
+        RingPayload { pair: self, written: Cell::default() }
+    }
+
+    /// Writes a packet around the payload that is in the ring already. [`Pair::has_room`] must have found room. Returns
+    /// true if the receiver must be woken.
+    pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) -> bool {
+        let (head, tail) = packet.split_at(at.min(packet.len()));
+        let whole = packet.len() + length;
         if mutant!(record_is_published_before_its_bytes) {
-            self.own.store(offset(Word::Produced), self.producer.position_after(packet.len()));
+            self.own.store(offset(Word::Produced), self.producer.position_after(whole));
         }
-        self.producer.push(&Own(&self.own), packet);
-        self.unpublished += packet.len();
+        self.producer.push_around(&Own(&self.own), head, length, tail);
+        self.unpublished += whole;
         self.unpublished >= PUBLISH_AT_BYTES && self.publish()
     }
 

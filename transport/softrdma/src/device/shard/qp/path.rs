@@ -4,7 +4,7 @@
 //! again by the new one.
 
 use super::Qp;
-use crate::device::shard::local::{LocalPaths, QpPath};
+use crate::device::shard::local::{LocalPaths, QpPath, RingPayload};
 use crate::device::shard::memory::QpMemory;
 use crate::device::shard::outbox::MemberOutbox;
 use crate::device::shard::resources::Resources;
@@ -95,10 +95,12 @@ impl Qp {
             && local.has_room(pair, self.number, &mut resources.outbox, now)
         {
             packet.clear();
-            if !self.next_packet(now, resources, &mut packet) {
+            let Some(payload) = local.payload(pair) else { break };
+            if !self.next_packet(now, resources, Some(&payload), &mut packet) {
                 break;
             }
-            local.push(pair, &packet, &mut resources.outbox);
+            let written = payload.written();
+            local.push(pair, &packet, written, &mut resources.outbox);
             sent += 1;
         }
         local.return_packet(packet);
@@ -130,12 +132,19 @@ impl Qp {
             || self.requester.as_ref().is_some_and(Requester::has_output)
     }
 
-    /// The next packet, with the payload of several.
-    fn next_packet(&mut self, now: Time, resources: &mut Resources, packet: &mut Vec<u8>) -> bool {
+    /// The next packet, with the payload of several, which goes into `ring` if there is one.
+    fn next_packet(
+        &mut self,
+        now: Time,
+        resources: &mut Resources,
+        ring: Option<&RingPayload<'_>>,
+        packet: &mut Vec<u8>,
+    ) -> bool {
         if let Some(responder) = self.responder.as_mut().filter(|responder| responder.has_output()) {
             let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
             let mut target =
-                QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
+                QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now)
+                    .with_ring(ring);
             if responder.poll_joined(&mut target, packet).is_some() {
                 return true;
             }
@@ -145,7 +154,7 @@ impl Qp {
         };
         let Resources { reader, tables, .. } = resources;
         let reading = reader.enter();
-        let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
+        let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring };
         requester.poll_joined(now, &memory, packet).is_some()
     }
 
@@ -184,7 +193,7 @@ impl Qp {
         let mut packet = local.lend_packet();
         for _ in 0..PACKETS_IN_TURN {
             packet.clear();
-            if !self.next_packet(now, resources, &mut packet) {
+            if !self.next_packet(now, resources, None, &mut packet) {
                 break;
             }
         }

@@ -72,7 +72,7 @@ impl Qp {
         let requester = self.requester.as_mut()?;
         let Resources { reader, tables, .. } = resources;
         let reading = reader.enter();
-        let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
+        let mut memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None };
         Some(if joined {
             requester.handle_joined(now, packet, &mut memory)
         } else {
@@ -142,7 +142,7 @@ impl Qp {
         if let Some(requester) = &mut self.requester {
             let Resources { reader, tables, .. } = resources;
             let reading = reader.enter();
-            let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd };
+            let memory = QpMemory { keys: tables.keys.view(&reading), pd: self.pd, ring: None };
             sent += outgoing
                 .push_run(route, PACKETS_IN_TURN - sent, |out| requester.poll_transmit(now, &memory, out));
         }
