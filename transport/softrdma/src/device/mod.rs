@@ -1,8 +1,8 @@
 //! The software RDMA device: verbs objects, and the threads that drive the layers below.
 //!
-//! Owns everything a program can hold of a device. Called through the traits of
-//! `trunkline_verbs`; [`SoftProvider`] and [`SoftDevice::open`] are the ways in. It must never
-//! wait for the network inside a call.
+//! Owns all objects that a program can hold of a device. Called through the traits of `trunkline_verbs`;
+//! [`SoftProvider`] and [`SoftDevice::open`] are the entry points. It must never wait for the network inside
+//! a call.
 //!
 //! | part | files |
 //! |---|---|
@@ -17,10 +17,10 @@
 //! | who does the work | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
 //!
 //! # Locks
-//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs, channels,
-//! events, the directory and the writers of the tables have small locks of their own, which
-//! are taken last and never around a call into anything else. A poller only tries its shard's
-//! word, and reads its CQ in any case; it tries control's lock with no shard taken.
+//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs,
+//! channels, events, the directory and the writers of the tables have small separate locks, which are taken
+//! last and never held during a call into another object. A poller only tries its shard's word, and reads its
+//! CQ in any case. It tries control's lock while it holds no shard.
 
 mod async_events;
 mod background;
