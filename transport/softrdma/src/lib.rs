@@ -1,6 +1,6 @@
 //! A software RDMA device: RoCEv2 with XRC in user space, unprivileged.
 //!
-//! The protocol itself is the crate `trunkline_roce`. Here it meets the operating system:
+//! The crate `trunkline_roce` implements the protocol. This crate connects it to the operating system:
 //!
 //! | module | what it is |
 //! |---|---|
