@@ -9,11 +9,11 @@
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
-//! | `port_owner` | which process has port 4791, for error texts |
+//! | `port_owner` | the process that has port 4791, for error texts |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
-//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays what is sent |
+//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays sent datagrams |
 //!
 //! Wrappers hold the link they wrap as a `Box<dyn Link>`, so they can be stacked in any order.
 

@@ -8,15 +8,15 @@
 //! | part | what it owns |
 //! |---|---|
 //! | `endpoint`, `connections` | endpoints of connections, and the machine that connects them |
-//! | `addresses` | the GID table, which address an endpoint gets, claims on services |
-//! | `following` | when the host's addresses are read again |
-//! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | what programs ask of endpoints |
+//! | `addresses` | the GID table, the addresses of endpoints, claims on services |
+//! | `following` | the schedule by which the host's addresses are read again |
+//! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | the operations of programs on endpoints |
 //! | `service` | the same in port space UDP |
-//! | `cm_events` | what the machine reports, and management datagrams |
+//! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
-//! | `peer_processes` | connections whose peers are processes of this host, when these die |
-//! | `qps` | making, changing and closing QPs; which of them other processes execute |
-//! | `removal` | a device that is taken out of its slot |
+//! | `peer_processes` | connections whose peers are processes of this host, and their end when these die |
+//! | `qps` | creating, changing and closing QPs; the QPs that other processes execute |
+//! | `removal` | the removal of a device from its slot |
 #![forbid(unsafe_code)]
 
 mod accept;

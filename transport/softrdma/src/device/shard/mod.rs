@@ -16,14 +16,14 @@
 //! |---|---|
 //! | `link_endpoint`, `no_link` | the link, datagrams in and out, open addresses |
 //! | `qp_table`, `timers` | QPs by number, the service order of QPs, deadlines |
-//! | `qp`, `route` | one QP: engine halves, attributes, where its packets go |
-//! | `reception`, `target`, `memory` | what a QP's halves reach: receives, registered memory |
+//! | `qp`, `route` | one QP: engine halves, attributes, addresses of its packets |
+//! | `reception`, `target`, `memory` | the receives and the registered memory that a QP's halves use |
 //! | `receives` | the queue that a message takes its receive from |
-//! | `resources` | what the QPs share |
-//! | `peers` | whose ICRC may be solved for |
-//! | `receive`, `transmit` | the ways in and out |
+//! | `resources` | resources shared by the QPs |
+//! | `peers` | peers whose ICRC may be solved for |
+//! | `receive`, `transmit` | the receive path and the send path |
 //! | `local`, `memory_packets` | memory shared with other processes, in place of the link |
-//! | `found`, `outbox`, `neighbours` | what leaves for control, for other processes, and for other shards |
+//! | `found`, `outbox`, `neighbours` | output for control, for other processes, and for other shards |
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
 
@@ -81,7 +81,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Interval at which a polling thread looks at the link while packets come through memory.
+/// Interval at which a polling thread polls the link while packets come through memory.
 const LOOK_AT_LINK_NS: u64 = 10_000;
 /// Time after which a link without room is tried again.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);

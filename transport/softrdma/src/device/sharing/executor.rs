@@ -3,10 +3,10 @@
 //! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive meanwhile;
 //! bytes fetched for a READ; and events for the handles.
 //!
-//! | `pending` | a packet comes | the owner answers | the owner dies | no answer for a while |
+//! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|
-//! | none | its SRQ is ours: placed. Another's: published, asked, pending | ignored | - | - |
-//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | asked again, same serial |
+//! | none | its SRQ is ours: placed. Another's: published, requested, pending | ignored | - | - |
+//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | repeated, same serial |
 #![forbid(unsafe_code)]
 
 use super::change::{ATTRIBUTE_WORDS, put_attributes};

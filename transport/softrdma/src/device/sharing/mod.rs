@@ -7,7 +7,7 @@
 //!
 //! | seam | caller |
 //! |---|---|
-//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member has gone | control |
+//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member may have died | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
 //!
 //! It must never be called for a TGT of a private domain, which pays nothing for sharing.
@@ -21,13 +21,13 @@
 //! ```
 //! | part | what it owns |
 //! |---|---|
-//! | `message`, `change` | the form of messages and images |
+//! | `message`, `change` | the encoding of messages and images |
 //! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
 //! | `placements` | replies to an executor's placements and READs |
 //! | `owner` | placements for the executors of other TGTs |
 //! | `handles` | opening, closing and querying TGTs that others execute |
-//! | `modify` | changes on their way to the executor and back |
-//! | `take_over` | what follows when a member dies |
+//! | `modify` | changes requested from executors, and their answers |
+//! | `take_over` | the consequences of a member's death |
 //!
 //! # Why nothing is lost or doubled when an executor dies
 //! The executor publishes its state before it requests a placement, and again before an answer leaves. The

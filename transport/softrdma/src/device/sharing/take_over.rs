@@ -6,9 +6,9 @@
 //!
 //! | the dead member was | what happens |
 //! |---|---|
-//! | the executor of a TGT that we have a handle on | the first to swap the record's executor goes on from the image |
+//! | the executor of a TGT that we have a handle on | the first to swap the record's executor continues from the image |
 //! | the owner of an SRQ that a placement waits for | the packet is acknowledged if it was placed, else answered by contract G7 |
-//! | the last holder of handles on a TGT of ours | it is destroyed |
+//! | the last holder of handles on a TGT of ours | the TGT is destroyed |
 #![forbid(unsafe_code)]
 
 use super::Sharing;

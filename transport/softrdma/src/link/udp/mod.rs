@@ -6,7 +6,7 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `ports` | which ports are bound; which member holds port 4791, and what happens when it dies |
+//! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
 //! | `transfer` | sending and receiving, and the errors of both |
 //! | `system` | the operating system's sockets |
 //!

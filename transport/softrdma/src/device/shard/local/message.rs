@@ -5,11 +5,11 @@
 //!
 //! | kind | meaning | body, after the two shards |
 //! |---|---|---|
-//! | 32 offer, with an area | this is what I write; show me yours | version, the area's number |
-//! | 33 accept, with an area | this is mine, for the area of yours that has the second number | version, both numbers |
-//! | 34 refuse | I do not share memory | version, reason |
-//! | 35 wake | I have put something into a ring that you parked | |
-//! | 36 end | I do not look any more | the own area's number |
+//! | 32 offer, with an area | the sender's area; the receiver should offer its own | version, the area's number |
+//! | 33 accept, with an area | the sender's area, in answer to the receiver's | version, numbers of both areas, the sender's first |
+//! | 34 refuse | the sender does not share memory | version, reason |
+//! | 35 wake | there is a packet in a ring that the receiver parked | |
+//! | 36 end | the sender no longer reads the ring | number of the sender's area |
 
 use std::ops::RangeInclusive;
 

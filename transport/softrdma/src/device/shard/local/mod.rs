@@ -1,19 +1,19 @@
 //! Paths through memory that this process shares with other processes of the host.
 //!
 //! Owns the pairs of areas, and the choice of each QP's path. A pair belongs to one shard of a member to
-//! which a QP is connected. Each shard of a device has its own paths.
-//! The packets of a QP's halves go into the ring of its pair instead of UDP datagrams: with the same PSNs, without an
-//! ICRC, and with the payload of several packets in one. A change of path, in either direction and at any moment,
-//! looks like a retransmission: the engine handles loss, duplicates and reordering.
-//! Called by the shard only, which hands received packets to its QPs. It must never wait.
+//! which a QP is connected. Each shard of a device has its own paths. The packets of a QP's halves go into
+//! the ring of its pair instead of UDP datagrams: with the same PSNs, without an ICRC, and with the payload
+//! of several packets in one. A change of path, in either direction and at any moment, looks like a
+//! retransmission: the engine handles loss, duplicates and reordering. Called only by the shard, which hands
+//! received packets to its QPs. It must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
 //! | `pair` | two areas, a ring each way |
-//! | `handover` | how two members agree on a pair |
-//! | `message` | what they tell each other for that |
-//! | `choice` | what there is to say about a QP's path |
-//! | `init` | what a device's shards make their pairs with, and how many they may make |
+//! | `handover` | the agreement of two members on a pair |
+//! | `message` | the messages of that agreement |
+//! | `choice` | the path policy, and a QP's chosen path |
+//! | `init` | the parts from which a device's shards make pairs, and the limit on pairs |
 //!
 //! # From offer to use
 //! The number of a peer's QP identifies its member and shard. When the first QP is connected to that shard,
