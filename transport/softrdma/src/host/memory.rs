@@ -1,5 +1,4 @@
 //! A host inside one process, for simulations: segments, liveness and messages without files and sockets.
-//! sockets.
 //!
 //! Owns the memory that the simulated processes of a host share, and which of them are alive. Once a process
 //! is killed, its stores and messages are dropped, although its code may run until the simulation drops it. A

@@ -1,6 +1,5 @@
 //! Members of one address: which member receives which datagram, hostile members, and the successor of a dead
 //! holder.
-//! holder.
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;

@@ -12,8 +12,7 @@
 //! |---|---|
 //! | free | binds it |
 //! | held by a member that lives | binds another port, and watches the member |
-//! | bound, and the member that held it is dead | binds another port; takes 4791 over as soon as that is
-//! possible |
+//! | bound, and the member that held it is dead | binds another port; takes over 4791 as soon as possible |
 //! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
 //!
 //! A member records each port in the registry before it sends from it, since the others drop packets from a
