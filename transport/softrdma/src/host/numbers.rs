@@ -1,10 +1,10 @@
 //! Owners of QP and SRQ numbers.
 //!
 //! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a
-//! random start, so that an index is reused only after all others, far longer than TIMEWAIT (contract rocev2
-//! 12.5). A number is the permutation of an index by the host's key (`numbering`), so that one's own numbers
-//! do not betray the numbers of others. One word of the registry names the owner of a number, and which of
-//! its shards has the QP.
+//! random start, so that an index is reused only after all others, far longer than TIMEWAIT
+//! (contract rocev2 12.5). A number is the permutation of an index by the host's key (`numbering`), so that
+//! one's own numbers do not betray the numbers of others. One word of the registry names the owner of a
+//! number, and which of its shards has the QP.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};

@@ -1,13 +1,14 @@
 //! Peers whose ICRC may be solved for.
 //!
-//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show (contract
-//! rocev2 5.7). Software devices send 0, so 0 is tried first. For other senders, a NIC or the kernel's rxe,
-//! the identification is solved for. This is done only for addresses that never sent a packet of a software
-//! device, and only consecutive identifications are believed. Owns the state of each sender, separately for
-//! each local address: a kernel counts one identification for all its packets between two addresses. The link
-//! has each packet judged as it arrives, also those that it forwards to other processes at the address. So
-//! the process with port 4791, to which foreign peers send everything, sees all that the peer counts; the
-//! others inherit its judgement.
+//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
+//! (contract rocev2 5.7). Software devices send 0, so 0 is tried first. For other senders, a NIC or the
+//! kernel's rxe, the identification is solved for. This is done only for addresses that never sent a packet
+//! of a software device, and a solution is believed only if it is close to the identification of another
+//! packet. Owns the state of each sender, separately for each local address: a kernel counts one
+//! identification for all its packets between two addresses. The link has each packet judged as it arrives,
+//! also those that it forwards to other processes at the address. So the process with port 4791, to which
+//! foreign peers send everything, sees all that the peer counts; the others inherit its judgement.
+//!
 //! | known as | packet with identification 0 | packet that solves |
 //! |---|---|---|
 //! | nothing | taken; soft from now on | a candidate; unsure |
@@ -15,8 +16,8 @@
 //! | soft | taken | refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! A foreign peer that has left its window is recognised again by the second of two consecutive packets. An
-//! unsure packet is dropped, unless its content is proof in itself: management datagrams, and
+//! A foreign peer that has left its window is recognised again by the second of two packets that are close to
+//! each other. An unsure packet is dropped, unless its content is proof in itself: management datagrams, and
 //! acknowledgements of a PSN that is outstanding at the QP that they name. An acknowledgement may be a fatal
 //! NAK, which is sent only once. All other packets are retransmitted.
 //!

@@ -1,8 +1,8 @@
 //! The operating system's UDP sockets.
 //!
-//! Owns their options: each packet is sent with DF set and identification 0, which the ICRC covers (contract
-//! rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is not used: either would change
-//! the identification. One system call moves up to 32 datagrams.
+//! Owns their options: each packet is sent with DF set and identification 0, which the ICRC covers
+//! (contract rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is not used: either
+//! would change the identification. One system call moves up to 32 datagrams.
 #![forbid(unsafe_code)]
 
 use crate::link::interface::Interface;
