@@ -1,8 +1,8 @@
 //! Many datagrams in one buffer.
 //!
 //! Owns the bytes between the engine and a link. The device keeps one batch of each kind and reuses it, so
-//! that a packet needs no allocation. A batch grows only with its datagrams. The device bounds sends: it does
-//! not ask its QPs for packets while a batch is not empty.
+//! that a packet needs no allocation. A batch grows only with its datagrams. The device bounds sends: it
+//! asks its QPs for no more packets once 64 wait that the link has no room for.
 #![forbid(unsafe_code)]
 
 use super::Verdict;
