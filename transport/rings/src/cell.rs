@@ -1,8 +1,8 @@
 //! A one-shot cell that carries the outcome of one call from a poller to the waiter.
 //!
 //! Owns the value in transfer and the waiter's waker. The RPC layer's client queues call it; a blocking wait
-//! is built above it with a waker that unparks a thread. It never blocks and never allocates but to make a
-//! new cell; a cell whose halves are both done with it can be used again.
+//! is built above it with a waker that unparks a thread. It never blocks, and allocates only to create a
+//! cell. A cell can be reused once both halves are done with it.
 //!
 //! ```text
 //!   bits of the word     set by                        then
@@ -89,13 +89,13 @@ impl<T> Setter<T> {
     /// # Errors
     /// Returns `value` if the getter was dropped.
     pub fn set(self, value: T) -> Result<(), T> {
-        // It may be any program's. The value is the getter's by now, whatever becomes of the wake-up.
+        // The waker may come from any program. The getter already has the value, even if waking it panics.
         self.set_and(value, |waker| {
             let _ended = catch(|| waker.wake());
         })
     }
 
-    /// Completes the cell with `value`, and has `wake` wake the getter.
+    /// Completes the cell with `value`, and calls `wake` to wake the getter.
     ///
     /// # Errors
     /// Returns `value` if the getter was dropped.
@@ -147,16 +147,16 @@ impl<T> fmt::Debug for Setter<T> {
     }
 }
 
-/// The half that waits: a future of the value, or of [`Closed`] when the setter was dropped.
+/// The half that waits: a future of the value, or of [`Closed`] if the setter was dropped.
 pub struct Getter<T> {
     /// `None` only while the getter is being turned into a resting cell.
     shared: Option<Arc<Shared<T>>>,
-    /// The outcome was returned, and DONE has been seen.
+    /// True once the outcome was returned, and DONE has been seen.
     taken: bool,
 }
 
 impl<T> Getter<T> {
-    /// The outcome, if it is there. After it was returned once, this and the future return [`Closed`].
+    /// Returns the outcome if it is there. Once it was returned, this and the future return [`Closed`].
     pub fn try_take(&mut self) -> Option<Result<T, Closed>> {
         if self.taken {
             return Some(Err(Closed));
@@ -166,7 +166,7 @@ impl<T> Getter<T> {
         (word & DONE != 0).then(|| self.take())
     }
 
-    /// The cell, for reuse. An outcome that was not taken is dropped.
+    /// Returns the cell for reuse. Drops an outcome that was not taken.
     #[must_use]
     pub fn rest(mut self) -> Option<Resting<T>> {
         self.leave();
@@ -184,7 +184,7 @@ impl<T> Getter<T> {
         unsafe { self.shared().replace_value(None) }.ok_or(Closed)
     }
 
-    /// Leaves the cell so that no value and no waker is held by it.
+    /// Abandons the cell, so that it holds no value and no waker.
     fn leave(&mut self) {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
         // SYNC: cell-word
@@ -242,20 +242,20 @@ impl<T> fmt::Debug for Getter<T> {
     }
 }
 
-/// A cell without a getter, for reuse; pools of these can be shared between threads.
+/// A cell without a getter, for reuse. Pools of these can be shared between threads.
 pub struct Resting<T>(Arc<Shared<T>>);
 
 impl<T> Resting<T> {
-    /// Both halves of the cell, as if it were new.
+    /// Returns both halves of the cell, in the state of a new cell.
     ///
     /// # Errors
-    /// Returns the resting cell while its setter still exists.
+    /// Returns the resting cell while its setter exists.
     pub fn pair(mut self) -> Result<(Setter<T>, Getter<T>), Self> {
         if Arc::get_mut(&mut self.0).is_none() {
             return Err(self);
         }
         // This is the only reference, so no other thread sees the word change. The setter has taken the waker
-        // if it was its to take, and the getter has emptied the rest when it left.
+        // if it belonged to the setter, and the getter has emptied everything else when it left.
         // SYNC: cell-word
         self.0.word.store(0, Ordering::Relaxed);
         Ok(halves(self.0))

@@ -1,10 +1,10 @@
-//! Hand-over between shards: a bounded ring per sender, and one word that shows which rings hold
-//! something and whether the receiver wants to be notified.
+//! Hand-over between shards: a bounded ring per sender, and one word that shows which rings hold items and
+//! whether the receiver wants to be notified.
 //!
-//! Owns rings and word. A sender pushes into its own ring, then sets its bit. A receiver takes the bits,
-//! then empties those rings. It may announce that it will not look again by itself
-//! ([`Crossing::listen`]); then the next sender is told that it has to notify it. All of this is decided by
-//! read-modify-writes of the one word, so that a sender whose item the receiver does not see is told.
+//! Owns the rings and the word. A sender pushes into its own ring, then sets its bit. A receiver takes the
+//! bits, then empties those rings. It may announce that it will not look again by itself
+//! ([`Crossing::listen`]); the next sender is then told to notify it. All of this is decided by
+//! read-modify-writes of the one word, so a sender whose item the receiver does not see is told to notify it.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -14,34 +14,34 @@ use crossbeam_utils::CachePadded;
 use crate::spsc::{self, Consumer, Producer};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// Senders that there can be at most.
+/// Maximum number of senders.
 pub const MAX_SENDERS: usize = 32;
 
-/// The receiver wants to be notified.
+/// Set if the receiver wants to be notified.
 const LISTENING: u64 = 1 << 63;
 const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
 
 /// Outcome of sending an item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent<T> {
-    /// The receiver will find it.
+    /// The receiver will find the item.
     Quietly,
-    /// It will find it once it was notified, which is up to the sender.
+    /// The receiver will find the item once the sender has notified it.
     Notify,
-    /// There is no room.
+    /// The ring has no room; returns the item.
     Full(T),
 }
 
 struct Lane<T> {
-    /// Each end has a separate cache line. A sender's own threads take turns by its lock.
+    /// Each end has a separate cache line. The threads of one sender take turns by its lock.
     producer: CachePadded<Mutex<Producer<T>>>,
     consumer: CachePadded<Mutex<Consumer<T>>>,
 }
 
-/// See the module.
+/// A bounded ring per sender to one receiver.
 pub struct Crossing<T> {
     word: CachePadded<AtomicU64>,
-    /// Lanes by sender; made when it sends for the first time.
+    /// Rings by sender, created at the first send.
     lanes: [OnceLock<Box<Lane<T>>>; MAX_SENDERS],
     capacity: usize,
 }
@@ -54,7 +54,7 @@ impl<T> Crossing<T> {
         Self { word: CachePadded::new(AtomicU64::new(0)), lanes, capacity }
     }
 
-    /// Sends an item. Senders are numbered from 0 to [`MAX_SENDERS`].
+    /// Sends an item. Senders are numbered from 0 to `MAX_SENDERS - 1`.
     pub fn send(&self, sender: usize, item: T) -> Sent<T> {
         let lane = self.lanes[sender].get_or_init(|| {
             let (producer, consumer) = spsc::ring(self.capacity);
@@ -69,14 +69,14 @@ impl<T> Crossing<T> {
         if before & LISTENING == 0 { Sent::Quietly } else { Sent::Notify }
     }
 
-    /// Returns true if a sender has sent something that was not taken.
+    /// Returns true if a sent item was not taken yet.
     #[inline]
     pub fn has_items(&self) -> bool {
         // SYNC: crossing-word
         self.word.load(Ordering::Acquire) & SENDERS != 0
     }
 
-    /// Takes items, those of each sender in order, up to a maximum.
+    /// Takes items up to a maximum; the items of one sender arrive in order.
     #[inline]
     pub fn receive(&self, most: usize, take: impl FnMut(usize, T)) {
         if self.has_items() {
@@ -109,14 +109,14 @@ impl<T> Crossing<T> {
         }
     }
 
-    /// The receiver wants to be notified from now on. Returns whether something has been sent before, which
-    /// nobody will notify it of.
+    /// Requests a notification for items sent from now on. Returns true if items were sent before, for which
+    /// there will be no notification.
     pub fn listen(&self) -> bool {
         // SYNC: crossing-word
         self.word.fetch_or(LISTENING, Ordering::AcqRel) & SENDERS != 0
     }
 
-    /// Nobody has to notify the receiver any more. Returns whether it was listening.
+    /// Stops the notifications. Returns true if they were requested.
     pub fn ignore(&self) -> bool {
         // SYNC: crossing-word
         self.word.fetch_and(!LISTENING, Ordering::AcqRel) & LISTENING != 0

@@ -1,7 +1,7 @@
-//! The handshake between a machine that is about to sleep and those that bring it work.
+//! The handshake between a machine that is about to sleep and the threads that give it work.
 //!
 //! Owns one word. The sleeper and every thread that puts work into its queues call it. It never sleeps or
-//! writes a file descriptor itself: it reports which caller has to.
+//! writes a file descriptor itself: it tells the caller when to do so.
 //!
 //! ```text
 //!   sleeper                              ringer
@@ -21,7 +21,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
 
-/// One sleeper's word. Share it by reference or `Arc` with everyone who may bring work.
+/// The word of one sleeper. Share it by reference or `Arc` with every thread that may bring work.
 #[derive(Debug)]
 pub struct Doorbell {
     word: CachePadded<AtomicU32>,
@@ -34,14 +34,14 @@ impl Default for Doorbell {
 }
 
 impl Doorbell {
-    /// A doorbell whose owner is awake.
+    /// Creates a doorbell whose owner is awake.
     #[must_use]
     pub fn new() -> Self {
         Self { word: CachePadded::new(AtomicU32::new(AWAKE)) }
     }
 
-    /// Sleeper: announces sleep. Check every queue again after this, then sleep unless there was work, and
-    /// call [`woken`](Self::woken) in both cases.
+    /// Sleeper: announces sleep. After this, check every queue once more, sleep if there is no work, and call
+    /// [`woken`](Self::woken) in both cases.
     pub fn prepare(&self) {
         // SYNC: doorbell-word
         self.word.store(SLEEPING, Ordering::Relaxed);
@@ -49,22 +49,23 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeper: is awake again, for whatever reason, or has not slept after all. Ringers stop writing its
-    /// eventfd. Look into the queues after this. True when a ringer was faster: its write to the eventfd has
-    /// come or is about to, and costs one needless wake-up if it is not waited for.
+    /// Sleeper: announces that it is awake again, or did not sleep after all. Ringers stop writing its
+    /// eventfd. Check the queues after this. Returns true if a ringer was faster: its write to the eventfd
+    /// has arrived or is about to, and costs one needless wake-up if the sleeper does not wait for it.
     pub fn woken(&self) -> bool {
-        // A swap and not a store: with acquire it also sees what the ringer that took the word did before.
+        // A swap, not a store: with acquire it also sees everything that the ringer did before it took the
+        // word.
         // SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
 
-    /// Ringer: call after work has been put into a queue. True when the caller must write the sleeper's
-    /// eventfd; of all ringers one gets true per sleep.
+    /// Ringer: call after putting work into a queue. Returns true if the caller must write the sleeper's
+    /// eventfd; one ringer gets true per sleep.
     #[must_use = "the sleeper stays asleep unless its eventfd is written when this is true"]
     pub fn ring(&self) -> bool {
         // SYNC: doorbell-fence
         fence(Ordering::SeqCst);
-        // A plain load first: while the sleeper is awake, which is nearly always, its cache line stays
+        // A plain load first: while the sleeper is awake, which is nearly always, the word's cache line stays
         // shared.
         // SYNC: doorbell-word
         self.word.load(Ordering::Relaxed) == SLEEPING

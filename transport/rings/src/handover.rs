@@ -1,9 +1,9 @@
-//! Decides which threads do the card's work: the program's pollers, or the card's background thread.
+//! Assigns the card's work to the program's pollers or to the card's background thread.
 //!
 //! Owns one word per card. Pollers call [`Handover::poller_entered`] on each poll, the background thread
-//! calls [`Handover::background_check`] whenever it wakes. It settles duty, not exclusion: for a moment both
-//! may work, so the state they work on needs its own lock. It guarantees that at any time someone has the
-//! duty.
+//! calls [`Handover::background_check`] whenever it wakes. It assigns the duty and does not exclude: both may
+//! work for a moment, so the state they work on needs its own lock. It guarantees that the duty is assigned
+//! at any time.
 //!
 //! ```text
 //!              poller_entered                poller_entered: wake the background, it has to tick again
@@ -24,14 +24,14 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pollers have polled since the background thread last looked.
+/// The pollers have polled since the background thread last checked.
 const POLLERS: u32 = 0;
 /// The background thread has checked, and no poller has polled since.
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
 
-/// The present task of the background thread.
+/// Next task of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Do the card's work, then sleep until there is more or until woken; no tick is needed.
@@ -40,7 +40,7 @@ pub enum Duty {
     Leave,
 }
 
-/// The word of one card.
+/// Word of one card.
 #[derive(Debug)]
 pub struct Handover {
     word: CachePadded<AtomicU32>,
@@ -53,14 +53,14 @@ impl Default for Handover {
 }
 
 impl Handover {
-    /// A word that assigns the duty to the background thread until a poller polls.
+    /// Creates a word that assigns the duty to the background thread until a poller polls.
     #[must_use]
     pub fn new() -> Self {
         Self { word: CachePadded::new(AtomicU32::new(BACKGROUND)) }
     }
 
-    /// Poller: marks activity; one load unless the background thread has checked since. True when the duty
-    /// was the background thread's: the caller must wake it, because it sleeps without a tick.
+    /// Poller: marks activity; costs one load unless the background thread has checked since. Returns true if
+    /// the background thread had the duty: the caller must wake it, because it sleeps without a tick.
     #[must_use = "the background thread sleeps without a tick unless woken when this is true"]
     pub fn poller_entered(&self) -> bool {
         if self.word.load(Ordering::Relaxed) == POLLERS {
@@ -70,16 +70,16 @@ impl Handover {
         self.word.swap(POLLERS, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Poller: hands the duty over at once, because it goes to sleep or away. True when the caller must wake
-    /// the background thread. Another poller that is still active takes the duty back with its next poll.
+    /// Poller: hands the duty over at once, because it goes to sleep or stops polling. Returns true if the
+    /// caller must wake the background thread. Another poller that is still active takes the duty back with
+    /// its next poll.
     #[must_use = "the background thread may be a tick away from noticing unless woken when this is true"]
     pub fn arm(&self) -> bool {
         // SYNC: handover-word
         self.word.swap(BACKGROUND, Ordering::AcqRel) != BACKGROUND
     }
 
-    /// Background thread: returns who has the duty, and takes it if no poller has polled since the last
-    /// check.
+    /// Background thread: returns its duty, which it takes if no poller has polled since the last check.
     pub fn background_check(&self) -> Duty {
         // SYNC: handover-word
         let seen = self.word.load(Ordering::Acquire);
@@ -97,7 +97,7 @@ impl Handover {
         if settled == BACKGROUND { Duty::TakeOver } else { Duty::Leave }
     }
 
-    /// Background thread: whether it still has the duty; cheap enough to call between two packets.
+    /// Background thread: returns true if it still has the duty; cheap enough to call between two packets.
     #[must_use]
     pub fn is_background(&self) -> bool {
         self.word.load(Ordering::Relaxed) == BACKGROUND

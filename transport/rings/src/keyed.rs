@@ -1,11 +1,11 @@
 //! A table from numbers to values that is read without a lock.
 //!
-//! Owns the values. Readers look a number up while they are [`Reading`]; writers take turns by a lock that
-//! readers do not know. A value that was removed is returned to the writer once no reader can use it any
-//! more, so that the remover of a key may free its target at once.
+//! Owns the values. Readers look up a number while they hold a [`Reading`]; writers take turns by a lock that
+//! readers never take. A removed value is returned to the writer once no reader can use it any more, so that
+//! the caller that removes a key may free its target at once.
 //!
-//! The table is an open-addressed one whose keys are spread already (they are drawn by a permutation); it
-//! doubles when it is half full of keys and graves, and readers of the old array are waited for.
+//! The table uses open addressing. Its keys are already well distributed (they are drawn by a permutation).
+//! It doubles when it is half full of keys and graves, and then waits for the readers of the old array.
 
 use core::fmt;
 use core::ptr;
@@ -13,11 +13,12 @@ use core::ptr;
 use crate::readers::{Readers, Reading};
 use crate::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 
-/// A place that was never used since the array was made, or since nothing after it was: a search ends here.
+/// Key of a place that was never used since the array was created, or that nothing follows: a search ends
+/// here.
 const EMPTY: u32 = 0;
-/// A place whose key was removed: a search goes on.
+/// Key of a place whose key was removed: a search continues.
 const GRAVE: u32 = u32::MAX;
-/// Places of the first array.
+/// Number of places of the first array.
 const FIRST: usize = if cfg!(test) { 2 } else { 64 };
 
 struct Place<V> {
@@ -35,7 +36,7 @@ struct Counts {
     graves: usize,
 }
 
-/// See the module.
+/// A table from keys to values, read without a lock.
 pub struct Keyed<V> {
     array: AtomicPtr<Array<V>>,
     readers: Arc<Readers>,
@@ -54,7 +55,7 @@ impl<V> Array<V> {
         Box::into_raw(Box::new(Self { places: (0..places).map(|_| place()).collect() }))
     }
 
-    /// The places that a key may have, in order.
+    /// Returns the places that a key may have, in order.
     #[inline]
     fn path(&self, key: u32) -> impl Iterator<Item = (usize, &Place<V>)> {
         let mask = self.places.len() - 1;
@@ -81,7 +82,7 @@ impl<V> Array<V> {
         None
     }
 
-    /// Enters a key that it does not have, where there is room; returns whether that was a grave.
+    /// Adds a key that the array does not have, at the first free place; returns true if that was a grave.
     fn put(&self, key: u32, value: *mut V) -> bool {
         for (_, place) in self.path(key) {
             // Only writers change keys.
@@ -99,7 +100,7 @@ impl<V> Array<V> {
 }
 
 impl<V> Keyed<V> {
-    /// An empty table for these readers.
+    /// Creates an empty table for these readers.
     #[must_use]
     pub fn new(readers: &Arc<Readers>) -> Self {
         Self {
@@ -109,10 +110,10 @@ impl<V> Keyed<V> {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Panics
-    /// If the reader is not one of the table's.
+    /// If the reader does not belong to the table's readers.
     #[inline]
     pub fn get<'r>(&'r self, reading: &'r Reading<'_>, key: u32) -> Option<&'r V> {
         assert!(reading.is_of(&self.readers), "a reader of other tables");
@@ -129,10 +130,10 @@ impl<V> Keyed<V> {
         Some(unsafe { &*value })
     }
 
-    /// Enters a key that the table does not have.
+    /// Adds a key that the table does not have.
     ///
     /// # Panics
-    /// If it has it, or the key is 0 or `u32::MAX`.
+    /// If the table has the key, or the key is 0 or `u32::MAX`.
     pub fn insert(&self, key: u32, value: V) {
         assert!(!matches!(key, EMPTY | GRAVE), "no key");
         let mut counts = lock(&self.counts);
@@ -143,7 +144,8 @@ impl<V> Keyed<V> {
         counts.keys += 1;
     }
 
-    /// Takes a value out; it is out of use when this returns. Must not be called by a thread that reads.
+    /// Removes a value. No reader uses it any more when this returns. Must not be called by a thread that
+    /// reads.
     pub fn remove(&self, key: u32) -> Option<V> {
         if matches!(key, EMPTY | GRAVE) {
             return None;
@@ -152,7 +154,7 @@ impl<V> Keyed<V> {
         let array = self.array();
         let (at, value) = array.find(key)?;
         let next = (at + 1) & (array.places.len() - 1);
-        // Nothing is searched past an empty place, so a grave before one is needless.
+        // No search continues past an empty place, so a grave before one is not needed.
         let is_last = array.places[next].key.load(Ordering::Relaxed) == EMPTY;
         let place = &array.places[at];
         // SYNC: keyed-key
@@ -167,7 +169,7 @@ impl<V> Keyed<V> {
         Some(*unsafe { Box::from_raw(value) })
     }
 
-    /// All keys, in ascending order.
+    /// Returns all keys, in ascending order.
     #[must_use]
     pub fn keys(&self) -> Vec<u32> {
         let _counts = lock(&self.counts);
@@ -184,19 +186,19 @@ impl<V> Keyed<V> {
         lock(&self.counts).keys
     }
 
-    /// Returns true if there is none.
+    /// Returns true if the table has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The array, for writers.
+    /// Returns the array, for writers.
     fn array(&self) -> &Array<V> {
         // SAFETY: only writers replace and free arrays, and the caller holds their lock.
         unsafe { &*self.array.load(Ordering::Relaxed) }
     }
 
-    /// Replaces the array when another key would fill more than half of it.
+    /// Replaces the array if another key would fill more than half of it.
     fn make_room(&self, counts: &mut Counts) {
         let old = self.array();
         if (counts.keys + counts.graves + 1) * 2 <= old.places.len() {

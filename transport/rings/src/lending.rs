@@ -1,14 +1,14 @@
 //! A stock that is lent in small batches to its borrowers.
 //!
-//! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own cache
-//! line, which only recalls contend for. A borrower takes from its share, and borrows more when that is used up.
-//! When nothing is left at home, the unused shares of others are recalled.
+//! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own
+//! cache line; only recalls contend for it. A borrower takes from its share, and borrows more when the share
+//! is used up. When nothing is left at home, the unused shares of others are recalled.
 //!
-//! Lent items count as being in the stock. While the count must be exact ([`Kept::keep_home`]) nothing is
-//! lent: everyone takes from home.
+//! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), nothing is
+//! lent: all take from home.
 //!
-//! Home's lock comes before those of borrowers. Only home lends, so a thread that has home's lock and finds that
-//! home and each borrower have nothing knows that nothing is left at all.
+//! Home's lock is taken before the borrowers' locks. Only home lends, so a thread that holds home's lock and
+//! finds home and all shares empty knows that nothing is left at all.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -17,46 +17,46 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// A queue that a part can be moved out of.
+/// A queue from which a part can be moved out.
 pub trait Stock {
     /// Returns the number of items.
     fn len(&self) -> usize;
 
-    /// Returns true if it holds none.
+    /// Returns true if it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Moves the oldest items to the end of another store, up to a maximum and no more than have room there.
+    /// Moves the oldest items to the end of another store, up to a maximum, and only as many as fit there.
     fn shift(&mut self, into: &mut Self, most: usize);
 
-    /// Creates an empty store of its kind, with room for the given number of items.
+    /// Creates an empty store of the same kind, with room for the given number of items.
     fn small(&self, room: usize) -> Self;
 }
 
-/// Borrowers that there can be at most.
+/// Maximum number of borrowers.
 pub const MAX_BORROWERS: usize = 32;
-/// The part of the stock at home that is lent at once at most.
+/// Divisor of the stock at home: at most this part of it is lent at once.
 const PART: usize = 8;
 
 /// The stock at home.
 #[derive(Debug)]
 pub struct Home<S> {
     stock: S,
-    /// Nothing is lent.
+    /// True if nothing is lent.
     is_exact: bool,
 }
 
-/// See the module.
+/// A stock with its borrowers' shares.
 pub struct Lending<S> {
     home: CachePadded<Mutex<Home<S>>>,
-    /// Lent items, by borrower; made when it borrows for the first time.
+    /// Lent items by borrower, created when it first borrows.
     lent: [OnceLock<Box<CachePadded<Mutex<S>>>>; MAX_BORROWERS],
     batch: usize,
 }
 
 impl<S: Stock> Lending<S> {
-    /// A stock of which `batch` at most are lent at a time.
+    /// Creates a stock of which at most `batch` items are lent to a borrower at a time.
     pub fn new(stock: S, batch: usize) -> Self {
         Self {
             home: CachePadded::new(Mutex::new(Home { stock, is_exact: false })),
@@ -65,9 +65,10 @@ impl<S: Stock> Lending<S> {
         }
     }
 
-    /// Takes one out by `take`, which is called with a stock and returns `None` when that is empty; `None` when
-    /// the whole stock is. Borrowers are numbered from 0 to [`MAX_BORROWERS`]; nothing is lent to `None`.
-    /// `from_home` is called as well when home had it, with home as it is then.
+    /// Takes one item with `take`, which is called with a stock and returns `None` if that stock is empty.
+    /// Returns `None` if the whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`;
+    /// nothing is lent to `None`. If the item came from home, `from_home` is called afterwards, with home's
+    /// remaining stock.
     #[inline]
     pub fn take<R>(
         &self,
@@ -95,19 +96,19 @@ impl<S: Stock> Lending<S> {
         Some(taken)
     }
 
-    /// Everything that is needed at home: its lock, with what is lent recalled.
+    /// Locks home, and recalls everything that is lent.
     pub fn home(&self) -> Kept<'_, S> {
         let mut home = lock(&self.home);
         self.recall(&mut home, usize::MAX);
         Kept { home, lending: self }
     }
 
-    /// Changes the stock at home, whatever is lent.
+    /// Changes the stock at home; lent items stay lent.
     pub fn with_home<R>(&self, change: impl FnOnce(&mut S) -> R) -> R {
         change(&mut lock(&self.home).stock)
     }
 
-    /// Returns true if anything is left, lent or not.
+    /// Returns true if no item is left, lent or not.
     pub fn is_empty(&self) -> bool {
         let mut home = lock(&self.home);
         if home.stock.is_empty() {
@@ -116,14 +117,14 @@ impl<S: Stock> Lending<S> {
         home.stock.is_empty()
     }
 
-    /// Returns the number of items that are left, lent or not.
+    /// Returns the number of remaining items, lent or not.
     pub fn count(&self) -> usize {
         let home = lock(&self.home);
         let lent = self.lent.iter().filter_map(OnceLock::get).map(|lent| lock(lent).len());
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Brings back lent items, up to a maximum.
+    /// Recalls lent items, up to a maximum.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());
@@ -142,7 +143,8 @@ pub struct Kept<'a, S> {
 }
 
 impl<S: Stock> Kept<'_, S> {
-    /// The stock at home. Nothing is lent while it is exact, nor right after [`Lending::home`].
+    /// Returns the stock at home. Nothing is lent while the count is exact, nor right after
+    /// [`Lending::home`].
     pub fn stock(&mut self) -> &mut S {
         &mut self.home.stock
     }
@@ -153,7 +155,7 @@ impl<S: Stock> Kept<'_, S> {
         self.home.is_exact
     }
 
-    /// If `keeps` is true, everything stays at home from now on.
+    /// Sets whether everything stays at home from now on.
     pub fn keep_home(&mut self, keeps: bool) {
         if keeps && !self.home.is_exact {
             self.lending.recall(&mut self.home, usize::MAX);

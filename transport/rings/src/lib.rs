@@ -1,12 +1,12 @@
 //! The lock-free pieces that carry work between Trunkline's threads: rings, completion cells and wake-up
 //! words.
 //!
-//! Owns every hand-written use of atomics that orders memory between threads. Called by the software device
-//! and by the transport's pollers. It must never do I/O, sleep, or depend on the type of its items: no tokio,
-//! no mio, no file descriptor appears here, so that loom can run every piece through all its interleavings
+//! Owns every hand-written use of atomics that orders memory between threads. The software device and the
+//! transport's pollers call it. It must never do I/O, sleep, or depend on the type of its items: it uses no
+//! tokio, no mio and no file descriptor, so that loom can run every piece through all its interleavings
 //! inside plain `cargo test`.
 //!
-//! The unit tests are those loom models, and are built with loom's atomics. Property and stress tests live in
+//! The unit tests are these loom models, and are built with loom's atomics. Property and stress tests are in
 //! `tests/`, which link the crate with the atomics of `core`.
 
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -26,7 +26,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// A model of an eventfd: a wait ends when there was a write since the last wait.
+/// A model of an eventfd: a wait ends if there was a write since the last wait.
 #[derive(Default)]
 struct EventFd {
     written: loom::sync::Mutex<bool>,
@@ -54,7 +54,7 @@ impl Wake for EventFd {
     }
 }
 
-/// Polls `future` until it is ready and sleeps in between, so that a wake-up that never comes is a deadlock.
+/// Polls `future` until it is ready and sleeps in between, so that a missing wake-up is a deadlock.
 fn block_on<F: Future>(future: F) -> F::Output {
     let event = std::sync::Arc::new(EventFd::default());
     let waker = Waker::from(std::sync::Arc::clone(&event));
@@ -109,8 +109,8 @@ fn spsc_frees_what_nobody_popped() {
     });
 }
 
-/// A sleeper waits for `items` pieces of work that `ringers` threads bring; returns how often the eventfd was
-/// written.
+/// Waits, as the sleeper, for `items` pieces of work that other threads bring; returns the number of writes
+/// to the eventfd.
 fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &EventFd) {
     loop {
         if queue.load(Ordering::Relaxed) == items {
@@ -214,7 +214,7 @@ fn cell_survives_a_changed_waker() {
     model(|| {
         let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(5).unwrap());
-        // The first poll leaves a waker that is never waited on; only the second one's counts.
+        // The first poll leaves a waker that is never waited on; only the waker of the second counts.
         let first = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
         let outcome = if let Poll::Ready(outcome) = first { outcome } else { block_on(&mut getter) };
         assert_eq!(outcome, Ok(5));
@@ -248,7 +248,7 @@ fn cell_value_ends_once_although_the_waker_panics_when_it_is_dropped() {
         // The cell has the last reference.
         drop(waker);
         let answering = thread::spawn(move || {
-            // It takes the waker, or gets its value back.
+            // The setter takes the waker, or gets its value back.
             let _panicked = catch_unwind(AssertUnwindSafe(|| setter.set(Box::new(5))));
         });
         let _panicked = catch_unwind(AssertUnwindSafe(|| drop(getter.rest())));
@@ -324,8 +324,8 @@ fn cell_is_reused_only_after_both_halves_are_done() {
     });
 }
 
-/// The background thread as the device runs it: after `Leave` it looks again by itself, after `TakeOver` only
-/// when woken. Returns when the duty is its own and `pollers_done`.
+/// Runs the background thread as the device does: after `Leave` it checks again by itself, after `TakeOver`
+/// only when woken. Returns when the thread has the duty and `pollers_done`.
 fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     loop {
         if word.background_check() == Duty::Leave {
@@ -341,8 +341,8 @@ fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     }
 }
 
-/// Runs `poll` alongside a background thread that sleeps without a tick once it has the duty; the model
-/// deadlocks when the duty gets lost.
+/// Runs `poll` alongside a background thread that sleeps without a tick once it has the duty. The model
+/// deadlocks if the duty gets lost.
 fn hand_over_model(poll: fn(&Handover, &EventFd)) {
     model(move || {
         let shared = Arc::new((Handover::new(), EventFd::default(), AtomicUsize::new(0)));
@@ -355,8 +355,8 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
         poll(word, event);
         done.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // Models the next packet or timer, which wakes a background thread that sleeps with the duty; the
-        // fences make this check and the background thread's last one see each other.
+        // Models the next packet or timer, which wakes a background thread that sleeps with the duty. The
+        // fences order this check and the background thread's last one.
         if word.is_background() {
             event.write();
         }
@@ -388,7 +388,7 @@ fn handover_relieves_pollers_that_arm() {
     });
 }
 
-/// The words of a published value of two.
+/// Words of a published value of two words.
 #[derive(Default)]
 struct Words {
     sequence: AtomicU64,
@@ -430,7 +430,7 @@ fn a_writer_that_dies_leaves_the_value_before() {
         let words = Arc::new(Words::default());
         assert!(words.published().publish(&[1, 1]));
         let writer = Arc::clone(&words);
-        // It gets no further than one word into the next buffer.
+        // The dying writer gets no further than one word into the next buffer.
         let dying = thread::spawn(move || {
             fence(Ordering::Release);
             writer.buffers[0][0].store(2, Ordering::Relaxed);
@@ -486,7 +486,7 @@ impl Theirs for Side {
     }
 }
 
-/// The ring has room for one message, so each is written over the one before.
+/// The ring has room for one message, so each message overwrites the previous one.
 #[test]
 fn a_shared_ring_delivers_each_message_whole_and_in_order() {
     model(|| {

@@ -1,8 +1,8 @@
 //! A value that one thread at a time works on, for one turn: the lock word of a shard.
 //!
-//! Owns the word, on its own cache line, and the value. A poller tries the word once per turn: as long as
-//! no other thread needs the value, that is one read-modify-write of an uncontended line. A thread that
-//! needs it as well, such as control or a program's second thread, takes the same word, and waits for it.
+//! Owns the word, on its own cache line, and the value. A poller tries the word once per turn: while no other
+//! thread needs the value, that costs one read-modify-write of an uncontended line. Another thread that needs
+//! the value, such as control or a second thread of the program, waits for the same word.
 //!
 //! ```text
 //!   word      meaning                      try_enter   enter                     leave
@@ -22,10 +22,10 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
-/// See the module.
+/// A value that one thread at a time works on.
 pub struct Owned<T> {
     word: CachePadded<AtomicU32>,
-    /// Threads wait under this lock.
+    /// Lock under which threads wait.
     waiting: Mutex<()>,
     freed: Condvar,
     value: CachePadded<UnsafeCell<T>>,
@@ -38,7 +38,7 @@ unsafe impl<T: Send> Sync for Owned<T> {}
 unsafe impl<T: Send> Send for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// A value that nobody works on.
+    /// Creates a value that no thread works on.
     pub fn new(value: T) -> Self {
         Self {
             word: CachePadded::new(AtomicU32::new(FREE)),
@@ -58,7 +58,7 @@ impl<T> Owned<T> {
             .then(|| self.turn())
     }
 
-    /// Begins a turn, when no other thread is in one any more.
+    /// Begins a turn, and waits while another thread is in one.
     pub fn enter(&self) -> Turn<'_, T> {
         self.try_enter().unwrap_or_else(|| self.wait())
     }
@@ -121,7 +121,7 @@ impl<T> Drop for Turn<'_, T> {
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
-            // The thread that has set the word to that waits, or has not given the lock away yet.
+            // The thread that has set AWAITED is waiting, or has not released the lock yet.
             let waiting = lock(&self.owned.waiting);
             self.owned.freed.notify_one();
             drop(waiting);

@@ -1,8 +1,8 @@
 //! Runs code of the program, which may panic, on a poller's thread.
 //!
-//! Called wherever a handler or a task is made, polled or dropped, a waker is woken, or bytes of the program are
-//! dropped. The payload of a panic is a value of the
-//! program too: it is dropped here, because its drop may panic as well.
+//! Called wherever a handler or a task is created, polled or dropped, a waker is woken, or bytes of the
+//! program are dropped. The payload of a panic is a value of the program, too. It is dropped here, because
+//! its drop may also panic.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// The same; `describe` makes the error of the panic's message, if it has one.
+/// Runs `code`; never panics. `describe` creates the error from the panic's message, if it has one.
 #[inline]
 pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&str>) -> E) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
@@ -34,7 +34,7 @@ pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&st
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // A payload from a payload's drop is leaked: its drop could panic in turn, without end.
+    // The payload of a panic in a payload's drop is leaked: its drop could panic in turn, without end.
     dropped.unwrap_or_else(std::mem::forget);
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use std::panic::panic_any;
 
-    /// Panics with another of its kind when it is dropped, as often as its number says.
+    /// Panics with another of its kind when it is dropped, as many times as its number says.
     struct Bomb(u32);
 
     impl Drop for Bomb {

@@ -1,4 +1,4 @@
-//! A value that one process writes and others read, also after the writer was killed at any point.
+//! A value that one process writes and others read, even after the writer was killed at any point.
 //!
 //! Owns the order in which the words of two buffers and their sequence are written and read. The
 //! writer fills the buffer that is not being read and then increments the sequence; a reader copies the
@@ -18,7 +18,7 @@ pub struct Published<'a> {
 }
 
 impl<'a> Published<'a> {
-    /// The value in these words. All zeros mean that there is no value yet.
+    /// Creates a view of these words. All zeros mean that there is no value yet.
     #[must_use]
     pub fn new(sequence: &'a AtomicU64, buffers: [&'a [AtomicU64]; 2]) -> Self {
         Self { sequence, buffers }
@@ -28,7 +28,7 @@ impl<'a> Published<'a> {
         self.buffers[usize::from(sequence & 1 != 0)]
     }
 
-    /// Replaces the value. Called by the writer. Returns `false` and changes nothing if it does not fit.
+    /// Replaces the value, as the writer. Returns false, and changes nothing, if the value does not fit.
     pub fn publish(&self, value: &[u64]) -> bool {
         let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let (Some((length, words)), Ok(count)) =
@@ -39,8 +39,8 @@ impl<'a> Published<'a> {
         if value.len() > words.len() {
             return false;
         }
-        // A reader that sees a word written below sees the sequence of the publication before,
-        // and so knows that its buffer is being written.
+        // A reader that sees a word written below sees the sequence of the previous publication, and so knows
+        // that its buffer is being written.
         // SYNC: published-words
         fence(Ordering::Release);
         length.store(count, Ordering::Relaxed);
@@ -52,8 +52,8 @@ impl<'a> Published<'a> {
         true
     }
 
-    /// Reads the value into `out`, which is emptied first; `false` when there is none yet, when
-    /// the writer has interfered `tries` times, or when the words are not a valid value.
+    /// Reads the value into `out`, which is cleared first. Returns false if there is no value yet, if the
+    /// writer has interfered `tries` times, or if the words are not a valid value.
     pub fn load(&self, out: &mut Vec<u64>, tries: usize) -> bool {
         for _ in 0..tries {
             out.clear();

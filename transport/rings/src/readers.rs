@@ -1,12 +1,13 @@
-//! Readers of tables without a lock, so that a writer can wait until a removed item is out of use.
+//! Registration of lock-free readers, so that a writer can wait until no reader uses a removed item.
 //!
 //! Owns one word per reader, each on its own cache line. A reader enters before it looks into a table
-//! ([`crate::keyed`]) and leaves when it holds nothing of it any more. A writer first makes a thing
-//! impossible to find, then calls [`Readers::settle`]: every reader of that time has left, and one that enters
-//! later does not find the thing.
+//! ([`crate::keyed`]) and leaves when it holds no reference to the content any more. A writer first makes an
+//! item impossible to find, then calls [`Readers::settle`]: every reader of that time has left, and later
+//! readers do not find the item.
 //!
-//! The writer asks by a read-modify-write, which is ordered against the reader's own: either the reader
-//! entered before it, and the writer waits, or it enters after it, and sees what the writer did before.
+//! The writer checks by a read-modify-write, which is ordered against the reader's own. Either the reader
+//! entered before it, and the writer waits, or the reader enters after it, and sees what the writer did
+//! before.
 
 use core::fmt;
 
@@ -19,20 +20,20 @@ const READING: u32 = 1;
 
 type Word = CachePadded<AtomicU32>;
 
-/// All readers of some tables.
+/// The readers of some tables.
 #[derive(Default)]
 pub struct Readers {
     words: Mutex<Vec<Arc<Word>>>,
 }
 
 impl Readers {
-    /// None yet.
+    /// Creates an empty set of readers.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self { words: Mutex::new(Vec::new()) })
     }
 
-    /// Returns when each reader that was reading at the call has left. Must not be called by a thread that
+    /// Waits until each reader that was reading at the call has left. Must not be called by a thread that
     /// reads.
     pub fn settle(&self) {
         // Not under the lock: a reader that is dropped meanwhile does not wait.
@@ -62,7 +63,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// One more reader. Its word is forgotten when it is dropped.
+    /// Creates a reader. Its word is removed when the reader is dropped.
     #[must_use]
     pub fn new(readers: &Arc<Readers>) -> Self {
         let word = Arc::new(CachePadded::new(AtomicU32::new(AWAY)));
@@ -70,7 +71,7 @@ impl Reader {
         Self { readers: Arc::clone(readers), word }
     }
 
-    /// Begins to read. Keep it short: writers wait for the end.
+    /// Begins to read. Keep it short: writers wait until the reading ends.
     #[inline]
     pub fn enter(&mut self) -> Reading<'_> {
         // SYNC: readers-word
@@ -85,14 +86,14 @@ impl Drop for Reader {
     }
 }
 
-/// The time during which a reader reads. References to what it read end when this is dropped.
+/// The time during which a reader reads. References to what it read are valid until this is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,
 }
 
 impl Reading<'_> {
-    /// Returns true if these are its readers.
+    /// Returns true if this reader belongs to `readers`.
     #[inline]
     pub(crate) fn is_of(&self, readers: &Arc<Readers>) -> bool {
         Arc::ptr_eq(&self.reader.readers, readers)

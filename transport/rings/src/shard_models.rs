@@ -1,5 +1,5 @@
-//! The loom models of what shards share: the word of a shard, keys that are read without a lock, crossing
-//! rings and lent receives.
+//! Loom models of the data that shards share: the word of a shard, keys that are read without a lock,
+//! crossing rings and lent receives.
 //!
 //! Owns nothing; `cargo test` calls it. As in [`crate::models`], models are small, with up to two preemptions.
 
@@ -38,7 +38,7 @@ fn a_shard_has_one_owner_at_a_time_and_waiters_get_it() {
     });
 }
 
-/// Memory that a key leads to.
+/// Memory that a key refers to.
 struct Region(AtomicBool);
 
 #[test]
@@ -88,7 +88,7 @@ fn keys_are_found_while_the_table_grows() {
 fn what_crosses_is_seen_or_notified_of() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
-        // Notifications that are under way or have been.
+        // Number of notifications sent or in progress.
         let notified = Arc::new(AtomicUsize::new(0));
         let senders: Vec<_> = (0..2)
             .map(|sender| {
@@ -107,7 +107,7 @@ fn what_crosses_is_seen_or_notified_of() {
         if came_before {
             look(&mut seen);
         }
-        // It sleeps now; what it has not seen has a notification.
+        // The receiver sleeps now; an item that it has not seen has a notification.
         for sender in senders {
             sender.join().unwrap();
         }
@@ -129,7 +129,7 @@ fn each_sender_keeps_its_order_and_nothing_is_left_for_want_of_room() {
             }
         });
         let mut seen = Vec::new();
-        // One at a time, as a CQ that is nearly full.
+        // One at a time, like a CQ that is nearly full.
         for _ in 0..2 {
             crossing.receive(1, |_, item| seen.push(item));
         }
@@ -161,7 +161,7 @@ fn take(stock: &mut Vec<u32>) -> Option<u32> {
 #[test]
 fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left() {
     model(|| {
-        // The first take of a borrower is lent two more.
+        // The first take of a borrower borrows two more.
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         let taken_first = lending.take(Some(0), take, |_| {});
         lending.with_home(|home| home.truncate(1));
@@ -187,7 +187,7 @@ fn a_stock_that_has_to_be_exact_lends_nothing() {
         let other = thread::spawn(move || theirs.take(Some(0), take, |_| {}).is_some());
         lending.home().keep_home(true);
         assert!(other.join().unwrap());
-        // 18 less the two that were taken, all at home whichever came first.
+        // 18 less the two that were taken, all at home in any order of the threads.
         let mut home = lending.home();
         assert_eq!(home.stock().len(), 16);
         drop(home);

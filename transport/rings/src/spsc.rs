@@ -1,10 +1,10 @@
 //! A bounded ring with one producer and one consumer.
 //!
 //! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never
-//! wakes anyone: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
+//! wakes a thread: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
 //!
-//! The cursors count pushes and pops and wrap with the integer; a slot is the cursor under the mask. Each
-//! half keeps a copy of the other half's cursor and reads the shared one only when the copy means full or
+//! The cursors count pushes and pops and wrap with the integer; the slot is the cursor under the mask. Each
+//! half keeps a copy of the other half's cursor. It reads the shared cursor only when the copy means full or
 //! empty, so that a busy ring moves its cache lines once per lap rather than once per item.
 
 use core::fmt;
@@ -61,7 +61,7 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Both halves were dropped, and the reference count has ordered their last stores before this.
+        // Both halves were dropped, and the reference count has ordered their last stores before this point.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
@@ -73,7 +73,7 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-/// Makes a ring for at least `capacity` items (rounded up to a power of two, at least one) and returns its
+/// Creates a ring for at least `capacity` items (rounded up to a power of two, at least one) and returns its
 /// halves.
 ///
 /// ```
@@ -85,7 +85,7 @@ impl<T> Drop for Shared<T> {
 /// ```
 ///
 /// # Panics
-/// When `capacity` cannot be rounded up to a power of two that fits a `usize`.
+/// If `capacity` cannot be rounded up to a power of two that fits a `usize`.
 #[must_use]
 pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.checked_next_power_of_two().expect("a ring's capacity fits the address space");
@@ -102,9 +102,9 @@ pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 /// The half that pushes.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
-    /// Our own cursor, equal to the shared one between calls.
+    /// This half's cursor, equal to the shared one between calls.
     tail: usize,
-    /// The consumer's cursor as last seen; the true one is the same or later.
+    /// The consumer's cursor as last seen; the current one is the same or later.
     head: usize,
 }
 
@@ -112,7 +112,7 @@ impl<T> Producer<T> {
     /// Appends `value`.
     ///
     /// # Errors
-    /// Returns `value` when the ring is full. A ring without a consumer accepts items until it is full.
+    /// Returns `value` if the ring is full. A ring without a consumer accepts items until it is full.
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
@@ -123,7 +123,7 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// The largest number of items in the ring.
+    /// Returns the maximum number of items in the ring.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.mask + 1
@@ -136,13 +136,13 @@ impl<T> Producer<T> {
         self.tail.wrapping_sub(self.shared.head.load(Ordering::Acquire))
     }
 
-    /// Returns true if the consumer has taken everything.
+    /// Returns true if the consumer has taken all items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Free slots; reads the shared cursor only when the copy shows none.
+    /// Returns the number of free slots; reads the shared cursor only if the copy shows none.
     fn free(&mut self) -> usize {
         if self.tail.wrapping_sub(self.head) == self.capacity() {
             // SYNC: spsc-head
@@ -167,9 +167,9 @@ impl<T> fmt::Debug for Producer<T> {
 /// The half that pops.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
-    /// Our own cursor, equal to the shared one between calls.
+    /// This half's cursor, equal to the shared one between calls.
     head: usize,
-    /// The producer's cursor as last seen; the true one is the same or later.
+    /// The producer's cursor as last seen; the current one is the same or later.
     tail: usize,
 }
 
@@ -188,7 +188,7 @@ impl<T> Consumer<T> {
         Some(value)
     }
 
-    /// Returns the number of items that wait. The producer may have added some by the time this returns.
+    /// Returns the number of waiting items. The producer may have added some by the time this returns.
     #[must_use]
     pub fn len(&self) -> usize {
         // SYNC: spsc-tail
@@ -201,7 +201,7 @@ impl<T> Consumer<T> {
         self.len() == 0
     }
 
-    /// Items known to wait; reads the shared cursor only when the copy shows none.
+    /// Returns the number of items known to wait; reads the shared cursor only if the copy shows none.
     fn ready(&mut self) -> usize {
         if self.tail == self.head {
             // SYNC: spsc-tail

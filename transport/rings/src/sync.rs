@@ -1,8 +1,8 @@
 //! The choice between the atomics of `core` and those of loom.
 //!
-//! Owns the choice and nothing else; every module of this crate takes its atomics from here. The crate's own
-//! test build runs on loom, which works inside `loom::model` only, so a unit test of this crate must be a
-//! model. Everything that links the crate, its integration tests included, gets the plain types.
+//! Owns only this choice; every module of this crate takes its atomics from here. The crate's own test build
+//! uses loom, which works only inside `loom::model`, so a unit test of this crate must be a model. Everything
+//! that links the crate, including its integration tests, gets the plain types.
 
 #[cfg(test)]
 pub(crate) use loom::{
@@ -24,7 +24,8 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(test))]
 pub(crate) use std::thread::yield_now;
 
-/// Locks, whatever happened to an earlier holder: what these locks protect is whole between any two statements.
+/// Locks a mutex, even if an earlier holder panicked: the values under these locks are consistent between any
+/// two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
 //! A software RDMA device: RoCEv2 with XRC in user space, unprivileged.
 //!
-//! The protocol itself is the crate `trunkline_roce`. Here it meets the operating system:
+//! The crate `trunkline_roce` implements the protocol. This crate connects it to the operating system:
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `host` | what the members of one host share: the runtime directory and its registry |
-//! | [`link`] | how packets travel: in process, UDP; faults and captures wrap any link |
+//! | `host` | state that the members of one host share: the runtime directory and its registry |
+//! | [`link`] | transport of packets: in process, UDP; faults and captures wrap any link |
 //! | [`device`] | the verbs objects, and the threads that drive the layers below |
 //! | [`simulation`] | hosts of a simulation, whose processes share addresses as real ones do |
 

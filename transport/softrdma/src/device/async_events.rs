@@ -1,7 +1,7 @@
 //! Asynchronous events of a device.
 //!
-//! Owns the queue that `next_async_event` takes from. The card pushes, the program takes. The queue is
-//! bounded, and events that do not fit are counted.
+//! Owns the queue behind `next_async_event`: the card pushes, the program takes. The queue is bounded, and
+//! events that do not fit are counted.
 #![forbid(unsafe_code)]
 
 use super::signal::Signal;
@@ -14,10 +14,10 @@ use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
 const MAX_WAITING: usize = 4096;
 
-/// Takes events in place of the queue.
+/// Receives events in place of the queue.
 pub(super) type Listener = Box<dyn Fn(AsyncEvent) + Send + Sync>;
 
-/// The queue.
+/// Queue of a device's asynchronous events.
 pub(super) struct AsyncEvents {
     events: Signal<AsyncEvent>,
     listener: OnceLock<Listener>,
@@ -40,22 +40,22 @@ impl AsyncEvents {
         }
     }
 
-    /// Lets `listener` have the events, unless there is one.
+    /// Passes all events to `listener` from now on, unless there already is a listener.
     pub(super) fn listen(&self, listener: Listener) {
         let _there_is_one = self.listener.set(listener);
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest event.
     pub(super) fn next(&self) -> Option<AsyncEvent> {
         self.events.pop()
     }
 
-    /// Returns true if there is an event to take.
+    /// Returns true if an event is queued.
     pub(super) fn has_event(&self) -> bool {
         self.events.has_event()
     }
 
-    /// Events that found the queue full.
+    /// Returns the number of events that found the queue full.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

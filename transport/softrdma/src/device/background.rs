@@ -1,15 +1,15 @@
-//! The background machine of a shard, which does the shard's work when nobody polls.
+//! The background machine of a shard, which does the shard's work when no thread polls.
 //!
-//! Owns its steps and what it sleeps on; outside of simulations it is a thread. Started with the shard. It
-//! has the shard's turn for one round of work, never while it sleeps. That of the first shard does
-//! control's work, too.
+//! Owns the machine's steps and the descriptors it sleeps on; outside of simulations it is a thread. It
+//! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
+//! of the first shard does control's work, too.
 //!
 //! | machine | it sleeps on | `watching` | `sleeps_until_ns` |
 //! |---|---|---|---|
 //! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than a tick |
 //! | does the work | waker and descriptors | true | the shard's deadline when it fell asleep |
 //!
-//! In a simulation nothing waits on descriptors: the machine is woken by a bell, and asked whether
+//! In a simulation nothing waits on descriptors: a bell wakes the machine, and the simulation asks whether
 //! datagrams have arrived.
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(1);
 const WAKER: Token = Token(0);
 const LINK: Token = Token(1);
 
-/// The background machine, started.
+/// A running background machine.
 #[derive(Debug)]
 pub(super) struct Background {
     lock: Arc<ShardLock>,
@@ -40,7 +40,7 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts the machine; `sleeper` is what it sleeps on in a simulation.
+    /// Starts the machine. `sleeper` is the object that it sleeps on in a simulation.
     pub(super) fn start(
         card: &Arc<Card>,
         lock: &Arc<ShardLock>,
@@ -60,22 +60,22 @@ impl Background {
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
 
-    /// Returns true if it is that shard's.
+    /// Returns true if the machine belongs to that shard.
     pub(super) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
         Arc::ptr_eq(&self.lock, lock)
     }
 
-    /// Ends the machine. In the child of a fork there is none.
+    /// Ends the machine. The child of a fork has none.
     pub(super) fn stop(self) {
         if self.lock.progress.is_orphan() {
             return self.forget();
         }
         self.lock.progress.stop();
-        // It panics only by a defect of ours, which has been printed then.
+        // The machine panics only by a bug of ours, and the panic has been printed by then.
         let _panicked = self.machine.join();
     }
 
-    /// Forgets the thread, which is the parent's, in the child of a fork.
+    /// Forgets the thread in the child of a fork, where it exists only in the parent.
     pub(super) fn forget(self) {
         std::mem::forget(self.machine);
     }
@@ -87,26 +87,26 @@ struct ShardMachine {
     lock: Arc<ShardLock>,
     rest: Rest,
     step: Step,
-    /// Time at which it wakes by itself from its last [`Step::Sleep`].
+    /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
     until: Option<Time>,
-    /// Other shards wake it when they hand something over.
+    /// True while other shards wake the machine for packets that they hand over.
     listens: bool,
 }
 
 /// Step of the machine's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// It finds out whose the work is.
+    /// Determines whether the machine or a poller does the work.
     Check,
-    /// The work is its own.
+    /// The machine does the work.
     Work,
-    /// It sleeps until the next tick, whatever arrives.
+    /// Sleeps until the next tick, even if packets arrive.
     Tick,
-    /// It sleeps until something arrives.
+    /// Sleeps until something arrives.
     Sleep,
 }
 
-/// Sleep mode.
+/// Means of sleeping.
 enum Rest {
     Descriptors(Descriptors),
     /// Sleeper of a simulation.
@@ -114,7 +114,7 @@ enum Rest {
 }
 
 impl ShardMachine {
-    /// Decides whose the work is.
+    /// Determines whether the machine or a poller does the work.
     fn check(&mut self) -> Turn {
         if std::mem::take(&mut self.listens) {
             self.card.shards().neighbours().ignore(self.lock.index);
@@ -144,7 +144,7 @@ impl ShardMachine {
         self.step = Step::Check;
         let (more, mut shard) = self.card.work_and_stay(&self.lock);
         if more {
-            // Others wait for the shard, and its word is not fair.
+            // Other threads wait for the shard, and its word is not fair.
             return Turn::Yield;
         }
         let progress = &self.lock.progress;
@@ -193,8 +193,8 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if it was left asleep: in a tick although the duty is its own, until a time later than
-    /// the shard's next deadline, or although another shard has handed something over.
+    /// Returns true if the machine should not be asleep: it ticks although the work is its own, it sleeps
+    /// past the shard's next deadline, or another shard has handed over packets.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),
@@ -218,7 +218,7 @@ struct Descriptors {
     events: Events,
     watched: Vec<RawFd>,
     version: u64,
-    /// The system has no room to watch a descriptor: then it is asked for packets every tick.
+    /// True if the system has no room to watch a descriptor. The link is then polled every tick.
     is_incomplete: bool,
 }
 
@@ -238,7 +238,7 @@ impl Descriptors {
         })
     }
 
-    /// Follows the link when its descriptors have changed.
+    /// Updates the watched descriptors if the link's have changed.
     fn watch(&mut self, shard: &Shard) {
         let version = shard.link().descriptors_version();
         if version == self.version && !self.is_incomplete {
@@ -247,7 +247,7 @@ impl Descriptors {
         let was_incomplete = std::mem::take(&mut self.is_incomplete);
         let fds = shard.link().descriptors();
         for fd in self.watched.drain(..) {
-            // A closed descriptor has left the set by itself.
+            // The system has already removed a closed descriptor from the set.
             let _closed = self.full.registry().deregister(&mut SourceFd(&fd));
         }
         for fd in fds {
@@ -264,12 +264,12 @@ impl Descriptors {
         self.version = version;
     }
 
-    /// Sleeps for a tick; returns whether the waker was written.
+    /// Sleeps for a tick; returns true if the waker was written.
     fn tick(&mut self) -> bool {
         sleep_on(&mut self.quiet, &mut self.events, Some(TICK))
     }
 
-    /// Sleeps until packets come, too; returns whether the waker was written.
+    /// Sleeps until the waker is written or packets arrive; returns true if the waker was written.
     fn sleep(&mut self, timeout: Option<Duration>) -> bool {
         let timeout =
             if self.is_incomplete { Some(timeout.map_or(TICK, |wanted| wanted.min(TICK))) } else { timeout };

@@ -1,9 +1,9 @@
-//! The card: control and the shards of a device, and who works on which of them when.
+//! The card: control and the shards of a device, and which thread works on them when.
 //!
-//! Owns control under its lock, the shards each under its word, and the order in which they are taken: control
-//! first, then the first shard, then any other. A thread at work on a shard waits for nobody, and tries
-//! control's lock only, with no shard taken. A thread that polls, posts or connects does the work itself;
-//! background machines do when nobody polls.
+//! Owns control under its lock, each shard under its word, and the order in which they are taken: control
+//! first, then the first shard, then any other. A thread at work on a shard never blocks on another, and
+//! tries control's lock only while it holds no shard. A thread that polls, posts or connects does the work
+//! itself; background machines work when no thread polls.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
@@ -18,20 +18,20 @@ use trunkline_machine::Runtime;
 use trunkline_rings::owned::Turn;
 use trunkline_verbs::{Time, VerbsError};
 
-/// Control, and its way to the shards, for one operation.
+/// Control, and its access to the shards, for one operation.
 #[derive(Debug)]
 pub(super) struct Access<'a> {
     pub(super) control: &'a mut Control,
     pub(super) shards: Reach<'a>,
 }
 
-/// See the module.
+/// Control and shards of a device.
 #[derive(Debug)]
 pub(super) struct Card {
     control: Mutex<Control>,
     shards: Shards,
     runtime: Runtime,
-    /// Time in nanoseconds at which control wants to be called; read without its lock.
+    /// Time of control's next timeout, in nanoseconds; read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
 }
@@ -48,17 +48,17 @@ impl Card {
         &self.runtime
     }
 
-    /// The time now, by the device's clock.
+    /// Returns the time of the device's clock.
     pub(super) fn now(&self) -> Time {
         self.runtime.clock().now()
     }
 
-    /// The shards.
+    /// Returns the shards.
     pub(super) fn shards(&self) -> &Shards {
         &self.shards
     }
 
-    /// Refuses what is asked of a device that was removed.
+    /// Checks that the device was not removed.
     ///
     /// # Errors
     /// [`VerbsError::Gone`].
@@ -66,18 +66,18 @@ impl Card {
         if self.is_removed.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Control, for what concerns no shard and sets no timer.
+    /// Locks control, for operations that concern no shard and set no timer.
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
     }
 
-    /// Does something by control.
+    /// Runs an operation of control.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
         let mut control = self.control();
         self.operate(&mut control, self.shards.first().shard.enter(), action)
     }
 
-    /// The same if neither control nor the first shard is in use.
+    /// Runs an operation of control if neither control nor the first shard is in use.
     pub(super) fn try_act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> Option<R> {
         let mut control = self.try_control()?;
         let first = self.shards.first().shard.try_enter()?;
@@ -109,7 +109,7 @@ impl Card {
         result
     }
 
-    /// Does something to a shard that may send or set timers.
+    /// Runs an operation on a shard that may send or set timers.
     pub(super) fn act_on<R>(&self, lock: &ShardLock, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
         let mut shard = lock.shard.enter();
         let now = self.now();
@@ -119,7 +119,7 @@ impl Card {
         result
     }
 
-    /// Does a shard's pending work, unless another thread is at it.
+    /// Does a shard's pending work, unless another thread is working on the shard.
     pub(super) fn work(&self, lock: &ShardLock) {
         let Some(mut shard) = lock.shard.try_enter() else { return };
         let now = self.now();
@@ -133,15 +133,14 @@ impl Card {
         lock.progress.worked(&mut shard, |shard| self.deadline(lock, shard, now));
     }
 
-    /// Does a shard's pending work when no other thread is at it; returns whether more work is ready, and
-    /// stays in the turn.
+    /// Waits for the shard and does its pending work. Returns true if more work is ready, and the turn.
     pub(super) fn work_and_stay<'a>(&self, lock: &'a ShardLock) -> (bool, Turn<'a, Shard>) {
         let mut shard = lock.shard.enter();
         let now = self.now();
         let mut more = shard.work(now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // A thread that has control's lock is not done with it, and what was found waits.
+            // Another thread holds control's lock, so the findings wait.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -149,7 +148,7 @@ impl Card {
         (more, shard)
     }
 
-    /// Returns the time at which a shard's work wants to be done although nothing arrives; it may have passed.
+    /// Returns the time of a shard's next deadline; it may have passed.
     pub(super) fn deadline(&self, lock: &ShardLock, shard: &Shard, now: Time) -> Option<Time> {
         if self.present().is_err() {
             return None;
@@ -163,8 +162,8 @@ impl Card {
         std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Returns true if a shard's turn has to be followed by control's work. That of other processes, and timers, are
-    /// left to the first shard.
+    /// Returns true if control's work has to follow a shard's turn. Messages of other processes, and timers,
+    /// are left to the first shard.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
         if lock.note_found(shard) {
             return true;
@@ -172,7 +171,7 @@ impl Card {
         self.is_first(lock) && (self.control_due_ns.load(Ordering::Acquire) <= now.0 || shard.has_messages())
     }
 
-    /// Does control's pending work, unless another thread is at it; returns whether it did.
+    /// Does control's pending work, unless another thread holds control's lock; returns true if it did.
     fn serve_control(&self) -> bool {
         let Some(mut control) = self.try_control() else { return false };
         if control.is_removed() {

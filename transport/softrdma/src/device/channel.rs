@@ -1,7 +1,7 @@
 //! Completion channels.
 //!
-//! Owns the queue of fired CQs. CQs push their context here when they are armed and get a
-//! completion; a sleeping thread waits on the descriptor.
+//! Owns the queue of fired CQs. An armed CQ pushes its context here with its next completion; a sleeping
+//! thread waits on the descriptor.
 #![forbid(unsafe_code)]
 
 use super::signal::Signal;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{CompletionChannel, VerbsError};
 
-/// Events that may wait: far more than a program that reads its channel ever leaves.
+/// Maximum number of queued events, far more than a program that reads its channel ever leaves.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A completion channel of the software device.

@@ -1,7 +1,7 @@
 //! Channels of connection events.
 //!
-//! Owns the queue that endpoints report to, and makes the object of a new endpoint when the
-//! program takes its request.
+//! Owns the queue that endpoints report to. Creates the object of a new endpoint when the program takes its
+//! request.
 #![forbid(unsafe_code)]
 
 use super::control::{PendingCmEvent, PendingCmEventKind};
@@ -11,20 +11,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, VerbsError};
 
-/// Events that may wait; a listener's backlog bounds its share far below.
+/// Maximum number of queued events. A listener's backlog bounds its share far below.
 const MAX_WAITING: usize = 1 << 16;
 
-/// A channel.
+/// A channel of connection events.
 #[derive(Debug)]
 pub(super) struct SoftCmChannel {
     core: Arc<Core>,
     queue: Arc<Signal<PendingCmEvent>>,
-    /// New endpoints report here too.
+    /// This channel, for new endpoints that report to it.
     this: Weak<Self>,
     make_id: MakeCmId,
 }
 
-/// Makes the object of an endpoint that reports to a channel.
+/// Creates the object of an endpoint that reports to a channel.
 pub(super) type MakeCmId = fn(Arc<Core>, CmIdNumber, Arc<SoftCmChannel>) -> Arc<dyn CmId>;
 
 impl SoftCmChannel {
@@ -38,7 +38,7 @@ impl SoftCmChannel {
         &self.queue
     }
 
-    /// The device it belongs to.
+    /// Returns the channel's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -84,7 +84,8 @@ impl CmChannel for SoftCmChannel {
 
 impl Drop for SoftCmChannel {
     fn drop(&mut self) {
-        // Requests that nobody took are refused, or the peer would wait for an answer.
+        // Requests that the program did not take are refused, since the peer would otherwise wait for an
+        // answer.
         while let Some(event) = self.queue.pop() {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.core.act(|card, now| card.control.drop_endpoint(&mut card.shards, new, now));

@@ -1,7 +1,6 @@
 //! Connection endpoints.
 //!
-//! Owns the program's handle on an endpoint of control; dropping it destroys the endpoint and
-//! leaves its QP alone.
+//! Owns the program's handle on an endpoint of control. Dropping it destroys the endpoint, but not its QP.
 #![forbid(unsafe_code)]
 
 use super::cm_channel::SoftCmChannel;
@@ -22,7 +21,7 @@ pub(super) struct SoftCmId {
     core: Arc<Core>,
     number: CmIdNumber,
     qp: Mutex<Option<Arc<SoftQp>>>,
-    /// Keeps the channel that it reports to.
+    /// Keeps alive the channel that the endpoint reports to.
     channel: Mutex<Arc<SoftCmChannel>>,
 }
 
@@ -31,13 +30,13 @@ impl SoftCmId {
         Self { core, number, qp: Mutex::new(None), channel: Mutex::new(channel) }
     }
 
-    /// The object of an endpoint that a peer's request has made.
+    /// Creates the object of an endpoint that a peer's request has created.
     pub(super) fn make(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Arc<dyn CmId> {
         Arc::new(Self::new(core, number, channel))
     }
 }
 
-/// A channel of this device, from its trait object.
+/// Returns the channel behind a trait object, if it belongs to this device.
 pub(super) fn own_channel(
     core: &Arc<Core>,
     channel: &Arc<dyn CmChannel>,

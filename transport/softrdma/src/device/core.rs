@@ -1,8 +1,7 @@
 //! State that all objects of a device share.
 //!
-//! Owns the card, and the background threads' lives. Each verbs object holds an
-//! `Arc` of it, so that objects may be dropped in any order; with the last one the threads end
-//! and the card goes.
+//! Owns the card and the lives of the background threads. Each verbs object holds an `Arc` of it, so that
+//! objects may be dropped in any order. With the last object the threads end and the card is dropped.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
@@ -25,14 +24,14 @@ use std::time::Duration;
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
-/// Time that a thread at work on the card when the process ends has to leave it.
+/// Time within which a thread at work on the card has to leave it when the process ends.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// Exists until all of a device is released, its descriptors and threads included.
+/// Exists until everything of a device is released, including its descriptors and threads.
 #[derive(Debug)]
 pub(super) struct SlotGuard;
 
-/// The device's heart.
+/// State shared by all objects of a device.
 #[derive(Debug)]
 pub(super) struct Core {
     card: Arc<Card>,
@@ -42,9 +41,9 @@ pub(super) struct Core {
     /// XRC domains by file.
     pub(super) domains: DomainTable,
     next_pd: AtomicU32,
-    /// Dropped first, see `Drop`.
+    /// Background threads. Dropped first, see `Drop`.
     backgrounds: Mutex<Vec<Background>>,
-    /// Guard of the device's slot, if it has one. The last field, so that it is dropped last.
+    /// Guard of the device's slot, if there is one. The last field, so that it is dropped last.
     slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 
@@ -81,7 +80,7 @@ impl Core {
         self.card.shards().tables()
     }
 
-    /// A shard. An index that names none names the first.
+    /// Returns a shard; the first one if no shard has the index.
     pub(super) fn shard(&self, index: ShardIndex) -> &Arc<ShardLock> {
         let shards = self.card.shards();
         shards.get(index).unwrap_or_else(|| shards.first())
@@ -92,12 +91,12 @@ impl Core {
         action(self.card.shards());
     }
 
-    /// All shards.
+    /// Returns all shards.
     pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.card.shards().all()
     }
 
-    /// The shard of a group of CQs, which is made for the first of them.
+    /// Returns the shard of a group of CQs, which is created for the first CQ of the group.
     pub(super) fn shard_of_group(&self, group: u32) -> Result<ShardIndex, VerbsError> {
         self.card.shards().of_group(group, |index| {
             let Some((shard, sleeper)) = self.maker.make(index)? else { return Ok(None) };
@@ -108,12 +107,12 @@ impl Core {
         })
     }
 
-    /// The shard of a group that has CQs; else the first.
+    /// Returns the shard of a group that has CQs, otherwise the first shard.
     pub(super) fn known_group(&self, group: u32) -> ShardIndex {
         self.card.shards().known_group(group)
     }
 
-    /// In the child of a fork: the background threads did not come along.
+    /// Records in the child of a fork that the background threads do not exist there. Returns their eventfds.
     pub(super) fn forked(&self) -> Vec<BorrowedFd<'_>> {
         self.shards().map(|lock| lock.progress.forked()).collect()
     }
@@ -126,11 +125,11 @@ impl Core {
             return;
         }
         if let Some(place) = backgrounds.iter().position(|background| background.is_of(of)) {
-            // Its join handle is of the parent's thread.
+            // Its join handle belongs to the parent's thread.
             backgrounds.swap_remove(place).forget();
         }
         of.progress.adopt();
-        // Only threads are lost by a fork, and they make what they sleep on themselves.
+        // A fork loses only threads, and they create the objects that they sleep on themselves.
         match Background::start(&self.card, of, None) {
             Ok(started) => backgrounds.push(started),
             Err(error) => tracing::error!(%error, "a shard's background thread cannot start again"),
@@ -143,12 +142,12 @@ impl Core {
         }
     }
 
-    /// Returns true if a simulation runs the device: then no caller may wait.
+    /// Returns true if a simulation runs the device, so that no caller may wait.
     pub(super) fn is_simulated(&self) -> bool {
         self.runtime().is_simulated()
     }
 
-    /// Refuses what is asked of a device that was removed.
+    /// Checks that the device was not removed.
     ///
     /// # Errors
     /// [`VerbsError::Gone`].
@@ -156,27 +155,27 @@ impl Core {
         self.card.present()
     }
 
-    /// Control, for what concerns no shard and sets no timer.
+    /// Locks control, for operations that concern no shard and set no timer.
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         self.card.control()
     }
 
-    /// Does something by control: afterwards the background threads are woken if they sleep longer than
-    /// the shards now want.
+    /// Runs an operation of control. Afterwards wakes background threads that sleep longer than the shards
+    /// now need.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
         self.ensure_background(self.card.shards().first());
         self.card.act(action)
     }
 
-    /// Does something to one shard, with the same care.
+    /// Runs an operation on one shard, and then wakes its background thread if necessary.
     pub(super) fn act_on<R>(&self, index: ShardIndex, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
         let of = self.shard(index);
         self.ensure_background(of);
         self.card.act_on(of, action)
     }
 
-    /// Disconnects all peers because the process ends, perhaps in the middle of an operation. Does so
-    /// only if control and the first shard are free soon, and are not a forked copy of those that another
+    /// Disconnects all peers because the process ends, perhaps in the middle of an operation. It does so only
+    /// if control and the first shard become free soon, and are not a forked copy of those that another
     /// process uses. The wait is bounded, since the thread at work may never run again.
     pub(super) fn disconnect_all(&self) {
         let began = self.card.now();
@@ -190,40 +189,40 @@ impl Core {
         }
     }
 
-    /// The guard by which a slot knows that the device, removed or not, still exists.
+    /// Returns the guard by which a slot knows that the device, removed or not, still exists.
     pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
         self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }
 
-    /// The device is taken out of its slot.
+    /// Removes the device from its slot.
     pub(super) fn remove(&self) {
         self.act(|card, now| card.control.remove(&mut card.shards, now));
     }
 
-    /// Does a shard's pending work, unless another thread is at it.
+    /// Does a shard's pending work, unless another thread is working on the shard.
     pub(super) fn work(&self, index: ShardIndex) {
         self.card.work(self.shard(index));
     }
 
-    /// Notes that the program polls, so that the shard's background thread leaves the work to it.
+    /// Records that the program polls, so that the shard's background thread leaves the work to it.
     pub(super) fn note_poll(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);
         of.progress.note_poll();
     }
 
-    /// The program is about to sleep: the shard's background thread takes over now.
+    /// Hands the work to the shard's background thread, since the program is about to sleep.
     pub(super) fn hand_over(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);
         of.progress.hand_over();
     }
 
-    /// A number for a protection domain.
+    /// Returns the number of a new protection domain.
     pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
         self.present()?;
         let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
-        // Far below the wrap, so that racing callers cannot pass it either.
+        // The limit is far below the wrap, so that racing callers cannot pass it either.
         if number > u32::MAX / 2 {
             return Err(VerbsError::OutOfResources("all protection domain numbers were used"));
         }

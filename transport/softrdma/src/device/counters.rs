@@ -1,13 +1,13 @@
 //! Counters of a device.
 //!
-//! Owns the names, and the order in which programs see them. Each shard counts for
-//! itself; the sums are made when a program asks.
+//! Owns the names, and the order in which programs see them. Each shard counts for itself; sums are computed
+//! when a program asks.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{RequesterCounters, ResponderCounters};
 use trunkline_verbs::Counter;
 
-/// Counts of the shard itself.
+/// Counters of a shard.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ShardCounters {
     pub(super) packets_sent: u64,
@@ -23,7 +23,7 @@ pub(super) struct ShardCounters {
     pub(super) unknown_srq: u64,
     pub(super) cq_overflows: u64,
     pub(super) bad_mads: u64,
-    /// Packets for QPs of other shards, and those that found no room there.
+    /// Packets for QPs of other shards, and packets that found no room there.
     pub(super) handed_over: u64,
     pub(super) not_handed_over: u64,
 }
@@ -49,16 +49,16 @@ impl ShardCounters {
     }
 }
 
-/// Counts of what processes of one host do for each other.
+/// Counters of the work that processes of one host do for each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MemberCounters {
     /// TGTs taken over from members that died.
     pub(super) taken_over: u64,
-    /// Messages of no known kind or form.
+    /// Messages of unknown kind or form.
     pub(super) unknown_messages: u64,
 }
 
-/// Counts of QPs, added up.
+/// Sums of the counters of QPs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct QpCounters {
     requester: RequesterCounters,
@@ -66,12 +66,12 @@ pub(super) struct QpCounters {
 }
 
 impl QpCounters {
-    /// Adds those of another shard's QPs.
+    /// Adds the sums of another shard's QPs.
     pub(super) fn merge(&mut self, from: &Self) {
         self.add(Some(&from.requester), Some(&from.responder));
     }
 
-    /// Adds the counts of a QP.
+    /// Adds the counters of a QP.
     pub(super) fn add(
         &mut self,
         requester: Option<&RequesterCounters>,
@@ -107,7 +107,7 @@ impl QpCounters {
     }
 }
 
-/// The list that programs see.
+/// Lists the counters as programs see them.
 pub(super) fn list(
     shard: &ShardCounters,
     qps: &QpCounters,

@@ -17,17 +17,17 @@ use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
 #[derive(Debug)]
 pub(super) struct SoftCq {
     core: Arc<Core>,
-    /// The shard of its group.
+    /// The shard of the CQ's group.
     home: ShardIndex,
     ring: Arc<CqRing>,
-    /// Polls since it was armed last, up to `POLLS_BEFORE_DUTY`.
+    /// Number of polls since the CQ was last armed, up to `POLLS_BEFORE_DUTY`.
     polls: AtomicU32,
     use_count: UseCount,
 }
 
-/// Polls after which a program counts as one that polls. One that sleeps between messages polls a
-/// few times and arms again: handing the shard's work back and forth would wake the background
-/// thread twice per message.
+/// Number of polls after which a program counts as polling. A program that sleeps between messages polls a
+/// few times and arms again: handing the shard's work back and forth would wake the background thread twice
+/// per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
@@ -48,18 +48,18 @@ impl SoftCq {
         &self.ring
     }
 
-    /// The shard of its group.
+    /// Returns the shard of the CQ's group.
     pub(super) fn home(&self) -> ShardIndex {
         self.home
     }
 
-    /// The device it belongs to.
+    /// Returns the CQ's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// A program that has armed the CQ is on its way to sleep: its last poll must not make the
-    /// background thread believe that it goes on polling.
+    /// Counts a poll. A program that has armed the CQ is about to sleep: its last poll must not make the
+    /// background thread believe that it continues to poll.
     fn note_poll(&self) {
         if self.ring.is_armed() {
             return;
@@ -83,7 +83,8 @@ impl Counted for SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, completions: &mut [Completion]) -> usize {
         self.note_poll();
-        // Completions of other shards may come as fast as they are polled, and must not keep this one from its work.
+        // Completions of other shards may arrive as fast as they are polled, and must not keep this shard
+        // from its work.
         let has_crossed = self.ring.has_crossed();
         let count = self.ring.take(completions);
         if (count > 0 && !has_crossed) || completions.is_empty() {

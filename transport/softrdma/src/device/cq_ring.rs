@@ -1,9 +1,9 @@
 //! The entries of a completion queue.
 //!
-//! Owns the bounded queue between the shards, which push, and the program, which takes. It has
-//! a separate lock, so that a program reads its completions while another thread works on
-//! the shard. The shard of its group pushes under that lock; what completes into it at other shards crosses by a ring
-//! each ([`trunkline_rings::crossing`]), and is moved here when the program polls, or by the other shard if the
+//! Owns the bounded queue between the shards, which push, and the program, which takes. It has a separate
+//! lock, so that a program reads its completions while another thread works on the shard. The shard of its
+//! group pushes under that lock. Completions of another shard go through a ring per shard
+//! ([`trunkline_rings::crossing`]). They are moved here when the program polls, or by the other shard if the
 //! program wants an event. It must never take a shard's word.
 #![forbid(unsafe_code)]
 
@@ -16,23 +16,23 @@ use trunkline_mutants::mutant;
 use trunkline_rings::crossing::{Crossing, Sent};
 use trunkline_verbs::{Completion, Notify, VerbsError};
 
-/// Completions of another shard that wait to be moved, at most.
+/// Maximum number of completions of another shard that wait to be moved.
 const MAX_CROSSING: usize = 64;
 
-/// Completions that wait to be taken.
+/// Completions of a CQ.
 #[derive(Debug)]
 pub(super) struct CqRing {
     state: Mutex<State>,
-    /// Entries waiting, so that an empty poll takes no lock.
+    /// Number of waiting entries, so that an empty poll takes no lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
-    /// The shard of its group.
+    /// The shard of the CQ's group.
     home: ShardIndex,
-    /// Completions of other shards, and whether their sender asked for an event.
+    /// Completions of other shards; each is flagged if its sender asked for an event.
     crossing: Crossing<(Completion, bool)>,
-    /// A completion was lost for want of room.
+    /// True if a completion was lost because there was no room.
     overflowed: AtomicBool,
-    /// Channel on which it fires, and the context.
+    /// Channel on which the CQ fires.
     channel: Option<Arc<Signal<u64>>>,
     context: u64,
 }
@@ -63,17 +63,17 @@ impl CqRing {
         }
     }
 
-    /// The number its creator gave it.
+    /// Returns the context given by the CQ's creator.
     pub(super) fn context(&self) -> u64 {
         self.context
     }
 
-    /// Entries it can hold.
+    /// Returns the maximum number of entries.
     pub(super) fn capacity(&self) -> usize {
         lock(&self.state).capacity
     }
 
-    /// Changes the capacity. Completions that wait stay.
+    /// Changes the capacity. Waiting completions stay.
     pub(super) fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         let mut state = lock(&self.state);
         let waiting = state.entries.len();
@@ -85,25 +85,25 @@ impl CqRing {
         Ok(())
     }
 
-    /// Returns true if the program asked for an event that has not come yet.
+    /// Returns true if the program asked for an event that has not fired yet.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a completion was lost: what completes here is broken (contract H5).
+    /// Returns true if a completion was lost: queues that complete here are broken (contract H5).
     pub(super) fn is_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Adds a completion of a shard. `false` the first time there is no room: the completion is lost and
-    /// the CQ is broken, which its owner learns by an asynchronous event.
+    /// Adds a completion of a shard. Returns false the first time there is no room: the completion is lost
+    /// and the CQ is broken, which its owner learns by an asynchronous event.
     pub(super) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         if from == self.home {
             return self.add(&mut lock(&self.state), completion, solicited);
         }
         let item = match self.crossing.send(from.place(), (completion, solicited)) {
             Sent::Quietly => return true,
-            // The program may sleep until somebody fires the event.
+            // The program may sleep until an event fires.
             Sent::Notify => {
                 if !mutant!(crossed_completion_fires_no_event) {
                     self.move_crossed(&mut lock(&self.state));
@@ -140,14 +140,16 @@ impl CqRing {
             self.armed.store(false, Ordering::Relaxed);
             self.crossing.ignore();
             if let Some(channel) = &self.channel {
-                // A full channel is readable already, and its reader polls every CQ it serves.
+                // If the channel is full, it is already readable, and its reader polls every CQ that it
+                // serves.
                 let _full = channel.push(self.context);
             }
         }
         true
     }
 
-    /// Moves what came from other shards here, as far as there is room: what stays in its ring is not lost.
+    /// Moves completions of other shards here, as far as there is room. Completions that stay in their rings
+    /// are not lost.
     fn move_crossed(&self, state: &mut State) {
         let room = state.capacity - state.entries.len();
         self.crossing.receive(room, |_, (completion, solicited)| {
@@ -161,7 +163,7 @@ impl CqRing {
         self.crossing.has_items()
     }
 
-    /// Takes completions, oldest first; returns how many.
+    /// Takes completions, oldest first; returns their number.
     #[inline]
     pub(super) fn take(&self, completions: &mut [Completion]) -> usize {
         let has_crossed = self.has_crossed();
@@ -182,7 +184,7 @@ impl CqRing {
         count
     }
 
-    /// Arms it. A wish for any completion is not weakened by a later one for solicited ones.
+    /// Arms the CQ. A request for any completion is not weakened by a later request for solicited ones.
     pub(super) fn arm(&self, notify: Notify) -> Result<(), VerbsError> {
         if self.channel.is_none() {
             return Err(VerbsError::Invalid("the CQ was made without a completion channel"));
@@ -192,7 +194,7 @@ impl CqRing {
             state.notify = Some(notify);
         }
         self.armed.store(true, Ordering::Relaxed);
-        // The poll that follows finds what crossed before.
+        // The next poll finds completions that crossed before.
         self.crossing.listen();
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Shards of the QPs.
+//! The shard of each QP.
 //!
-//! Owns the numbers of QPs, and the shard of each that exists. Control asks it for the shard of a QP, and a
-//! shard that receives a packet for a QP which it does not have. It is not asked for packets that arrive
-//! where they belong.
+//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and
+//! so does a shard that receives a packet for a QP that it does not have. Packets that arrive at the right
+//! shard need no look-up.
 #![forbid(unsafe_code)]
 
 use super::limits::MAX_QPS;
@@ -11,15 +11,15 @@ use super::signal::lock;
 use std::sync::Mutex;
 use trunkline_verbs::VerbsError;
 
-/// Shards of a device at most.
+/// Maximum number of shards of a device.
 pub(super) const MAX_SHARDS: usize = 32;
 
-/// Names a shard of a device.
+/// Index of a shard of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ShardIndex(pub(super) u8);
 
 impl ShardIndex {
-    /// The one that each device has: it has port 4791, the messages of other processes, and the QPs that
+    /// The shard that each device has: it has port 4791, the messages of other processes, and the QPs that
     /// they share.
     pub(super) const FIRST: Self = Self(0);
 
@@ -29,7 +29,7 @@ impl ShardIndex {
     }
 }
 
-/// See the module.
+/// Numbers and shards of a device's QPs.
 #[derive(Debug)]
 pub(super) struct QpDirectory(Mutex<Entries>);
 
@@ -44,7 +44,7 @@ impl QpDirectory {
         Self(Mutex::new(Entries { homes: NumberMap::default(), numbers }))
     }
 
-    /// A number for a new QP of a shard, which is not `taken` by anybody else.
+    /// Takes a number for a new QP of a shard; skips numbers that are `taken`.
     pub(super) fn take_number(
         &self,
         home: ShardIndex,
@@ -62,12 +62,12 @@ impl QpDirectory {
         }
     }
 
-    /// A shard has a QP of this number from now on.
+    /// Records the shard of a new QP.
     pub(super) fn enter(&self, number: u32, home: ShardIndex) {
         lock(&self.0).homes.insert(number, home);
     }
 
-    /// It has it no longer.
+    /// Removes a QP, and frees its number.
     pub(super) fn leave(&self, number: u32) {
         let Entries { homes, numbers } = &mut *lock(&self.0);
         if homes.remove(number).is_some() {
@@ -81,7 +81,7 @@ impl QpDirectory {
         action();
     }
 
-    /// The shard of a QP.
+    /// Returns the shard of a QP.
     pub(super) fn home(&self, number: u32) -> Option<ShardIndex> {
         lock(&self.0).homes.get(number).copied()
     }

@@ -1,9 +1,9 @@
 //! XRC domains by inode.
 //!
-//! Owns which file names which domain (contract A1 to A7). On UDP the registry of the host knows
-//! it, for all processes of one user in one network namespace: they share the one device
-//! `trunkline0`, however often it is opened (contract A2). A device on a network in process has a
-//! separate table. A domain lives as long as anything holds its `Arc`: open handles, SRQs, TGTs.
+//! Owns the mapping of files to domains (contract A1 to A7). On UDP the host's registry holds it for all
+//! processes of one user in one network namespace: they share the one device `trunkline0`, however often it
+//! is opened (contract A2). A device on a network in process has a separate table. A domain lives while an
+//! open handle, an SRQ or a TGT holds its `Arc`.
 #![forbid(unsafe_code)]
 
 use super::signal::lock;
@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{VerbsError, XrcdFlags};
 
-/// Names a domain; for all members of a host alike.
+/// Identifies a domain; the same for all members of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DomainNumber(pub(super) u64);
 
@@ -23,9 +23,9 @@ pub(super) struct DomainNumber(pub(super) u64);
 #[derive(Debug)]
 pub(super) struct Domain {
     number: DomainNumber,
-    /// Goes before the file: until then its inode names this domain.
+    /// Declared before the file, so that it is dropped first: until then the inode names this domain.
     claim: Option<DomainClaim>,
-    /// Keeps the inode, so that its number names no other file meanwhile (contract A3).
+    /// Keeps the inode in use, so that it cannot name another file meanwhile (contract A3).
     _file: Option<File>,
 }
 
@@ -35,7 +35,8 @@ impl Domain {
         self.number
     }
 
-    /// Returns the name among all members of the host, if a file names the domain: then its TGTs are shared.
+    /// Returns the domain's number among all members of the host if a file names the domain, whose TGTs are
+    /// then shared.
     pub(super) fn shared(&self) -> Option<u64> {
         self.claim.as_ref().map(DomainClaim::id)
     }
@@ -44,11 +45,11 @@ impl Domain {
 #[derive(Debug, Default)]
 struct Table {
     by_file: BTreeMap<FileId, Weak<Domain>>,
-    /// The last number of a device that has no host.
+    /// Number of the last domain of a device without a host.
     last: u64,
 }
 
-/// The table.
+/// XRC domains of a device.
 #[derive(Debug)]
 pub(super) struct DomainTable {
     table: Mutex<Table>,
@@ -56,13 +57,13 @@ pub(super) struct DomainTable {
 }
 
 impl DomainTable {
-    /// A table of this device's own domains, or of those that all members of a host share.
+    /// Creates the table of this device's own domains, or of the domains that all members of a host share.
     pub(super) fn new(host: Option<Arc<Host>>) -> Self {
         Self { table: Mutex::default(), host }
     }
 
-    /// Opens a domain by the table of contract A5. One lock makes lookup and creation one step
-    /// (contract A4); among members it is their host's.
+    /// Opens a domain according to the table of contract A5. One lock makes lookup and creation one step
+    /// (contract A4); among members it is the host's lock.
     pub(super) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,
@@ -117,7 +118,7 @@ mod tests {
         (path, file)
     }
 
-    /// A table of a device on a network in process, and one of a member.
+    /// Returns the table of a device on a network in process, and the table of a member.
     fn tables() -> ([DomainTable; 2], Folder) {
         let folder = Folder::new("domain-table");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();

@@ -1,9 +1,8 @@
 //! The GID table: the addresses that packets of this device can have.
 //!
-//! Owns which addresses there are and in which order (design: global IPv4 by interface index,
-//! global IPv6, link-local IPv4, 127.0.0.1, ::1). Link-local IPv6 addresses mean something on one interface
-//! only, and are left out. It must never open an address; the card does that
-//! when one is first used.
+//! Owns the addresses and their order (design: global IPv4 by interface index, global IPv6, link-local IPv4,
+//! 127.0.0.1, ::1). Link-local IPv6 addresses are valid on one interface only, and are left out. It must
+//! never open an address; the card does that when the address is first used.
 #![forbid(unsafe_code)]
 
 use nix::ifaddrs::getifaddrs;
@@ -14,29 +13,31 @@ use std::net::IpAddr;
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
-/// Most entries, as address handles have one byte for an index. Named loopback addresses are added as they are bound.
+/// Maximum number of entries, since address handles have one byte for an index. Named loopback addresses are
+/// added as they are bound.
 pub(super) const MAX_ENTRIES: usize = 256;
-/// Most addresses of the host.
+/// Maximum number of addresses of the host.
 const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
 
-/// The table. Entries are added, never moved or removed: an index stays what it is, until the table is full and the host
-/// has the address no more.
+/// A table of GIDs. Entries are added, never moved or removed: an index keeps its address until the table is
+/// full and the host no longer has the address.
 #[derive(Debug, Clone)]
 pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
-    /// Number of addresses that the user named. Others are loopback addresses that were bound.
+    /// Number of addresses that the user named. The others are loopback addresses that were bound.
     named: Option<usize>,
-    /// Addresses that the host no longer has. Their indices stay, so that they are the same when they come back.
+    /// Addresses that the host no longer has. They keep their indices, so that these are the same when the
+    /// addresses come back.
     gone: Vec<IpAddr>,
-    /// Addresses of the host that the table has no room for. Each was warned of.
+    /// Addresses of the host that the table has no room for. A warning was logged for each.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
-    /// Addresses that others have replaced since [`GidTable::take_replaced`].
+    /// Addresses that were replaced since [`GidTable::take_replaced`].
     replaced: BTreeSet<IpAddr>,
 }
 
 impl GidTable {
-    /// A table of exactly these.
+    /// Creates a table of exactly these addresses.
     pub(super) fn named(addresses: Vec<IpAddr>) -> Self {
         Self {
             named: Some(addresses.len()),
@@ -48,17 +49,17 @@ impl GidTable {
         }
     }
 
-    /// The table of an unconfigured device.
+    /// Creates the table of an unconfigured device.
     pub(super) fn of_host() -> io::Result<Self> {
         let mut table = Self { named: None, ..Self::named(Vec::new()) };
         table.refresh()?;
         Ok(table)
     }
 
-    /// Adds the addresses that the host has gained, and notes which of the others it has lost.
+    /// Adds the addresses that the host has gained, and records which of the others it has lost.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
         if let Some((address, count)) = self.follow(&host_addresses()?) {
-            // One line, since a host may have thousands.
+            // One log line, since a host may have thousands.
             tracing::warn!(
                 %address,
                 count,
@@ -69,8 +70,8 @@ impl GidTable {
         Ok(())
     }
 
-    /// Takes note of all addresses that the host has. Returns the first of those that are left out from now on, and
-    /// their number.
+    /// Applies the list of all addresses that the host has. Returns the first address that is left out from
+    /// now on, and the number of such addresses.
     fn follow(&mut self, found: &[IpAddr]) -> Option<(IpAddr, u64)> {
         let mut first_left_out = None;
         let left_out_before = self.left_out_count;
@@ -96,7 +97,7 @@ impl GidTable {
         first_left_out.map(|first| (first, self.left_out_count - left_out_before))
     }
 
-    /// Takes the addresses that the table has no more because others have their places.
+    /// Takes the addresses whose places in the table were given to others.
     pub(super) fn take_replaced(&mut self) -> BTreeSet<IpAddr> {
         std::mem::take(&mut self.replaced)
     }
@@ -106,7 +107,7 @@ impl GidTable {
         of_host < MAX_OF_HOST && self.addresses.len() < MAX_ENTRIES
     }
 
-    /// Returns why the table lacks an address.
+    /// Returns the reason why the table lacks an address.
     pub(super) fn reason_without(&self, address: IpAddr) -> &'static str {
         if self.left_out.contains(&address) {
             "the device has 128 other addresses of the host, and no room for this one; name those that it is to have in \
@@ -118,38 +119,39 @@ impl GidTable {
         }
     }
 
-    /// Returns how often the table had no room for an address of the host.
+    /// Returns the number of times the table had no room for an address of the host.
     pub(super) fn left_out_count(&self) -> u64 {
         self.left_out_count
     }
 
-    /// A loopback address that joined is in no list of the host.
+    /// Records the addresses that the host no longer has. Bound loopback addresses are in no list of the
+    /// host, and never count as gone.
     fn note_gone(&mut self, found: &[IpAddr]) {
         let is_gone = |address: &&IpAddr| !found.contains(address) && rank(**address).is_some();
         self.gone = self.addresses.iter().filter(is_gone).copied().collect();
     }
 
-    /// The addresses that the host has, as far as is known.
+    /// Returns the addresses that the host still has, as of the last refresh.
     pub(super) fn present(&self) -> Vec<IpAddr> {
         self.addresses.iter().copied().filter(|address| !self.gone.contains(address)).collect()
     }
 
-    /// Returns true if it has an address that the host has, too.
+    /// Returns true if the table has the address and the host still has it.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) && !self.gone.contains(&address)
     }
 
-    /// All addresses, by index.
+    /// Returns all addresses, by index.
     pub(super) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
 
-    /// The address at an index.
+    /// Returns the address at an index.
     pub(super) fn at(&self, index: u16) -> Option<IpAddr> {
         self.addresses.get(usize::from(index)).copied()
     }
 
-    /// The index of an address; a loopback address that is bound becomes a GID.
+    /// Returns the index of an address; adds a loopback address that is bound to the table.
     pub(super) fn index_of(&mut self, address: IpAddr) -> Option<u16> {
         let known = self.addresses.iter().position(|known| *known == address);
         let position = known.or_else(|| {
@@ -172,7 +174,7 @@ impl GidTable {
         self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }
 
-    /// Returns the entries as verbs show them.
+    /// Returns the entries as verbs present them.
     pub(super) fn entries(&self) -> Vec<GidEntry> {
         (0..)
             .zip(&self.addresses)
@@ -182,7 +184,7 @@ impl GidTable {
     }
 }
 
-/// The addresses of interfaces that are up, in the order of the table.
+/// Returns the addresses of interfaces that are up, in the order of the table.
 fn host_addresses() -> io::Result<Vec<IpAddr>> {
     let mut found: Vec<(u8, u32, IpAddr)> = Vec::new();
     let _held = HeldStdio::take()?;
@@ -196,12 +198,12 @@ fn host_addresses() -> io::Result<Vec<IpAddr>> {
             found.push((rank, index, address));
         }
     }
-    // Stable: the addresses of one interface stay in the kernel's order, its first first.
+    // The sort is stable: the addresses of one interface stay in the kernel's order.
     found.sort_by_key(|(rank, index, _)| (*rank, *index));
     Ok(found.into_iter().map(|(_, _, address)| address).collect())
 }
 
-/// Position of an address' kind in the table; `None` for what no packet can come from.
+/// Returns the rank of an address's kind in the table; `None` if no packet can come from the address.
 fn rank(address: IpAddr) -> Option<u8> {
     match address {
         IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => None,
@@ -278,7 +280,7 @@ mod tests {
         let [left_out, unknown] = [129, 130].map(|number| table.reason_without([10, 1, 0, number].into()));
         assert!(left_out.contains("128 other addresses") && left_out.contains("TRUNKLINE_ADDRESS"));
         assert!(unknown.contains("no port of the device has it"));
-        // Each floating address takes the place of one that has gone.
+        // Each floating address takes the place of an address that has gone.
         for start in 1..1000 {
             table.follow(&of(start..start + 100));
             assert_eq!(
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(table.take_replaced(), of(130..131).into_iter().collect());
     }
 
-    /// The addresses in the order of the table.
+    /// Returns the addresses in the order of the table.
     fn sorted_as(table: &GidTable, mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
         addresses.sort_by_key(|address| table.addresses().iter().position(|known| known == address));
         addresses

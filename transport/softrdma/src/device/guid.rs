@@ -1,23 +1,23 @@
-//! The node GUID, which the connection manager shows as CA GUID.
+//! The node GUID, which the connection manager sends as CA GUID.
 //!
-//! Owns how it is made: a prefix of ours, by which a peer knows a soft device (contract of the
-//! ICRC: such a peer sends identification 0), then a hash of host, network namespace and
-//! address, so that every incarnation at an address shows the same GUID (contract rocev2 12.5).
+//! Owns the composition of GUIDs: our prefix, by which a peer recognises a software device (contract of the
+//! ICRC: such a peer sends identification 0), then a hash of host, network namespace and address. Every
+//! incarnation at an address therefore has the same GUID (contract rocev2 12.5).
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
-/// The first three bytes of our GUIDs: a locally administered EUI-64, "T" and "L".
+/// First three bytes of our GUIDs: a locally administered EUI-64, "T" and "L".
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 
-/// Returns true if a CA GUID was made here.
+/// Returns true if a CA GUID belongs to a software device.
 pub(super) fn is_soft(guid: u64) -> bool {
     guid & !HASH_BITS == PREFIX
 }
 
-/// The GUID of the device whose first address is `address`.
+/// Returns the GUID of the device whose first address is `address`.
 pub(super) fn node_guid(address: Option<IpAddr>) -> u64 {
     let mut hash = Fnv::new();
     if let Ok(machine) = std::fs::read("/etc/machine-id") {
@@ -35,14 +35,14 @@ pub(super) fn node_guid(address: Option<IpAddr>) -> u64 {
     PREFIX | (hash.0 & HASH_BITS)
 }
 
-/// The same of the address alone, whatever host this is.
+/// Returns a GUID that depends on the address alone, not on the host.
 pub(super) fn address_guid(address: IpAddr) -> u64 {
     let mut hash = Fnv::new();
     hash.add_address(address);
     PREFIX | (hash.0 & HASH_BITS)
 }
 
-/// FNV-1a: stable across builds, which the standard library's hashers do not promise.
+/// FNV-1a, which is stable across builds, unlike the standard library's hashers.
 struct Fnv(u64);
 
 impl Fnv {
@@ -54,7 +54,7 @@ impl Fnv {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        // The low bits of a multiplication know little of the high ones.
+        // In a multiplication, the high bits of the input do not affect the low bits of the result.
         self.0 ^= self.0 >> 29;
     }
 

@@ -1,26 +1,26 @@
 //! The software RDMA device: verbs objects, and the threads that drive the layers below.
 //!
-//! Owns everything a program can hold of a device. Called through the traits of
-//! `trunkline_verbs`; [`SoftProvider`] and [`SoftDevice::open`] are the ways in. It must never
-//! wait for the network inside a call.
+//! Owns all objects that a program can hold of a device. Called through the traits of `trunkline_verbs`;
+//! [`SoftProvider`] and [`SoftDevice::open`] are the entry points. It must never wait for the network inside
+//! a call.
 //!
 //! | part | files |
 //! |---|---|
-//! | ways in | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
+//! | entry points | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | the card: control and shards | `card`, `shards`, `shard_lock` (a shard under its word), `shard_maker`, `reach` (control's way to them) |
+//! | the card: control and shards | `card`, `shards`, `shard_lock` (a shard under its word), `shard_maker`, `reach` (control's access to them) |
 //! | the data path | `shard`: QPs, packets in and out, timers |
-//! | everything slow | `control`: connections, addresses, changes of QPs, removal |
+//! | slow operations | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |
-//! | what all shards read | `tables`: `keys` (memory by key), `srqs` |
+//! | tables read by all shards | `tables`: `keys` (memory by key), `srqs` |
 //! | other tables | `directory` (QPs by shard), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
-//! | who does the work | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
+//! | threads and their duties | `core`, `progress` (the words), `wake_up`, `background` (a shard's thread) |
 //!
 //! # Locks
-//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs, channels,
-//! events, the directory and the writers of the tables have small locks of their own, which
-//! are taken last and never around a call into anything else. A poller only tries its shard's
-//! word, and reads its CQ in any case; it tries control's lock with no shard taken.
+//! Control's lock is taken first, then the word of the first shard, then the word of any other. CQs, SRQs,
+//! channels, events, the directory and the writers of the tables have small separate locks, which are taken
+//! last and never held during a call into another object. A poller only tries its shard's word, and reads its
+//! CQ in any case. It tries control's lock while it holds no shard.
 
 mod async_events;
 mod background;

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
-/// A registration: one key for local and remote work. `U` is its use of the protection domain, which
-/// ends with it.
+/// A registration: one key for local and remote access. `U` is the region's use of the protection domain,
+/// which ends with the region.
 #[derive(Debug)]
 pub(super) struct SoftMr<U: Debug + Send + Sync + 'static> {
     core: Arc<Core>,
@@ -59,7 +59,7 @@ impl<U: Debug + Send + Sync + 'static> MemoryRegion for SoftMr<U> {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
-        // Returns when no copy is under way.
+        // Returns once no copy is in progress.
         let removed = self.core.tables().keys.remove(self.key);
         drop(domain_use);
         removed

@@ -1,9 +1,9 @@
 //! Numbers of 24 bits: QPs, SRQs.
 //!
-//! Owns the order in which numbers are given out: by their indices upwards from a random start, so that a
-//! number comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5). A number
-//! is the permutation of its index by a key, so that peers learn from theirs nothing about others.
-//! A member of a host takes indices in blocks from its registry, for each shard its own, so that no two members have one
+//! Owns the order in which numbers are assigned: by index, upwards from a random start, so that a number is
+//! reused only after all others, far longer than TIMEWAIT (contract rocev2 12.5). A number is the permutation
+//! of its index by a key, so that peers cannot derive other numbers from their own. A member of a host takes
+//! indices in blocks from its registry, separately for each shard, so that no two members have the same index
 //! and each knows the shard of a number.
 #![forbid(unsafe_code)]
 
@@ -18,31 +18,31 @@ use trunkline_verbs::VerbsError;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// Gives out numbers.
+/// Source of numbers.
 #[derive(Debug)]
 pub(super) enum Numbers {
-    /// All of them are this device's.
+    /// All numbers belong to this device.
     Own {
-        /// The index where the search goes on.
+        /// Index at which the search continues.
         next: u32,
         permutation: Permutation,
     },
-    /// They are shared with the other members of the host.
+    /// Numbers are shared with the other members of the host.
     Shared {
         host: Arc<Host>,
-        /// Blocks by shard.
+        /// Blocks of each shard.
         blocks: BTreeMap<u8, Blocks>,
     },
 }
 
-/// The blocks of a shard of a member.
+/// Blocks of a shard of a member.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    /// The indices that are left of the block that numbers come from.
+    /// Unused indices of the current block.
     left: Range<u32>,
-    /// Start of that block.
+    /// Start of the current block.
     start: u32,
-    /// Numbers in use, for each block by its start.
+    /// Use of the numbers of each block, by its start.
     used: BTreeMap<u32, Block>,
 }
 
@@ -62,7 +62,8 @@ impl Numbers {
         }
     }
 
-    /// The next number for a shard that is not `taken`. 0 and 1 are the special QPs, all ones is multicast.
+    /// Takes the next number for a shard that is not `taken`. 0 and 1 are the special QPs, all ones is
+    /// multicast.
     pub(super) fn take(&mut self, shard: u8, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
         match self {
             Self::Own { next, permutation } => {
@@ -79,7 +80,7 @@ impl Numbers {
         }
     }
 
-    /// A number is out of use.
+    /// Frees a number.
     pub(super) fn free(&mut self, number: u32) {
         if let Self::Shared { host, blocks } = self {
             let index = host.index_of(number);
@@ -112,7 +113,7 @@ impl Blocks {
         }
     }
 
-    /// Frees the number of an index, if that is of one of its blocks.
+    /// Frees the number of an index, if the index belongs to one of these blocks.
     fn free(&mut self, host: &Host, shard: u8, index: u32) {
         let of = self.used.range_mut(..=index).next_back();
         let Some((&start, block)) = of.filter(|(_, block)| block.range.contains(&index)) else { return };
@@ -120,7 +121,7 @@ impl Blocks {
         self.give_back(host, shard, start);
     }
 
-    /// Gives a block back whose numbers were all used once and are no more.
+    /// Returns a block whose numbers were all used once and freed.
     fn give_back(&mut self, host: &Host, shard: u8, start: u32) {
         let is_over = start != self.start && self.used.get(&start).is_some_and(|block| block.used == 0);
         if is_over && let Some(block) = self.used.remove(&start) {
@@ -129,11 +130,10 @@ impl Blocks {
     }
 }
 
-/// A map from numbers that this device gave out. Peers choose what is looked up, never what is
-/// put in, so a cheap hash is safe.
+/// A map keyed by numbers that this device assigned. Peers choose which keys are looked up, never which are
+/// inserted, so a cheap hash is safe.
 ///
-/// Nothing may depend on the order in which it holds its entries: code that does something to each goes
-/// through [`NumberMap::numbers`].
+/// Nothing may depend on the order of its entries: code that visits each entry uses [`NumberMap::numbers`].
 #[derive(Debug)]
 pub(super) struct NumberMap<V>(HashMap<u32, V, BuildHasherDefault<NumberHasher>>);
 
@@ -168,18 +168,18 @@ impl<V> NumberMap<V> {
         self.0.remove(&number)
     }
 
-    /// The value of a number, made by `make` if the number has none yet.
+    /// Returns the value of a number, created by `make` if it does not exist.
     pub(super) fn get_or_insert_with(&mut self, number: u32, make: impl FnOnce() -> V) -> &mut V {
         self.0.entry(number).or_insert_with(make)
     }
 
-    /// Keeps only what `keeps` returns `true` for.
+    /// Keeps the entries for which `keeps` returns true.
     #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "each entry is judged by itself")]
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(u32, &V) -> bool) {
         self.0.retain(|number, value| keeps(*number, value));
     }
 
-    /// All numbers, in ascending order.
+    /// Returns all numbers, in ascending order.
     #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "they are sorted")]
     pub(super) fn numbers(&self) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.0.keys().copied().collect();
@@ -187,7 +187,7 @@ impl<V> NumberMap<V> {
         numbers
     }
 
-    /// All values, in no order, for sums and the like.
+    /// Returns all values, in no order, for example for sums.
     #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "the caller adds them up")]
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.values()
@@ -268,7 +268,7 @@ mod tests {
             numbers.free(number);
             assert!(owned(number), "more may come from this one");
         }
-        // 10,000 QPs, one after the other, do not use the host's numbers up.
+        // 10,000 QPs, one after the other, do not exhaust the host's numbers.
         for _ in 0..10_000 {
             let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);

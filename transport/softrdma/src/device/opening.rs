@@ -1,7 +1,8 @@
 //! Opening a device.
 //!
 //! Owns the order in which membership of the host, link, addresses, first shard, control and the background
-//! thread are made, and how the links of further shards are. Called once per device, by [`super::SoftDevice::open`].
+//! thread are created, and the creation of links for further shards. Called once per device, by
+//! [`super::SoftDevice::open`].
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
@@ -52,7 +53,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let link = make_link(&options, &membership, &capture_has_ended)?;
     let gids = gid_table(&options, &*link)?;
     let away = away_files(&options, &gids)?;
-    // The network may come up later, unless the addresses are named.
+    // The network may come up later, unless the user named the addresses.
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
@@ -114,7 +115,7 @@ fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Os { doing, source }
 }
 
-/// Connections of a device with the other devices of its host; nothing on a network in process.
+/// A device's connections with the other devices of its host; empty on a network in process.
 #[derive(Debug)]
 struct Membership {
     host: Option<Arc<Host>>,
@@ -135,7 +136,7 @@ impl Membership {
     }
 }
 
-/// Returns the paths that QPs may use. A wrapper around the link sees, or changes, their packets only there.
+/// Returns the paths that QPs may use. A wrapper around the link sees, or changes, packets only on the link.
 fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     let reasons = [
         (options.path == PathChoice::Udp, Refusal::AsksForUdp),
@@ -151,7 +152,7 @@ fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     }
 }
 
-/// The link of the first shard, wrapped in what the options ask for.
+/// Creates the link of the first shard, with the wrappers that the options request.
 fn make_link(
     options: &SoftOptions,
     membership: &Membership,
@@ -172,14 +173,14 @@ fn make_link(
     wrapped(options, link, capture_has_ended)
 }
 
-/// Returns the maker of links of further shards, which have separate ports. A network in process has no ports, so
-/// its devices have one shard.
+/// Returns the function that creates the links of further shards, which have separate ports. A network in
+/// process has no ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,
     members: Option<&Arc<Members>>,
     capture_has_ended: Arc<AtomicBool>,
 ) -> MakeLink {
-    // They end with the device's membership.
+    // The links end with the device's membership.
     let members = members.map(Arc::downgrade);
     Box::new(move || match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
@@ -198,7 +199,7 @@ fn udp_link(options: &SoftOptions) -> UdpLink {
     }
 }
 
-/// A link with captures and faults around it.
+/// Wraps a link with captures and faults.
 fn wrapped(
     options: &SoftOptions,
     mut link: Box<dyn Link>,
@@ -219,7 +220,8 @@ fn wrapped(
     Ok(link)
 }
 
-/// The addresses that the options name, which the link must have, or those of the host.
+/// Returns the table of the addresses that the options name, which the link must have, or of the host's
+/// addresses.
 fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenError> {
     let addresses = match &options.link {
         LinkChoice::Simulated(process) if options.addresses.is_empty() => process.host().addresses(),
@@ -238,7 +240,7 @@ fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenErr
     Ok(GidTable::named(addresses))
 }
 
-/// Returns the files that show that a removable device is away; refused while it is.
+/// Returns the files that show that a removable device was taken away; fails while it is away.
 fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles>, OpenError> {
     if !options.removable || !matches!(options.link, LinkChoice::Udp) {
         return Ok(None);
@@ -252,13 +254,13 @@ fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles
 
 fn guid(runtime: &Runtime, first: IpAddr) -> u64 {
     match runtime.is_simulated() {
-        // Nothing of the real host may show in a simulation.
+        // A simulation must not depend on the real host.
         true => address_guid(first),
         false => node_guid(Some(first)),
     }
 }
 
-/// The attributes that programs see.
+/// Returns the attributes that programs see.
 fn attributes(link: String, guid: u64, options: &SoftOptions) -> DeviceAttributes {
     let mut capabilities = DeviceCapabilities::all();
     capabilities.set(DeviceCapabilities::XRC, !options.without_xrc);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{PathChoice, VerbsError, headroom};
 
-/// Choice of the link on which a device's packets travel.
+/// The link on which a device's packets travel.
 #[derive(Debug, Clone, Default)]
 pub enum LinkChoice {
     /// Unprivileged UDP sockets on port 4791.
@@ -28,20 +28,20 @@ pub enum LinkChoice {
     InProcess(Arc<Hub>),
     /// A network that the caller provides. As with `InProcess`, no other process shares the addresses.
     Custom(LinkFactory),
-    /// The simulated network of a host whose processes share its addresses, as this one of them.
-    /// Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
-    /// all of the host's.
+    /// The simulated network of a host whose processes share its addresses; the device belongs to this
+    /// process. Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
+    /// all addresses of the host.
     Simulated(Arc<SimulatedProcess>),
 }
 
-/// Makes a link each time a device is opened with it.
+/// Creates a link each time a device is opened with it.
 #[derive(Clone)]
 pub struct LinkFactory(MakeLink);
 
 type MakeLink = Arc<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
 
 impl LinkFactory {
-    /// A factory that calls `make`, whose error is reported by
+    /// Creates a factory that calls `make`, whose error is reported by
     /// [`SoftDevice::open`](crate::device::SoftDevice::open).
     pub fn new(make: impl Fn() -> io::Result<Box<dyn Link>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
@@ -58,14 +58,14 @@ impl fmt::Debug for LinkFactory {
     }
 }
 
-/// Puts a link of the caller's around the link of a device, for example to count what passes.
+/// Wraps the caller's link around the link of a device, for example to count packets.
 #[derive(Clone)]
 pub struct LinkWrapper(WrapLink);
 
 type WrapLink = Arc<dyn Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync>;
 
 impl LinkWrapper {
-    /// A wrapper that calls `wrap` with the link of each device that is opened with it.
+    /// Creates a wrapper that calls `wrap` with the link of each device that is opened with it.
     pub fn new(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync + 'static) -> Self {
         Self(Arc::new(wrap))
     }
@@ -84,60 +84,61 @@ impl fmt::Debug for LinkWrapper {
 /// Options of a device. The default is an unconfigured device.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
-    /// The GID table, in this order; empty: the addresses of the interfaces that are up.
+    /// The GID table, in this order; if empty, the addresses of the interfaces that are up.
     pub addresses: Vec<IpAddr>,
     /// The link.
     pub link: LinkChoice,
-    /// Path to QPs of other processes of the host. Captures, faults and a wrapper keep them on the link, and do
-    /// not go with [`PathChoice::Shm`].
+    /// Path to QPs of other processes of the host. Captures, faults and a wrapper keep packets on the link,
+    /// and exclude [`PathChoice::Shm`].
     pub path: PathChoice,
     /// Wrapper around the link, below captures and faults.
     pub wrapper: Option<LinkWrapper>,
-    /// Faults to put on it.
+    /// Faults to inject into the link.
     pub faults: Option<FaultPlan>,
-    /// File for the capture of its packets.
+    /// File for the capture of the link's packets.
     pub capture: Option<PathBuf>,
-    /// Bytes of receive buffer to ask for each UDP socket; `None`: as much as the system gives.
+    /// Requested receive buffer of each UDP socket, in bytes; `None` for as much as the system grants.
     pub receive_buffer: Option<i32>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,
-    /// The device has no XRC, as the kernel's rxe and many cards have none: it does not announce it,
-    /// and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
+    /// True for a device without XRC, like the kernel's rxe and many cards: it does not announce XRC, and
+    /// refuses domains, INIs, TGTs and XRC SRQs (contract A9).
     pub without_xrc: bool,
-    /// Memory regions that exist at once; `None`: 2^20, the most. Cards may have few, and a kernel may let a user pin
-    /// little.
+    /// Maximum number of memory regions; `None` for the upper limit, 2^20. Cards may have few, and a kernel
+    /// may limit the memory that a user may pin.
     pub max_regions: Option<u32>,
-    /// Shards at most, each for one group of CQs or more; `None`: 32, the most. At least one exists.
+    /// Maximum number of shards, each for one or more groups of CQs; `None` for the upper limit, 32. At least
+    /// one exists.
     pub max_shards: Option<usize>,
-    /// Directory in which devices on UDP meet those of other processes: one of this user alone, mode
-    /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
-    /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
+    /// Directory in which devices on UDP meet the devices of other processes. It belongs to this user alone,
+    /// has mode 0700, and is created if it does not exist. `None` means `TRUNKLINE_RUNTIME_DIR`, else
+    /// `trunkline` in `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
     pub runtime_directory: Option<PathBuf>,
-    /// The slot that the device sits in; `None`: one that nobody empties.
+    /// Slot that holds the device; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,
     /// True if [`take_away`](crate::device::take_away), as by `trunkctl device remove`, removes a device on UDP.
     pub removable: bool,
-    /// Start of numbers, keys and PSNs; `None`: at random by [`Runtime::random`], as it should be
+    /// Start of numbers, keys and PSNs; `None` for random values from [`Runtime::random`], which is right
     /// outside of tests. QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
-    /// The clock that the device runs by, and what runs its background machine. The default is the
-    /// system's clock and a thread.
+    /// Clock of the device, and executor of its background machine. The default is the system's clock and a
+    /// thread.
     pub runtime: Runtime,
 }
 
-/// Why a device could not be opened.
+/// Reason why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// `TRUNKLINE_ADDRESS` is wrong.
+    /// `TRUNKLINE_ADDRESS` is invalid.
     #[error("invalid TRUNKLINE_ADDRESS {0:?}: expected IP addresses, such as 10.0.0.1,fd00::1")]
     BadAddress(String),
-    /// More addresses are named than a device can have.
+    /// More addresses are named than a device supports.
     #[error("{named} addresses are named, and a device has at most {most}: name fewer in TRUNKLINE_ADDRESS")]
     TooManyAddresses {
         /// Number of named addresses.
         named: usize,
-        /// Most addresses of a device.
+        /// Maximum number of addresses of a device.
         most: usize,
     },
     /// A variable of the environment is not text.
@@ -148,42 +149,42 @@ pub enum OpenError {
         /// Value of the variable.
         value: OsString,
     },
-    /// `TRUNKLINE_FAULTS` is wrong.
+    /// `TRUNKLINE_FAULTS` is invalid.
     #[error("invalid TRUNKLINE_FAULTS: {0}")]
     BadFaults(#[from] FaultPlanError),
-    /// `TRUNKLINE_RECEIVE_BUFFER` is wrong.
+    /// `TRUNKLINE_RECEIVE_BUFFER` is invalid.
     #[error("invalid TRUNKLINE_RECEIVE_BUFFER {0:?}: expected a number of bytes")]
     BadReceiveBuffer(String),
-    /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
+    /// `TRUNKLINE_UNKNOWN_SRQ` is invalid.
     #[error("invalid TRUNKLINE_UNKNOWN_SRQ {0:?}: expected `nak64`, `nak62` or `drop`")]
     BadUnknownSrq(String),
-    /// `TRUNKLINE_LINK` is wrong.
+    /// `TRUNKLINE_LINK` is invalid.
     #[error("invalid TRUNKLINE_LINK {0:?}: expected `auto`, `udp` or `shm`")]
     BadLink(String),
-    /// `TRUNKLINE_LINK=shm`, with something that is done to packets of the link.
+    /// `TRUNKLINE_LINK=shm`, together with an option that works on packets of the link.
     #[error("TRUNKLINE_LINK=shm (or setting link): {0}, which keeps packets out of shared memory")]
     OnlyOnLink(&'static str),
-    /// `TRUNKLINE_XRC` is wrong.
+    /// `TRUNKLINE_XRC` is invalid.
     #[error("invalid TRUNKLINE_XRC {0:?}: expected `on` or `off`")]
     BadXrc(String),
-    /// `TRUNKLINE_REMOVABLE` is wrong.
+    /// `TRUNKLINE_REMOVABLE` is invalid.
     #[error("invalid TRUNKLINE_REMOVABLE {0:?}: expected `on` or `off`")]
     BadRemovable(String),
-    /// It was taken out of its slot.
+    /// The device was taken out of its slot.
     #[error("the device was taken away; put it back (`trunkctl device restore`)")]
     Removed,
-    /// An address was named that the host does not have.
+    /// The host does not have a named address, or the address cannot be opened.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The capture file cannot be written.
     #[error("cannot write the capture {path:?}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Capture {
-        /// Which.
+        /// Path of the capture file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The host has no address that packets could have.
+    /// The host has no address for packets.
     #[error("no interface of this host is up with an IP address, not even the loopback")]
     NoAddress,
     /// The registry that the processes of this host share cannot be used.
@@ -234,14 +235,14 @@ impl From<OpenError> for VerbsError {
 }
 
 impl SoftOptions {
-    /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
-    /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
-    /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
-    /// `TRUNKLINE_LINK` (`auto`, `udp`, `shm`), `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
+    /// Returns the options set by the environment: `TRUNKLINE_ADDRESS` (`a,b`), `TRUNKLINE_FAULTS`
+    /// (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p` becomes the process id),
+    /// `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
+    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
     /// `TRUNKLINE_RUNTIME_DIR` (a directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///
     /// # Errors
-    /// A variable that is set and cannot be understood.
+    /// A variable is set and invalid.
     pub fn from_env() -> Result<Self, OpenError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
@@ -255,7 +256,8 @@ impl SoftOptions {
         let mut options = Self::default();
         for part in text("TRUNKLINE_ADDRESS")?.unwrap_or_default().split(',') {
             let part = part.trim();
-            // An interface after the address is refused with it.
+            // A link-local address with its interface, such as `fe80::1%eth0`, gets the error for link-local
+            // addresses.
             if let Some(Ok(address)) = part.split_once('%').map(|(address, _)| address.parse()) {
                 VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
             }
@@ -296,7 +298,7 @@ impl SoftOptions {
     }
 }
 
-/// The path with the number of this process in place of each `%p`.
+/// Returns the path with this process's id in place of each `%p`.
 fn with_process_id(path: &OsStr) -> PathBuf {
     let process = std::process::id().to_string();
     let mut rest = path.as_bytes();

@@ -15,7 +15,7 @@ pub(super) struct SoftPd {
     core: Arc<Core>,
     number: PdNumber,
     use_count: UseCount,
-    /// Regions use their domain, so it needs itself as an `Arc`.
+    /// This PD, since regions hold their domain as an `Arc`.
     this: Weak<Self>,
 }
 
@@ -29,7 +29,7 @@ impl SoftPd {
         self.number
     }
 
-    /// The device it belongs to.
+    /// Returns the PD's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }

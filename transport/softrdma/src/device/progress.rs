@@ -1,9 +1,9 @@
-//! Owner of a shard's work: the words between the program's pollers and the shard's background machine.
+//! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
-//! Owns the words by which the work changes hands. While a program polls, the machine checks once per
-//! tick whether it still does, and packets do not wake it. When nobody has polled for a tick, or a
-//! program arms a CQ to go to sleep, the machine does the work ([`super::background`]). It must never
-//! take the shard's word: callers are in a turn.
+//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
+//! whether it still does, and packets do not wake the machine. When no thread has polled for a tick, or a
+//! program arms a CQ to go to sleep, the machine does the work ([`super::background`]). It must never take
+//! the shard's word: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::shard::Shard;
@@ -15,16 +15,16 @@ use trunkline_mutants::mutant;
 use trunkline_rings::handover::{Duty, Handover};
 use trunkline_verbs::Time;
 
-/// The words between pollers and the background machine.
+/// State shared by pollers and the background machine.
 #[derive(Debug)]
 pub(super) struct Progress {
     handover: Handover,
-    /// The machine sleeps, or is about to, on the descriptors of an armed link. Written in a turn of the
-    /// shard when it becomes true.
+    /// True if the machine sleeps, or is about to, on the descriptors of an armed link. Set in a turn of the
+    /// shard.
     watching: AtomicBool,
     /// Time at which the sleeping machine wakes by itself.
     sleeps_until_ns: AtomicU64,
-    /// Version of the link's descriptors that it watches.
+    /// Version of the link's descriptors that the machine watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
     /// True if this process is a child that has no background thread yet.
@@ -33,7 +33,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The words of a machine that `waker` wakes.
+    /// Creates the state of a machine that `waker` wakes.
     pub(super) fn new(waker: Arc<WakeUp>) -> Self {
         Self {
             handover: Handover::new(),
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// In the child of a fork: there is no thread any more. Returns the waker.
+    /// Records in the child of a fork that there is no thread. Returns the waker.
     pub(super) fn forked(&self) -> BorrowedFd<'_> {
         self.orphan.store(true, Ordering::Relaxed);
         self.waker.descriptor().as_fd()
@@ -57,7 +57,7 @@ impl Progress {
         self.orphan.load(Ordering::Relaxed)
     }
 
-    /// A new thread is about to begin, as the first one did.
+    /// Resets the state for a new thread, which begins like the first one.
     pub(super) fn adopt(&self) {
         self.watching.store(false, Ordering::Relaxed);
         self.sleeps_until_ns.store(0, Ordering::Relaxed);
@@ -66,22 +66,22 @@ impl Progress {
         self.orphan.store(false, Ordering::Relaxed);
     }
 
-    /// A poller is at work.
+    /// Records that a thread polls.
     pub(super) fn note_poll(&self) {
         if self.handover.poller_entered() {
             self.waker.wake();
         }
     }
 
-    /// A poller goes to sleep.
+    /// Hands the work to the machine, since a poller goes to sleep.
     pub(super) fn hand_over(&self) {
         if self.handover.arm() {
             self.waker.wake();
         }
     }
 
-    /// After a thread of the program has changed the shard, in its turn. `version` is the version of the link's descriptors,
-    /// `deadline` when the shard wants to be called.
+    /// Wakes the machine if it must know of a change that a thread of the program made to the shard, in its
+    /// turn. `version` is the version of the link's descriptors, `deadline` the shard's next deadline.
     pub(super) fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         let watched = self.watched_version.load(Ordering::Relaxed);
         if self.watching.load(Ordering::Relaxed) && version != watched {
@@ -90,7 +90,7 @@ impl Progress {
         }
         let Some(deadline) = deadline else { return };
         if deadline.0 < self.sleeps_until_ns.load(Ordering::Relaxed) {
-            // Woken once is enough, however many calls follow before it runs.
+            // One wake-up is enough, even if many calls follow before the machine runs.
             self.sleeps_until_ns.store(0, Ordering::Relaxed);
             if !mutant!(earlier_deadline_wakes_nobody) {
                 self.waker.wake();
@@ -98,8 +98,9 @@ impl Progress {
         }
     }
 
-    /// After a thread of the program has done something to the shard other than its work, in its turn. Rings that it has begun
-    /// to look into are looked into by nobody while the machine sleeps.
+    /// Wakes the machine if necessary after a thread of the program has run an operation on the shard other
+    /// than its work, in its turn. While the machine sleeps, no thread polls the rings that the operation has
+    /// made active.
     pub(super) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if !self.watching.load(Ordering::Relaxed) {
             return;
@@ -111,8 +112,8 @@ impl Progress {
         }
     }
 
-    /// After a poller has done the shard's work, in its turn. Packets that it took off the link
-    /// may have ended the link's arming; a thread that sleeps on the descriptors relies on it.
+    /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
+    /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
     pub(super) fn worked(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if !self.watching.load(Ordering::Relaxed) {
             return;
@@ -129,41 +130,41 @@ impl Progress {
         self.handover.is_background()
     }
 
-    /// The machine begins to decide whose the work is; from here on it does not watch.
+    /// Begins the machine's decision whether it does the work; from here on it does not watch.
     pub(super) fn check(&self) -> Duty {
         self.watching.store(false, Ordering::Relaxed);
         self.sleeps_until_ns.store(0, Ordering::Relaxed);
         self.handover.background_check()
     }
 
-    /// The machine watches descriptors of this version.
+    /// Records the version of the descriptors that the machine watches.
     pub(super) fn watches(&self, version: u64) {
         self.watched_version.store(version, Ordering::Relaxed);
     }
 
-    /// The machine, which is still in its turn, goes to sleep on an armed link.
+    /// Records that the machine, still in its turn, goes to sleep on an armed link.
     pub(super) fn falls_asleep(&self, until: Option<Time>) {
         self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
         self.watching.store(true, Ordering::Relaxed);
     }
 
-    /// Has the machine end.
+    /// Tells the machine to end.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Returns true if the machine is to end.
+    /// Returns true if the machine should end.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The descriptor that wakes the machine.
+    /// Returns the descriptor that wakes the machine.
     pub(super) fn waker(&self) -> RawFd {
         self.waker.descriptor().as_raw_fd()
     }
 
-    /// The machine was woken by its descriptor, which can be written again.
+    /// Resets the descriptor after it has woken the machine, so that it can be written again.
     pub(super) fn clear_waker(&self) {
         let _empty = self.waker.descriptor().read();
     }

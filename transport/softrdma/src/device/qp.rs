@@ -1,4 +1,4 @@
-//! Queue pairs, as programs hold them; of a TGT each of these is one handle.
+//! Queue pairs as programs hold them; for a TGT, each object is one handle.
 //!
 //! A change of a TGT that another process executes is a [`PendingModify`]: it is polled, and nothing
 //! waits inside the device. Only [`QueuePair::modify`], the outermost call, blocks its caller until
@@ -22,7 +22,8 @@ use trunkline_verbs::{
     SendRequest, Time, VerbsError,
 };
 
-/// The process that executes a shared TGT answers immediately, unless it is stopped.
+/// Time limit for an answer of the process that executes a shared TGT. It answers immediately, unless it is
+/// stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which a waiting caller polls for the answer.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
@@ -37,7 +38,7 @@ pub(super) struct QpHolds {
     pub(super) xrcd: Option<UseGuard<SoftXrcd>>,
 }
 
-/// A change that the process that executes a shared TGT was asked for.
+/// A pending change, requested from the process that executes a shared TGT.
 #[derive(Debug)]
 pub(super) struct PendingModify {
     change: QpModify,
@@ -45,12 +46,12 @@ pub(super) struct PendingModify {
     until: Time,
 }
 
-/// Start of a change.
+/// Result of starting a change.
 #[derive(Debug)]
 pub(super) enum BegunModify {
-    /// It was carried out, or refused.
+    /// The change was applied or refused.
     Done(Result<(), VerbsError>),
-    /// Another process was asked. [`SoftQp::poll_modify`] returns the outcome.
+    /// The change was requested from another process. [`SoftQp::poll_modify`] returns the outcome.
     Pending(PendingModify),
 }
 
@@ -59,7 +60,7 @@ pub(super) enum BegunModify {
 pub(super) struct SoftQp {
     core: Arc<Core>,
     number: QpNumber,
-    /// The shard that has it. One that another process executes now would come to the first.
+    /// Shard of the QP. If another process executes it now, this process would execute it in the first shard.
     home: ShardIndex,
     qp_type: QpType,
     capacities: QueueCapacities,
@@ -68,7 +69,7 @@ pub(super) struct SoftQp {
 }
 
 impl SoftQp {
-    /// A handle on a QP that the card has just made, or counted a handle for.
+    /// Creates a handle on a QP that the card has just created, or whose handle it has counted.
     pub(super) fn new(
         core: Arc<Core>,
         (number, home): (QpNumber, ShardIndex),
@@ -80,12 +81,12 @@ impl SoftQp {
         Self { core, number, home, qp_type, capacities, is_open, holds }
     }
 
-    /// The device it belongs to.
+    /// Returns the QP's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// Carries out a change, or asks the process that executes the TGT for it. Never waits.
+    /// Applies a change, or requests it from the process that executes the TGT. Never waits.
     pub(super) fn begin_modify(&self, change: &QpModify) -> BegunModify {
         match self.check_open() {
             Ok(()) => self.ask_for(change, self.core.runtime().clock().now() + EXECUTOR_ANSWERS_WITHIN),
@@ -93,8 +94,8 @@ impl SoftQp {
         }
     }
 
-    /// Returns the outcome of a change; `None` when the process that executes the TGT has not answered
-    /// yet. Asks again when another process has taken the TGT over.
+    /// Returns the outcome of a change; `None` if the process that executes the TGT has not answered yet.
+    /// Repeats the request if another process has taken the TGT over.
     pub(super) fn poll_modify(&self, pending: &mut PendingModify) -> Option<Result<(), VerbsError>> {
         self.core.work(ShardIndex::FIRST);
         let progress = self.core.control().qps().modify_progress(self.number, pending.ticket);
@@ -130,12 +131,12 @@ impl SoftQp {
         }
     }
 
-    /// Forgets a change whose outcome nobody waits for.
+    /// Drops a change whose outcome is no longer wanted.
     fn forget_modify(&self, pending: &PendingModify) {
         self.core.control().qps().forget_modify(pending.ticket);
     }
 
-    /// A TGT lives on while other handles are open, but not for this one.
+    /// Checks that this handle is open. A TGT may live on through other handles.
     fn check_open(&self) -> Result<(), VerbsError> {
         if self.is_open.load(Ordering::Acquire) { Ok(()) } else { Err(VerbsError::Gone) }
     }
@@ -202,7 +203,7 @@ impl QueuePair for SoftQp {
         }
         self.core.act(|card, now| {
             card.control.qps().close(&mut card.shards, self.number);
-            // Another process may have to be told.
+            // Another process may have to be notified.
             card.shards.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));

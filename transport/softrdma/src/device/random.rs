@@ -1,14 +1,14 @@
-//! Random starts of numbers.
+//! Random initial values.
 //!
-//! Owns the seed of a device. QP, SRQ and comm-id numbers, PSNs and keys start at random in each
-//! process, so that what is left of an earlier incarnation does not fit this one, and peers learn nothing from
-//! those that they see.
+//! Owns the seed of a device. QP, SRQ and comm-id numbers, PSNs and keys start at random in each process, so
+//! that leftovers of an earlier incarnation do not match this one, and peers learn nothing from the values
+//! that they see.
 #![forbid(unsafe_code)]
 
 use siphasher::sip::SipHasher24;
 use trunkline_machine::Runtime;
 
-/// A generator whose numbers nobody can foresee who does not have its seed: the hash of a count, by a key.
+/// A generator whose numbers are unpredictable without its seed: the keyed hash of a counter.
 #[derive(Debug, Clone)]
 pub(super) struct Random {
     keys: [u64; 2],
@@ -16,7 +16,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// Equal seeds give equal numbers.
+    /// Creates a generator; equal seeds give equal numbers.
     pub(super) const fn new(seed: u64) -> Self {
         Self::with([seed, 0])
     }
@@ -26,12 +26,12 @@ impl Random {
         Self::with([runtime.random(), runtime.random()])
     }
 
-    /// Another generator, with nothing in common with this one.
+    /// Creates another, independent generator.
     pub(super) fn branch(&mut self) -> Self {
         Self::with(self.keys())
     }
 
-    /// The key of a permutation.
+    /// Returns the key of a permutation.
     pub(super) fn keys(&mut self) -> [u64; 2] {
         [self.next(), self.next()]
     }
@@ -40,13 +40,13 @@ impl Random {
         Self { keys, count: 0 }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(super) fn next(&mut self) -> u64 {
         self.count = self.count.wrapping_add(1);
         SipHasher24::new_with_keys(self.keys[0], self.keys[1]).hash(&self.count.to_le_bytes())
     }
 
-    /// The next 32 bits.
+    /// Returns the next 32 bits.
     #[allow(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
     pub(super) fn next_u32(&mut self) -> u32 {
         self.next() as u32

@@ -1,9 +1,9 @@
-//! Control's way to the shards.
+//! Control's access to the shards.
 //!
-//! Owns the turn of the first shard for the length of an operation of control, since most of them need its
-//! link; those of other shards are taken as an operation needs them, and let go at once. Made with
-//! control's lock held, so that no two threads wait for shards in different orders; a thread at work on a shard
-//! waits for nobody.
+//! Owns the turn of the first shard for the length of an operation of control, since most operations need its
+//! link. Other shards are taken when an operation needs them, and released at once. Created with control's
+//! lock held, so that no two threads wait for shards in different orders. A thread at work on a shard never
+//! waits for another thread.
 #![forbid(unsafe_code)]
 
 use super::counters::{QpCounters, ShardCounters};
@@ -15,7 +15,7 @@ use crate::host::{AreaHandle, MemberId};
 use trunkline_rings::owned::Turn;
 use trunkline_verbs::{Counter, QpAttributes, QpNumber, Time};
 
-/// See the module.
+/// Access to the shards for one operation of control.
 #[derive(Debug)]
 pub(super) struct Reach<'a> {
     shards: &'a Shards,
@@ -24,12 +24,12 @@ pub(super) struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// Starts with the first shard's turn, which the caller has waited for.
+    /// Creates the access with the first shard's turn, which the caller has waited for.
     pub(super) fn new(shards: &'a Shards, first: Turn<'a, Shard>, now: Time) -> Self {
         Self { shards, first, now }
     }
 
-    /// The first shard.
+    /// Returns the first shard.
     pub(super) fn first(&mut self) -> &mut Shard {
         &mut self.first
     }
@@ -39,15 +39,15 @@ impl<'a> Reach<'a> {
         self.shards.directory()
     }
 
-    /// Does something to a shard, and lets leave what it causes. That of the first one leaves at the end of the
-    /// operation.
+    /// Runs an operation on a shard, and sends the packets that it causes. The first shard sends them at the
+    /// end of control's operation.
     pub(super) fn at<R>(&mut self, index: ShardIndex, action: impl FnOnce(&mut Shard) -> R) -> R {
         let lock = self.shards.get(index).filter(|_| index != ShardIndex::FIRST);
         let Some(lock) = lock else { return action(&mut self.first) };
         visit(lock, self.now, action)
     }
 
-    /// Does something to each shard.
+    /// Runs an operation on each shard.
     pub(super) fn each(&mut self, mut action: impl FnMut(&mut Shard)) {
         action(&mut self.first);
         for lock in self.shards.others() {
@@ -55,8 +55,8 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Hands a message about shared memory to the shard that it is for, which acts on it at once: a thread that
-    /// sleeps there is woken by the thread that has received the message. Returns whether it is such a message.
+    /// Passes a message about shared memory to the shard that it is for, which handles it at once: the thread
+    /// that has received the message wakes a thread that sleeps there. Returns false for any other message.
     pub(super) fn handle_memory_message(
         &mut self,
         from: MemberId,
@@ -74,18 +74,18 @@ impl<'a> Reach<'a> {
         })
     }
 
-    /// Does something to the shard that has a QP; `None` when there is no such QP.
+    /// Runs an operation on the shard that has a QP; `None` when there is no such QP.
     pub(super) fn of_qp<R>(&mut self, number: u32, action: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         let home = self.directory().home(number)?;
         Some(self.at(home, action))
     }
 
-    /// Attributes and state of a QP.
+    /// Returns attributes and state of a QP.
     pub(super) fn attributes(&mut self, number: QpNumber) -> Option<QpAttributes> {
         self.of_qp(number.get(), |shard| shard.attributes(number.get()).copied())?
     }
 
-    /// Takes what the shards have found for control; findings of one shard are in order.
+    /// Takes the shards' findings for control; the findings of one shard are in order.
     pub(super) fn take_found(&mut self) -> Vec<Found> {
         let mut found = self.first.take_found();
         for lock in self.shards.others().filter(|lock| lock.take_note()) {
@@ -94,12 +94,13 @@ impl<'a> Reach<'a> {
         found
     }
 
-    /// Lets leave what was done to the first shard.
+    /// Sends the packets of the first shard.
     pub(super) fn flush(&mut self, now: Time) {
         self.first.flush(now);
     }
 
-    /// The device is removed: nothing arrives or leaves from now on, and all tables are empty.
+    /// Shuts down all shards of a removed device: nothing arrives or leaves from now on, and all tables are
+    /// empty.
     pub(super) fn shut_down(&mut self) {
         for lock in self.shards.others() {
             visit(lock, self.now, Shard::shut_down);
@@ -108,7 +109,7 @@ impl<'a> Reach<'a> {
         self.shards.tables().close();
     }
 
-    /// The counts of all shards, of their QPs, and of their links and shared memory.
+    /// Returns the counters of all shards, of their QPs, and of their links and shared memory.
     pub(super) fn counters(&mut self) -> (ShardCounters, QpCounters, Vec<Counter>) {
         let mut link = Vec::new();
         let (own, mut qps) = self.first.counters(&mut link);
@@ -132,7 +133,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// Has a turn of a shard other than the first.
+/// Runs an operation in a turn of a shard other than the first.
 fn visit<R>(lock: &ShardLock, now: Time, action: impl FnOnce(&mut Shard) -> R) -> R {
     let mut shard = lock.shard.enter();
     let result = action(&mut shard);

@@ -1,8 +1,8 @@
-//! A shard under its word, with what its callers need next to it.
+//! A shard under its word, with the state that its callers need next to it.
 //!
 //! Owns the word by which one thread at a time works on the shard, and the words by which its work changes
-//! hands. In steady state its poller alone takes it; others that need the shard take the same word. Two
-//! shards share no cache line of it.
+//! hands. In steady state only its poller takes the word; other threads that need the shard take the same
+//! word. Two shards share no cache line.
 #![forbid(unsafe_code)]
 
 use super::directory::ShardIndex;
@@ -11,14 +11,14 @@ use super::shard::Shard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_rings::owned::Owned;
 
-/// See the module.
+/// A shard under its word.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ShardLock {
     pub(super) index: ShardIndex,
     pub(super) shard: Owned<Shard>,
     pub(super) progress: Progress,
-    /// The shard has found something that control has not taken.
+    /// True if the shard has findings that control has not taken.
     has_found: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl ShardLock {
         Self { index, shard: Owned::new(shard), progress, has_found: AtomicBool::new(false) }
     }
 
-    /// Notes whether the shard has found something for control; returns whether it has. The caller is in a turn.
+    /// Sets the flag for control if the shard has findings; returns true if it has. The caller is in a turn.
     pub(super) fn note_found(&self, shard: &Shard) -> bool {
         let has_found = shard.has_found();
         if has_found {
@@ -36,7 +36,7 @@ impl ShardLock {
         has_found
     }
 
-    /// Returns true if control has something to take, from a caller that takes it.
+    /// Clears the flag for control's findings, for a caller that takes them; returns true if it was set.
     pub(super) fn take_note(&self) -> bool {
         self.has_found.load(Ordering::Acquire) && self.has_found.swap(false, Ordering::AcqRel)
     }

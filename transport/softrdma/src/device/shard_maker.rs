@@ -1,6 +1,6 @@
-//! Makes the shards of a device after its first.
+//! Creates the shards of a device.
 //!
-//! Owns what their links and numbers are made of. It must never be called with a shard's turn held.
+//! Owns the sources of their links and numbers. It must never be called with a shard's turn held.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
@@ -18,10 +18,10 @@ use std::sync::{Arc, Weak};
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::VerbsError;
 
-/// Makes the link of a shard; `None` if the device's link cannot be divided.
+/// Creates the link of a shard; returns `None` if the device's link cannot be divided.
 pub(super) type MakeLink = Box<dyn Fn() -> Result<Option<Box<dyn Link>>, VerbsError> + Send + Sync>;
 
-/// See the module.
+/// Parts from which the shards of a device are created.
 pub(super) struct ShardMaker {
     pub(super) make_link: MakeLink,
     pub(super) events: Arc<AsyncEvents>,
@@ -29,14 +29,15 @@ pub(super) struct ShardMaker {
     pub(super) tables: Arc<Tables>,
     pub(super) neighbours: Arc<Neighbours>,
     pub(super) runtime: Runtime,
-    /// Memory that is shared with other processes.
+    /// Memory shared with other processes.
     pub(super) local: LocalInit,
-    /// Messages to the other members of the host. They end with the device's membership.
+    /// Messages to the other members of the host; available during the device's membership.
     pub(super) members: Option<Weak<Members>>,
 }
 
 impl ShardMaker {
-    /// The first shard of a device, and what its machine sleeps on in a simulation.
+    /// Creates the first shard of a device. Also returns the object that its machine sleeps on in a
+    /// simulation.
     pub(super) fn first(
         &self,
         link: Box<dyn Link>,
@@ -45,7 +46,7 @@ impl ShardMaker {
         self.shard(ShardIndex::FIRST, link, members)
     }
 
-    /// Another one; `None` if the device's link cannot be divided.
+    /// Creates a further shard; returns `None` if the device's link cannot be divided.
     pub(super) fn make(&self, index: ShardIndex) -> Result<Option<(ShardLock, Option<Sleeper>)>, VerbsError> {
         match (self.make_link)()? {
             Some(link) => {

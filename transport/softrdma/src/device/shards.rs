@@ -1,8 +1,8 @@
 //! The shards of a device.
 //!
-//! Owns the list of them, and which group of CQs has which: a group gets a separate shard when its first CQ is
-//! made. The first shard belongs to group 0 and exists from the start. Devices whose link cannot be
-//! divided, and groups beyond [`MAX_SHARDS`], have the shards that exist.
+//! Owns the list of shards, and the shard of each group of CQs: a group gets a separate shard when its first
+//! CQ is created. The first shard belongs to group 0 and exists from the start. Devices whose link cannot be
+//! divided, and groups beyond [`MAX_SHARDS`], use the existing shards.
 #![forbid(unsafe_code)]
 
 use super::directory::{MAX_SHARDS, QpDirectory, ShardIndex};
@@ -14,21 +14,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_verbs::VerbsError;
 
-/// See the module.
+/// The shards of a device, and their groups.
 #[derive(Debug)]
 pub(super) struct Shards {
     list: [OnceLock<Arc<ShardLock>>; MAX_SHARDS],
     count: AtomicUsize,
-    /// Shards by group. Held while a shard is made.
+    /// Shards by group. Locked while a shard is created.
     groups: Mutex<Vec<(u32, ShardIndex)>>,
     neighbours: Arc<Neighbours>,
     tables: Arc<Tables>,
-    /// Shards of this device at most.
+    /// Maximum number of shards of this device.
     most: usize,
 }
 
 impl Shards {
-    /// Creates the list with the first shard alone.
+    /// Creates the list with the first shard only.
     pub(super) fn new(
         first: ShardLock,
         neighbours: Arc<Neighbours>,
@@ -53,22 +53,22 @@ impl Shards {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// A shard, of any index: the index in another process's message may be wrong.
+    /// Returns a shard by any index; the index in another process's message may be wrong.
     pub(super) fn get(&self, index: ShardIndex) -> Option<&Arc<ShardLock>> {
         self.list.get(index.place())?.get()
     }
 
-    /// The first one.
+    /// Returns the first shard.
     pub(super) fn first(&self) -> &Arc<ShardLock> {
         self.list[0].get().unwrap_or_else(|| unreachable!("it is made with the list"))
     }
 
-    /// All of them.
+    /// Returns all shards.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.list.iter().map_while(OnceLock::get)
     }
 
-    /// All but the first.
+    /// Returns all shards but the first.
     pub(super) fn others(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.all().skip(1)
     }
@@ -78,7 +78,7 @@ impl Shards {
         self.neighbours.directory()
     }
 
-    /// Packets that arrive at another shard than their QP's.
+    /// Returns the inboxes for packets that arrive at a shard other than their QP's.
     pub(super) fn neighbours(&self) -> &Neighbours {
         &self.neighbours
     }
@@ -88,8 +88,8 @@ impl Shards {
         &self.tables
     }
 
-    /// The shard of a group of CQs; made by `make`, which starts it too, if the group is new. `make` returns `None` where
-    /// the link cannot be divided.
+    /// Returns the shard of a group of CQs. If the group is new, `make` creates and starts its shard; `make`
+    /// returns `None` where the link cannot be divided.
     pub(super) fn of_group(
         &self,
         group: u32,
@@ -114,7 +114,7 @@ impl Shards {
         Ok(index)
     }
 
-    /// The shard of a group that has CQs; else the first.
+    /// Returns the shard of a group that has CQs, otherwise the first shard.
     pub(super) fn known_group(&self, group: u32) -> ShardIndex {
         let groups = lock(&self.groups);
         groups.iter().find(|(known, _)| *known == group).map_or(ShardIndex::FIRST, |(_, index)| *index)
@@ -136,12 +136,13 @@ mod tests {
         SrqNumber,
     };
 
-    /// Bytes that processors fetch at once: two lines of 64.
+    /// Number of bytes that processors fetch at once: two lines of 64.
     const LINES: usize = 128;
     /// Bound for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Each shard is a separate value on the heap, so two of them share no line if their type fills whole ones.
+    /// Each shard is a separate value on the heap, so two shards share no line if their type fills whole
+    /// lines.
     #[test]
     fn two_shards_share_no_cache_line() {
         assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());
@@ -179,7 +180,7 @@ mod tests {
             Self { cq, qp, _pd: pd }
         }
 
-        /// Sends a message to itself, and polls until both completions have come; `also` is polled, too.
+        /// Sends a message to itself, and polls until both completions have arrived; `also` is polled, too.
         fn exchange(&self, clock: &Clock, also: Option<&dyn CompletionQueue>) {
             self.qp.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &[] }]).unwrap();
             let (operation, data) = (SendOperation::Send, SendData::Inline(&[]));
@@ -211,7 +212,8 @@ mod tests {
         });
     }
 
-    /// A shard goes on with its work while everything that it shares is locked: it takes none of that.
+    /// A shard continues its work while everything that it shares is locked, since it takes none of those
+    /// locks.
     #[test]
     fn a_shard_takes_nothing_that_it_shares_with_another() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
@@ -219,7 +221,7 @@ mod tests {
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();
         let [first, second] = [0, 1].map(|group| Loop::new(&device, address, group));
         let clock = device.clock();
-        // The first packet comes by port 4791, which the first shard has.
+        // The first packet arrives at port 4791, which belongs to the first shard.
         second.exchange(&clock, Some(&*first.cq));
         second.exchange(&clock, Some(&*first.cq));
         let core = device.core();

@@ -1,8 +1,8 @@
-//! A queue of events with a descriptor that is readable while the queue holds any.
+//! A queue of events with a descriptor that is readable while the queue is not empty.
 //!
-//! Owns the queue and its eventfd. Completion channels, connection channels and the device's
-//! asynchronous events are each one of these. It must never grow without bound: what does not
-//! fit is refused and its owner counts it.
+//! Owns the queue and its eventfd. Completion channels, connection channels and the device's asynchronous
+//! events each use one. It must never grow without bound: events that do not fit are refused, and the queue's
+//! owner counts them.
 #![forbid(unsafe_code)]
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -14,35 +14,35 @@ use trunkline_machine::Runtime;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Events and their descriptor.
+/// A queue of events, with its descriptor.
 #[derive(Debug)]
 pub(super) struct Signal<T> {
     events: Mutex<VecDeque<T>>,
-    /// `None` in a simulation, where nobody waits on descriptors.
+    /// `None` in a simulation, where no thread waits on descriptors.
     fd: Option<EventFd>,
     bound: usize,
 }
 
-/// A non-blocking eventfd that starts at 0.
+/// Creates a non-blocking eventfd that starts at 0.
 pub(super) fn event_fd() -> io::Result<EventFd> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     above_stdio(|| Ok(EventFd::from_value_and_flags(0, flags)?))
 }
 
-/// Locks, whatever happened to an earlier holder: what these locks protect is whole between
-/// any two statements.
+/// Locks a mutex, even if an earlier holder panicked: the values under these locks are consistent between any
+/// two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Signal<T> {
-    /// An empty queue for at most `bound` events.
+    /// Creates an empty queue for at most `bound` events.
     pub(super) fn new(runtime: &Runtime, bound: usize) -> Result<Self, VerbsError> {
         let fd = if runtime.is_simulated() { None } else { Some(event_fd()?) };
         Ok(Self { events: Mutex::new(VecDeque::new()), fd, bound })
     }
 
-    /// Adds an event; gives it back when the queue is full.
+    /// Adds an event; returns it if the queue is full.
     pub(super) fn push(&self, event: T) -> Result<(), T> {
         let mut events = lock(&self.events);
         if events.len() >= self.bound {
@@ -56,7 +56,7 @@ impl<T> Signal<T> {
         Ok(())
     }
 
-    /// Returns true if there is an event, that is, whether the descriptor is readable. No system call.
+    /// Returns true if there is an event, which means that the descriptor is readable. Makes no system call.
     pub(super) fn has_event(&self) -> bool {
         !lock(&self.events).is_empty()
     }
@@ -71,7 +71,7 @@ impl<T> Signal<T> {
         event
     }
 
-    /// Takes out what `wanted` picks, in order.
+    /// Removes and returns the events for which `wanted` returns true, in order.
     pub(super) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = lock(&self.events);
         if events.is_empty() {

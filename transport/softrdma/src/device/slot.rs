@@ -1,6 +1,6 @@
 //! The slot that holds a device: how a device is removed while programs use it, and restored.
 //!
-//! Owns whether there is a device now, and the list of opened ones. Tests remove the device through
+//! Owns the state of the slot, full or empty, and the list of opened devices. Tests remove the device through
 //! [`Slot`]. A slot must never keep a device open.
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use super::core::{Core, SlotGuard};
 use super::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
 
-/// A place for a device. Devices that are opened with clones of one slot are removed and restored together.
+/// A place for a device. Devices opened with clones of one slot are removed and restored together.
 #[derive(Debug, Clone, Default)]
 pub struct Slot(Arc<Mutex<State>>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Slot {
-    /// A slot with a device in it.
+    /// Creates a slot with a device in it.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -41,31 +41,31 @@ impl Slot {
         lock(&self.0).opened.extend(opened);
     }
 
-    /// Puts the device back, so that it can be opened again. Devices opened before stay gone.
+    /// Puts the device back, so that it can be opened again. Devices opened before remain removed.
     pub fn restore(&self) {
         lock(&self.0).is_empty = false;
     }
 
-    /// Opened devices of which any object is left, removed ones among them.
+    /// Returns the number of opened devices of which any object exists, removed devices included.
     #[must_use]
     pub fn devices(&self) -> usize {
         lock(&self.0).opened.iter().filter(|(_, guard)| guard.strong_count() > 0).count()
     }
 
-    /// Receives that are posted in the SRQs of the devices that were opened and not removed, those included that shards
-    /// were lent. A simulation compares it with what programs have posted.
+    /// Returns the number of receives posted in the SRQs of the opened devices that were not removed,
+    /// including receives lent to shards. A simulation compares it with the number that programs have posted.
     #[must_use]
     pub fn posted_receives(&self) -> usize {
         let opened = lock(&self.0).opened.clone();
         opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
     }
 
-    /// Returns true if there is nothing to open.
+    /// Returns true if the slot has no device.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty
     }
 
-    /// A device was opened. Returns `false` when it was removed meanwhile.
+    /// Records an opened device. Returns false if the device was removed meanwhile.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
         state.opened.retain(|(_, guard)| guard.strong_count() > 0);

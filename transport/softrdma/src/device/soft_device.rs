@@ -1,6 +1,6 @@
-//! The opened device: where all its objects come from.
+//! The opened device, which creates all its objects.
 //!
-//! Owns the checks of what objects are made with; the objects themselves do the rest.
+//! Owns the checks of the parameters that objects are created with; the objects do the rest.
 #![forbid(unsafe_code)]
 
 use super::channel::SoftCompletionChannel;
@@ -31,7 +31,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// Receives of an RC QP that asked for none.
+/// Receive-queue depth of an RC QP that asked for none.
 const LEAST_RECEIVES: u32 = 1;
 
 /// The software RDMA device, opened.
@@ -43,39 +43,39 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
-    /// Opens the device. Over UDP it joins the others that this user has opened in this network
-    /// namespace, in whatever process: together they are one device. Two opened by one process
-    /// share XRC domains, too (contract A2).
+    /// Opens the device. Over UDP it joins the other devices that this user has opened in this network
+    /// namespace, in any process: together they act as one device. Two devices opened by one process share
+    /// XRC domains, too (contract A2).
     ///
     /// # Errors
-    /// [`OpenError`] with cause and remedy.
+    /// [`OpenError`] with the cause and a remedy.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
         let Opened { core, attributes, port } = opening::open(options)?;
         Ok(Arc::new(Self { core, attributes, port }))
     }
 
-    /// Hands every asynchronous event to `listener` from now on, in place of the queue of
-    /// [`Device::next_async_event`]. For a caller that has to pass events on to several users of the
-    /// device. It is called in a turn of a shard, so it must not call the device, nor wait. Only
+    /// Passes every asynchronous event to `listener` from now on, in place of the queue of
+    /// [`Device::next_async_event`]. It is meant for a caller that distributes events to several users of the
+    /// device. The listener is called in a turn of a shard, so it must not call the device, nor wait. Only
     /// the first listener is kept.
     pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
         self.core.events.listen(Box::new(listener));
     }
 
-    /// Disconnects all connections because the process ends. Each DREQ is sent once: nothing is left
-    /// that could send it again. Call it as late as possible once that end is known. Does
-    /// nothing in the child of a fork that has not used the device.
+    /// Disconnects all connections because the process ends. Each DREQ is sent only once, since nothing is
+    /// left that could repeat it. Call it as late as possible once that end is known. Does nothing in the
+    /// child of a fork that has not used the device.
     pub fn disconnect_all(&self) {
         self.core.disconnect_all();
     }
 
-    /// Returns true if the user named this device's addresses, and this one is not among them. It may be a
-    /// loopback address that was bound all the same.
+    /// Returns true if the user named this device's addresses, and this one is not among them. It may still
+    /// be a loopback address that was bound.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
         self.core.control().gids().is_named_without(address)
     }
 
-    /// Returns true if it was taken away: then nothing of it works any more.
+    /// Returns true if the device was taken away: none of its operations work any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.core.present().is_err()
@@ -86,7 +86,7 @@ impl SoftDevice {
         &self.core
     }
 
-    /// The GUID that a device with this first address has.
+    /// Returns the GUID of a device with this first address.
     pub(super) fn guid_of(address: Option<IpAddr>) -> u64 {
         node_guid(address)
     }
@@ -115,7 +115,7 @@ impl SoftDevice {
         UseGuard::new(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
     }
 
-    /// A device that was opened without XRC has none of its objects (contract A9).
+    /// Fails on a device that was opened without XRC (contract A9).
     fn needs_xrc(&self) -> Result<(), VerbsError> {
         if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
             return Ok(());
@@ -123,7 +123,7 @@ impl SoftDevice {
         Err(VerbsError::NotSupported("XRC"))
     }
 
-    /// Sorts what a QP is made with by its type (contract C1, C11, C12).
+    /// Checks and groups the parts of a QP by its type (contract C1, C11, C12).
     fn qp_parts(&self, init: QpInit) -> Result<(QpHolds, QpParts, ShardIndex), VerbsError> {
         let mut holds = QpHolds::default();
         let needs = VerbsError::Invalid;
@@ -137,7 +137,7 @@ impl SoftDevice {
         };
         if init.qp_type == QpType::XrcTgt {
             if let Some(srq) = init.srq {
-                // contract C12: an XRC one is let pass and forgotten.
+                // contract C12: an XRC SRQ is accepted and ignored.
                 if !self.own_srq(srq)?.is_xrc() {
                     return Err(needs("a TGT takes receives from XRC SRQs only"));
                 }
@@ -186,7 +186,7 @@ impl SoftDevice {
     }
 }
 
-/// The sizes that a QP gets; those that mean nothing for its type are 0 (contract C2).
+/// Returns the sizes of a QP; sizes that have no meaning for its type are 0 (contract C2).
 fn capacities(init: &QpInit) -> Result<QueueCapacities, VerbsError> {
     let asked = init.capacities;
     let sends = init.qp_type != QpType::XrcTgt;

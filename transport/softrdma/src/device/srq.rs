@@ -32,7 +32,7 @@ pub(super) struct SoftSrq {
 }
 
 impl SoftSrq {
-    /// Makes one; with a domain and a CQ it is an XRC SRQ.
+    /// Creates an SRQ; with a domain and a CQ it is an XRC SRQ.
     pub(super) fn new(
         core: Arc<Core>,
         pd: UseGuard<SoftPd>,
@@ -50,17 +50,17 @@ impl SoftSrq {
         Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
-    /// Returns the number on the card; a basic SRQ has one too.
+    /// Returns the number on the card; a basic SRQ has a number, too.
     pub(super) fn card_number(&self) -> u32 {
         self.queue.number()
     }
 
-    /// Returns true if it is reached through TGTs.
+    /// Returns true for an XRC SRQ, which receives through TGTs.
     pub(super) fn is_xrc(&self) -> bool {
         self.is_xrc
     }
 
-    /// The device it belongs to.
+    /// Returns the SRQ's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }

@@ -1,9 +1,10 @@
 //! Shared receive queues.
 //!
-//! Owns their posted requests and limits. Programs post; the responders of all shards take: an SRQ belongs to
-//! no shard. Its receives are lent to the shards in small batches ([`trunkline_rings::lending`]), so that
-//! shards which deliver into the same SRQ meet once per batch only. While a limit is armed none is lent. Lent receives
-//! are posted, but take no room: a program may post as many more.
+//! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take
+//! them: an SRQ belongs to no shard. Its receives are lent to the shards in small batches
+//! ([`trunkline_rings::lending`]), so that shards which deliver into the same SRQ contend once per batch
+//! only. While a limit is armed, none is lent. Lent receives count as posted, but take no room: a program may
+//! post the same number in addition.
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
@@ -24,7 +25,7 @@ use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, ReceiveRequest, SrqAttributes, SrqNumber, VerbsError,
 };
 
-/// Receives lent at once.
+/// Number of receives lent at once.
 const LENT_AT_ONCE: usize = 8;
 
 /// Domain and CQ of an XRC SRQ.
@@ -32,7 +33,7 @@ const LENT_AT_ONCE: usize = 8;
 pub(super) struct XrcSide {
     /// Domain of the SRQ.
     pub(super) domain: Arc<Domain>,
-    /// CQ in which they complete.
+    /// CQ in which its receives complete.
     pub(super) cq: Arc<CqRing>,
 }
 
@@ -41,40 +42,40 @@ pub(super) struct XrcSide {
 pub(super) struct Srq {
     number: u32,
     receives: Lending<ReceiveQueue>,
-    /// Domain of lkeys, and of rkeys of messages that name it (contract G4, G5).
+    /// PD of lkeys, and of the rkeys of messages that name the SRQ (contract G4, G5).
     pd: PdNumber,
-    /// `None` for a basic one.
+    /// `None` for a basic SRQ.
     xrc: Option<Xrc>,
-    /// One event when fewer are posted; 0 is disarmed. Written with the receives at home.
+    /// Limit below which one event is raised; 0 is disarmed. Written with the receives at home.
     limit: AtomicU32,
-    /// Returned in events.
+    /// Context returned in events.
     context: u64,
-    /// It was destroyed.
+    /// True once the SRQ was destroyed.
     is_gone: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Xrc {
     number: DomainNumber,
-    /// Name among the members of the host, if a file names it.
+    /// Number of the domain among the members of the host, if a file names it.
     shared: Option<u64>,
     cq: Arc<CqRing>,
-    /// Keeps the domain until the SRQ is destroyed.
+    /// Keeps the domain alive until the SRQ is destroyed.
     domain: Mutex<Option<Arc<Domain>>>,
 }
 
 impl Srq {
-    /// Returns the SRQ's number; a basic one has one too.
+    /// Returns the SRQ's number; a basic SRQ has a number, too.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Domain of lkeys, and of rkeys of messages that name it.
+    /// Returns the PD of lkeys, and of the rkeys of messages that name the SRQ.
     pub(super) fn pd(&self) -> PdNumber {
         self.pd
     }
 
-    /// Returns the CQ in which its receives complete, if it is in the domain.
+    /// Returns the CQ in which its receives complete, if the SRQ is in the domain.
     pub(super) fn cq_in(&self, domain: DomainNumber) -> Option<&CqRing> {
         self.xrc.as_ref().filter(|xrc| xrc.number == domain).map(|xrc| &*xrc.cq)
     }
@@ -84,8 +85,9 @@ impl Srq {
         !self.receives.is_empty()
     }
 
-    /// Takes a receive for a message that arrived at a shard, and raises the limit event (contract D6);
-    /// `false` when none is posted. Nothing is lent to a shard that is the only one.
+    /// Takes a receive for a message that arrived at a shard, and raises the limit event (contract D6).
+    /// Returns false if none is posted. `borrower` is `None` if the device has one shard, to which nothing is
+    /// lent.
     #[inline]
     pub(super) fn take(&self, borrower: Option<ShardIndex>, taken: &mut Taken, events: &AsyncEvents) -> bool {
         let borrower = borrower.map(ShardIndex::place);
@@ -112,7 +114,7 @@ impl Srq {
         self.receives.with_home(|queue| post_all(queue, requests))
     }
 
-    /// Sizes and limit.
+    /// Returns sizes and limit.
     pub(super) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         self.present()?;
         let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -136,7 +138,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Changes how many requests it can hold (contract D7).
+    /// Changes the maximum number of requests (contract D7).
     pub(super) fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         self.present()?;
         let mut home = self.receives.home();
@@ -149,7 +151,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Gives out no more receives, if its CQ has lost a completion (contract G10).
+    /// Stops giving out receives if the CQ has lost a completion (contract G10).
     fn end_if_overflowed(&self, events: &AsyncEvents) {
         if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
             return;
@@ -173,7 +175,7 @@ impl Srq {
 #[derive(Debug)]
 pub(super) struct Srqs {
     table: Keyed<Arc<Srq>>,
-    /// Numbers to come, and those in use; `None` once the device is removed.
+    /// Free numbers, and numbers in use; `None` once the device is removed.
     numbers: Mutex<Option<(Numbers, NumberMap<()>)>>,
 }
 
@@ -188,7 +190,7 @@ impl Srqs {
         action();
     }
 
-    /// Makes an SRQ.
+    /// Creates an SRQ.
     pub(super) fn create(
         &self,
         queue: ReceiveQueue,
@@ -222,7 +224,7 @@ impl Srqs {
         Ok(srq)
     }
 
-    /// Forgets an SRQ and what is posted in it (contract D9).
+    /// Destroys an SRQ and drops its posted receives (contract D9).
     pub(super) fn destroy(&self, number: u32) {
         if let Some(srq) = self.table.remove(number) {
             srq.end();
@@ -233,7 +235,7 @@ impl Srqs {
         }
     }
 
-    /// Forgets all, and makes no more.
+    /// Destroys all SRQs, and refuses to create more.
     pub(super) fn close(&self) {
         let numbers = lock(&self.numbers).take();
         for number in self.table.keys() {
@@ -244,13 +246,13 @@ impl Srqs {
         drop(numbers);
     }
 
-    /// An SRQ.
+    /// Returns an SRQ by number.
     #[inline]
     pub(super) fn get<'r>(&'r self, reading: &'r Reading<'_>, number: u32) -> Option<&'r Srq> {
         self.table.get(reading, number).map(|srq| &**srq)
     }
 
-    /// The name of an XRC SRQ's domain, here and among the members of the host.
+    /// Returns the domain of an XRC SRQ: its number here, and its number among the members of the host.
     pub(super) fn domain_of(
         &self,
         reading: &Reading<'_>,
@@ -260,14 +262,13 @@ impl Srqs {
         Some((xrc.number, xrc.shared))
     }
 
-    /// Receives that are posted in all of them, lent or not.
+    /// Returns the number of receives posted in all SRQs, lent or not.
     pub(super) fn posted(&self, reading: &Reading<'_>) -> usize {
         let posted = |number: &u32| self.get(reading, *number).map_or(0, |srq| srq.receives.count());
         self.table.keys().iter().map(posted).sum()
     }
 
-    /// Ends the XRC SRQs whose CQ has lost a completion (contract G10): their senders see them as
-    /// empty.
+    /// Ends the XRC SRQs whose CQ has lost a completion (contract G10). Their senders see them as empty.
     pub(super) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
         for number in self.table.keys() {
             if let Some(srq) = self.get(reading, number) {

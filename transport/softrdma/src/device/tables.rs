@@ -1,8 +1,8 @@
 //! Tables that all shards of a device read without a lock: memory by key, and SRQs.
 //!
-//! Owns the tables, and who reads them. Each shard has a reader; programs and control write. A shard enters its
-//! reader for one packet, or one list of packets to send, so that a deregistration of memory waits no
-//! longer than that.
+//! Owns the tables, and the registration of their readers. Each shard has a reader; programs and control
+//! write. A shard enters its reader for one packet, or one list of packets to send, so that a deregistration
+//! of memory waits no longer than that.
 #![forbid(unsafe_code)]
 
 use super::keys::Keys;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_rings::readers::{Reader, Readers};
 
-/// See the module.
+/// Tables of a device.
 #[derive(Debug)]
 pub(super) struct Tables {
     readers: Arc<Readers>,
@@ -21,7 +21,7 @@ pub(super) struct Tables {
     pub(super) keys: Keys,
     /// SRQs by number.
     pub(super) srqs: Srqs,
-    /// Completions lost for want of room in a CQ, which each shard has to look for.
+    /// Number of completions lost because a CQ had no room; each shard has to check it.
     overflows: AtomicU64,
 }
 
@@ -38,12 +38,12 @@ impl Tables {
         Self { readers, keys, srqs, overflows: AtomicU64::new(0) }
     }
 
-    /// One more reader.
+    /// Creates a reader.
     pub(super) fn reader(&self) -> Reader {
         Reader::new(&self.readers)
     }
 
-    /// A CQ has lost a completion.
+    /// Counts a completion that a CQ has lost.
     pub(super) fn note_overflow(&self) {
         self.overflows.fetch_add(1, Ordering::Release);
     }
@@ -53,18 +53,18 @@ impl Tables {
         self.overflows.load(Ordering::Acquire)
     }
 
-    /// Receives that are posted in all SRQs, lent or not.
+    /// Returns the number of receives posted in all SRQs, lent or not.
     pub(super) fn posted_receives(&self) -> usize {
         self.srqs.posted(&self.reader().enter())
     }
 
-    /// Does something while nobody can register memory or make an SRQ.
+    /// Runs an action while no thread can register memory or create an SRQ.
     #[cfg(test)]
     pub(super) fn with_writers_locked(&self, action: impl FnOnce()) {
         self.keys.with_writers_locked(|| self.srqs.with_writers_locked(action));
     }
 
-    /// The device is removed: nothing is found any more, and nothing can be added.
+    /// Closes the tables of a removed device: every look-up fails, and nothing can be added.
     pub(super) fn close(&self) {
         self.srqs.close();
         self.keys.close();

@@ -1,9 +1,9 @@
-//! The policy for SRQ numbers that name nothing.
+//! The policy for unknown SRQ numbers.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{NakCode, Placement};
 
-/// Answer of a TGT to a packet whose SRQ number names nothing in its domain (contract G7).
+/// Answer of a TGT to a packet whose SRQ number does not exist in its domain (contract G7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownSrq {
     /// NAK 0x64, invalid RD request; the TGT goes to ERR.

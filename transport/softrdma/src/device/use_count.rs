@@ -1,15 +1,15 @@
-//! Number of objects that use another one: the counts from which `Busy` is decided.
+//! Counts of the uses of an object, from which `Busy` is decided.
 //!
-//! Owns the count of one object. Objects take a [`UseGuard`] on each object that they are made of and
-//! drop it when they are destroyed; before an object is destroyed, it consults its own count. The count
-//! must never be what keeps an object alive: the `Arc` inside the guard does that.
+//! Owns the count of one object. Objects take a [`UseGuard`] on each object that they use, and drop it when
+//! they are destroyed. An object checks its own count before it is destroyed. The count must never keep an
+//! object alive: the `Arc` inside the guard does that.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_verbs::VerbsError;
 
-/// The count of an object that was destroyed.
+/// Count of an object that was destroyed.
 const DESTROYED: usize = usize::MAX;
 
 /// Number of other objects that use this one.
@@ -36,7 +36,8 @@ impl UseCount {
     /// Marks the object as destroyed.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] with `why` while there are users, [`VerbsError::Gone`] the second time.
+    /// [`VerbsError::Busy`] with `why` while there are users, [`VerbsError::Gone`] if it was already
+    /// destroyed.
     pub(super) fn retire(&self, why: &'static str) -> Result<(), VerbsError> {
         // SYNC: use_count
         match self.0.compare_exchange(0, DESTROYED, Ordering::AcqRel, Ordering::Acquire) {
@@ -46,8 +47,8 @@ impl UseCount {
         }
     }
 
-    /// Marks it as destroyed whatever the count, when the last `Arc` is gone and no
-    /// user can be left. Returns whether it was destroyed before.
+    /// Marks the object as destroyed regardless of the count, when its last `Arc` is dropped and no user can
+    /// be left. Returns true if it was destroyed before.
     pub(super) fn retire_at_drop(&self) -> bool {
         // SYNC: use_count
         self.0.swap(DESTROYED, Ordering::AcqRel) == DESTROYED
@@ -60,7 +61,7 @@ pub(super) trait Counted {
     fn use_count(&self) -> &UseCount;
 }
 
-/// One use of an object, which keeps it alive too.
+/// One use of an object, which it also keeps alive.
 #[derive(Debug)]
 pub(super) struct UseGuard<T: Counted>(Arc<T>);
 
@@ -68,7 +69,7 @@ impl<T: Counted> UseGuard<T> {
     /// Counts one more use of `object`.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed.
+    /// [`VerbsError::Gone`] if the object was destroyed.
     pub(super) fn new(object: Arc<T>) -> Result<Self, VerbsError> {
         object.use_count().increment()?;
         Ok(Self(object))

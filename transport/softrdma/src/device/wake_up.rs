@@ -6,7 +6,7 @@ use nix::sys::eventfd::EventFd;
 use std::io;
 use trunkline_machine::{Runtime, Sleeper, Waker};
 
-/// See the module.
+/// The handle that wakes a shard's background machine.
 #[derive(Debug)]
 pub(super) enum WakeUp {
     Descriptor(EventFd),
@@ -15,7 +15,7 @@ pub(super) enum WakeUp {
 }
 
 impl WakeUp {
-    /// One, and what the machine sleeps on in a simulation.
+    /// Creates a handle. Also returns the object that the machine sleeps on in a simulation.
     pub(super) fn new(runtime: &Runtime) -> io::Result<(Self, Option<Sleeper>)> {
         if runtime.is_simulated() {
             let (sleeper, bell) = runtime.sleeper()?;
@@ -24,7 +24,7 @@ impl WakeUp {
         Ok((Self::Descriptor(event_fd()?), None))
     }
 
-    /// The descriptor that wakes the machine.
+    /// Returns the descriptor that wakes the machine.
     pub(super) fn descriptor(&self) -> &EventFd {
         match self {
             Self::Descriptor(fd) => fd,

@@ -1,7 +1,6 @@
 //! Handles on XRC domains.
 //!
-//! Owns one open of a domain. SRQs and TGT handles use the handle they were made with
-//! (contract A11).
+//! Owns one open of a domain. SRQs and TGT handles use the handle that they were created with (contract A11).
 #![forbid(unsafe_code)]
 
 use super::core::Core;
@@ -25,12 +24,12 @@ impl SoftXrcd {
         Self { core, domain: Mutex::new(Some(domain)), use_count: UseCount::default() }
     }
 
-    /// The domain.
+    /// Returns the domain.
     pub(super) fn domain(&self) -> Result<Arc<Domain>, VerbsError> {
         lock(&self.domain).clone().ok_or(VerbsError::Gone)
     }
 
-    /// The device it belongs to.
+    /// Returns the handle's device.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }

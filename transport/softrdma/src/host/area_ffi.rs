@@ -1,8 +1,8 @@
-//! The system calls of areas that the standard library lacks.
+//! System calls for areas that the standard library lacks.
 //!
-//! Owns all `unsafe` of memory that members hand to each other, and of the descriptors by which they do; called by
-//! `area` and by the sockets of `members`. A mapping belongs to the process that made it: a child after a fork has
-//! none ([`Fork`]), and must not touch or unmap what may be there instead.
+//! Owns all `unsafe` of the memory that members hand to each other, and of the descriptors that carry it.
+//! Called by `area` and by the sockets of `members`. A mapping belongs to the process that made it: a child
+//! after a fork does not have it ([`Fork`]), and must not touch or unmap what may be at its address instead.
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -16,14 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::Memory;
 use trunkline_verbs::descriptors::{above_stdio, lift};
 
-/// No one may change the file's length, and no one but its maker, by the mapping that it has, its bytes.
+/// Seals of an area's file: nobody may change its length, and only its maker may change its bytes, through
+/// the mapping that it already has.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
-/// The size of a page that is large enough for the word of [`Fork`].
+/// Size of the page that holds the word of [`Fork`].
 const PAGE: usize = 4096;
 /// The unit in which the system counts the memory of a file.
 const BLOCK: u64 = 512;
 
-/// Notices that this process is a child that a fork has made: there, its word is 0.
+/// Detects that this process is a child of a fork: the word reads as 0 there.
 #[derive(Debug)]
 pub(super) struct Fork {
     page: NonNull<u8>,
@@ -42,12 +43,12 @@ impl Fork {
         Ok(fork)
     }
 
-    /// Returns true if this is the process that made it.
+    /// Returns true if this is the process that created the value.
     pub(super) fn is_own_process(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1
     }
 
-    /// From now on this process counts as a child.
+    /// Makes this process count as a child of a fork.
     #[cfg(test)]
     pub(super) fn pretend_child(&self) {
         self.word().store(0, Ordering::Relaxed);
@@ -69,7 +70,7 @@ impl Drop for Fork {
 /// A mapped file of an area.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Lent for no longer than this lives.
+    /// Lent only while this mapping lives.
     memory: Arc<Memory>,
     start: NonNull<u8>,
     length: usize,
@@ -82,7 +83,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a file of zeros, maps it, and seals it. Its memory is reserved: touching it cannot fail.
+    /// Creates a file of zeros, maps it, and seals it. Its memory is reserved: touching it cannot fail.
     pub(super) fn make(length: usize, fork: &Arc<Fork>) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(above_stdio(memory_file)?);
         let end = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -96,8 +97,9 @@ impl Mapping {
         Ok((mapping, file.into()))
     }
 
-    /// Maps another process's file for reading. Refused unless it is of this length, sealed and has all of its memory: then its
-    /// maker cannot take the memory away, and no page is missing that the system may be unable to supply (SIGBUS).
+    /// Maps another process's file for reading. Fails unless the file has this length, is sealed and has all
+    /// of its memory: then its maker cannot take the memory away, and no page is missing that the system may
+    /// be unable to supply (SIGBUS).
     pub(super) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
         // SAFETY: a call without pointers.
@@ -121,7 +123,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Its bytes, to be copied in and out. Not in a child after a fork.
+    /// Returns the bytes of the area. Must not be used in a child after a fork.
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -136,7 +138,7 @@ impl Drop for Mapping {
     }
 }
 
-/// An empty file in memory.
+/// Creates an empty file in memory.
 fn memory_file() -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string with its final zero, which the kernel only reads.
@@ -148,7 +150,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// A new shared mapping of a file, or a private one of zeros.
+/// Creates a shared mapping of a file, or a private one of zeros.
 fn map(file: Option<&File>, length: usize, protection: i32) -> io::Result<NonNull<u8>> {
     let (kind, file) = match file {
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
@@ -170,9 +172,9 @@ fn advise(start: NonNull<u8>, length: usize, advice: i32) -> io::Result<()> {
     }
 }
 
-/// Receives a message, and the first descriptor that came with it, if any. The kernel makes no others.
+/// Receives a message, and the first descriptor that came with it, if any. The kernel creates no others.
 pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    /// The header, one descriptor and padding. Aligned as the header.
+    /// Control buffer for a header with one descriptor and padding, aligned like the header.
     #[repr(align(8))]
     struct Control([u8; 24]);
     let mut control = Control([0; 24]);
@@ -182,24 +184,25 @@ pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Not the padding: the kernel would make a second descriptor in it, which nobody would close.
+    // Without the padding: the kernel would put a second descriptor there, which nobody would close.
     message.msg_controllen = with_one_descriptor();
     // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which nothing else borrows.
     let received = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    // One that cannot be lifted is lost, as when the process may have no more. The connection stays.
+    // A descriptor that cannot be lifted is lost, for example because the process may have no more. The
+    // connection stays.
     Ok((received, first_descriptor(&message).and_then(|made| lift(made).ok())))
 }
 
-/// Bytes of a control header with one descriptor.
+/// Returns the length of a control header with one descriptor, in bytes.
 fn with_one_descriptor() -> usize {
     // SAFETY: a computation.
     (unsafe { libc::CMSG_LEN(4) }) as usize
 }
 
-/// The descriptor in a control buffer that the kernel has filled.
+/// Returns the descriptor in a control buffer that the kernel has filled.
 fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     // SAFETY: the kernel has filled `message`, whose control buffer is live.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -217,7 +220,7 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The error of a kernel without what areas need, in words.
+/// Describes the error of a kernel that lacks what areas need.
 pub(super) fn reason(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => "no descriptor is left for shared memory",
@@ -226,7 +229,7 @@ pub(super) fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// A sealed file of this length without memory. For tests.
+/// Creates a sealed file of this length without memory. For tests.
 #[cfg(test)]
 pub(super) fn without_memory(length: u64) -> OwnedFd {
     let file = File::from(memory_file().unwrap());
@@ -267,7 +270,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use trunkline_testkit::runs_alone;
 
-    /// The only number left is the one of standard input, where no descriptor may stay.
+    /// The only free number is 0, standard input, where no descriptor may stay.
     #[test]
     fn a_descriptor_without_a_number_is_lost_and_its_message_is_not() {
         if !runs_alone(module_path!(), "a_descriptor_without_a_number_is_lost_and_its_message_is_not") {
@@ -295,7 +298,7 @@ mod tests {
     #[test]
     fn a_message_leaves_no_descriptor_but_the_one_that_is_taken() {
         let (sender, receiver) = UnixStream::pair().unwrap();
-        // Its end shows that no copy of the other one is left.
+        // The end of this stream shows that no copy of the other descriptor is left.
         let (witness, mut end) = UnixStream::pair().unwrap();
         let sent = [witness.as_raw_fd(), witness.as_raw_fd(), witness.as_raw_fd()];
         for count in 1..=3 {

@@ -1,7 +1,7 @@
-//! Devices that the operator has taken away, as a file in the members' folder records.
+//! Devices that the operator has taken away, recorded as files in the members' folder.
 //!
-//! Owns those files. Only devices that were opened as removable look at them, a few times a second;
-//! this tests what programs do when their device is removed, as by `rdma link delete`.
+//! Owns those files. Only devices that were opened as removable check them, a few times a second. They
+//! serve to test how programs react to the removal of their device, as by `rdma link delete`.
 #![forbid(unsafe_code)]
 
 use super::runtime_dir::namespace_folder;
@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The file for all addresses; with the suffix `-ADDRESS`, for one.
+/// Name of the file for all addresses; the suffix `-ADDRESS` makes it the file for one.
 const NAME: &str = "away";
 
 /// The software devices of a user in a network namespace.
@@ -49,7 +49,7 @@ pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     Ok(list)
 }
 
-/// Takes away the removable devices at an address, or all of them. Returns whether they were there.
+/// Takes away the removable devices at an address, or all of them. Returns true if they were present.
 ///
 /// # Errors
 /// When the runtime directory (`None`: the environment's) cannot be used.
@@ -60,8 +60,8 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back the devices that [`take_away`] removed with the same address, or all of them. Returns whether they were
-/// away.
+/// Puts back the devices that [`take_away`] removed with the same address, or all of them. Returns true if
+/// they were away.
 ///
 /// # Errors
 /// As [`take_away`].
@@ -84,7 +84,7 @@ fn put_all_back(folder: &Path) -> Result<bool, HostError> {
     Ok(were_away)
 }
 
-/// Removes a file. Returns whether it was there.
+/// Removes a file. Returns true if it existed.
 fn remove(path: &Path) -> Result<bool, HostError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -102,7 +102,7 @@ fn name(address: Option<IpAddr>) -> String {
 pub(crate) struct AwayFiles(Vec<PathBuf>);
 
 impl AwayFiles {
-    /// Creates the files' names for a device with these addresses.
+    /// Creates the list of files for a device with these addresses.
     pub(crate) fn new(directory: Option<&Path>, addresses: &[IpAddr]) -> Result<Self, HostError> {
         let folder = namespace_folder(directory)?;
         let names = addresses.iter().map(|&address| name(Some(address))).chain([name(None)]);

@@ -1,9 +1,8 @@
 //! XRC domains of all members, by inode.
 //!
-//! Owns the references of members to domains (contract A1 to A5, A12, A14). There is no record of a domain
-//! itself: it exists while a member that lives refers to it, so a member that dies at any
-//! point leaves either its reference or none. Opening checks the locks of the members that refer to
-//! the file.
+//! Owns the references of members to domains (contract A1 to A5, A12, A14). A domain has no record itself: it
+//! exists while a living member refers to it, so a member that dies at any point leaves either its reference
+//! or none. Opening checks the locks of the members that refer to the file.
 #![forbid(unsafe_code)]
 
 use super::Host;
@@ -22,8 +21,8 @@ pub(crate) struct FileId {
     pub(crate) inode: u64,
 }
 
-/// A reference to a domain; dropping it releases the domain. Its owner keeps the file open,
-/// so that its inode names no other file meanwhile (contract A3).
+/// A reference to a domain; dropping it releases the domain. Its owner keeps the file open, so that its inode
+/// cannot name another file meanwhile (contract A3).
 #[derive(Debug)]
 pub(crate) struct DomainClaim {
     id: u64,
@@ -31,14 +30,14 @@ pub(crate) struct DomainClaim {
 }
 
 impl DomainClaim {
-    /// The domain's number, which no other domain of this host ever has.
+    /// Returns the domain's number, which no other domain of this host ever has.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 }
 
 impl Host {
-    /// Opens the domain of a file by the table of contract A5. The lock makes lookup and creation
+    /// Opens the domain of a file according to the table of contract A5. The lock makes lookup and creation
     /// one step for all members (contract A4).
     pub(crate) fn open_domain(
         self: &Arc<Self>,
@@ -61,7 +60,7 @@ impl Host {
         Ok(DomainClaim { id, _record: record })
     }
 
-    /// A number for a domain that no file names (contract A6).
+    /// Returns a number for a domain that no file names (contract A6).
     pub(crate) fn new_domain_id(&self) -> u64 {
         self.registry.word64(LAST_DOMAIN).fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -110,7 +109,7 @@ mod tests {
         let host = Host::join(Some(&root)).unwrap();
         let claim = host.open_domain(FILE, XrcdFlags::CREATE).unwrap();
         let id = claim.id();
-        // The reference looks like one of a member in slot 9 that was killed.
+        // The reference looks as if a killed member had left it in slot 9.
         drop(claim);
         std::fs::write(host.directory().unwrap().join("slot-9"), "").unwrap();
         host.registry.word64(super::super::layout::slot(9)).store(77, Ordering::Release);

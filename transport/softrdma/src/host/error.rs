@@ -1,4 +1,4 @@
-//! Why a host's registry cannot be used.
+//! Errors of a host's registry.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use trunkline_verbs::headroom::{self, FileTooLarge, NoRoom};
 use trunkline_verbs::{VerbsError, WILDCARD_TAKEN};
 
-/// Why the registry, or something in it, is not available.
+/// Reason why the registry, or an object in it, is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Others may write to the directory, or it is not a directory.
+    /// Other users may write to the directory, or it is not a directory.
     #[error(
         "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: \
          remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
@@ -24,7 +24,7 @@ pub enum HostError {
     /// The operating system refused something.
     #[error("cannot {doing} {path:?}: {source}{}", remedy(source))]
     Os {
-        /// The operation that failed, as a verb.
+        /// The failed operation, as a verb.
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum HostError {
         /// The limit.
         cause: NoRoom,
     },
-    /// A limit of the process allows no file of that length.
+    /// A limit of the process allows no file of the needed length.
     #[error("cannot make {path:?}: {cause}")]
     TooLarge {
         /// The file.
@@ -47,7 +47,7 @@ pub enum HostError {
         /// The limit.
         cause: FileTooLarge,
     },
-    /// A file was made by another version of this software, or is damaged.
+    /// Another version of this software made the file, or it is damaged.
     #[error(
         "{0:?} was made by another version of Trunkline, or is damaged: end the programs that use it \
          and remove it, or name another directory in TRUNKLINE_RUNTIME_DIR"
@@ -56,10 +56,10 @@ pub enum HostError {
     /// A table of the registry is full.
     #[error("the host's registry holds no more {0}; end programs that are not needed")]
     Full(&'static str),
-    /// Another member has claimed it.
+    /// Another member has claimed the service.
     #[error("something listens there already; take another port, or port 0 for a free one")]
     InUse,
-    /// Another member has claimed it, and one of both claims is for every address.
+    /// Another member has claimed the service, and one of the two claims is for every address.
     #[error("{WILDCARD_TAKEN}")]
     WildcardInUse,
 }

@@ -1,8 +1,8 @@
-//! The lock around slow changes of what the members share.
+//! The lock around slow changes of the members' shared state.
 //!
-//! Owns the open folder and the open lock file. Both are opened when a member joins and kept: a process that has changed
-//! its user or its root directory since may not open them any more. A file that a cleaner of old files has removed is
-//! made again. Called by `member` only.
+//! Owns the open folder and the open lock file. Both are opened when a member joins and kept, since a process
+//! that changes its user or its root directory may not be able to open them again. A lock file that a cleaner
+//! of old files has removed is created again. Called by `member` only.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -28,12 +28,12 @@ pub(super) struct FolderLock {
     file: Mutex<Option<File>>,
 }
 
-/// Holds the host's lock; the kernel frees it if this process dies. A simulated process holds it
-/// for a part of a turn, in which no other runs, so there it is nothing.
+/// The host's lock, held; the kernel frees it if this process dies. In a simulation it is empty: a process
+/// holds it for a part of a turn, in which no other process runs.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Place that the file returns to. The threads of a process exclude each other by this.
+    /// Place that the file returns to. Its mutex excludes the threads of one process from each other.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 
@@ -47,12 +47,12 @@ impl FolderLock {
         Ok(lock)
     }
 
-    /// The folder's path when it was opened.
+    /// Returns the folder's path when it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder, open.
+    /// Returns the open folder.
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -69,14 +69,15 @@ impl FolderLock {
                 *kept = Some(file);
                 error
             })?;
-            // The file may have been removed meanwhile: then others lock another one.
+            // The file may have been removed meanwhile, and other members then lock another one.
             if self.is_current(&held) {
                 return Ok(Locked { held: Some(held), kept: Some(kept) });
             }
         }
     }
 
-    /// Waits for the lock by a file opened anew: the one that is kept is, in a child after a fork, the parent's too.
+    /// Waits for the lock through a file opened anew: after a fork, a child shares the kept file with its
+    /// parent.
     pub(super) fn lock_anew(&self) -> Result<Locked<'_>, HostError> {
         loop {
             let held = self.wait_for(self.open_file()?).map_err(|(_file, error)| error)?;
@@ -117,12 +118,12 @@ impl FolderLock {
 }
 
 impl Locked<'_> {
-    /// In a simulation.
+    /// Creates the lock of a simulation.
     pub(super) const fn simulated() -> Self {
         Self { held: None, kept: None }
     }
 
-    /// The lock file.
+    /// Returns the lock file.
     pub(super) fn file(&self) -> Option<&File> {
         self.held.as_deref()
     }

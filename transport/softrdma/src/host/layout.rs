@@ -1,6 +1,6 @@
-//! The layout of the registry: offset and size of each table.
+//! Layout of the registry: offset and size of each table.
 //!
-//! Owns the format: any change here needs another [`MAGIC`]. Tables have fixed sizes.
+//! Owns the format: any change here needs a new [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use super::segment::HEADER;
@@ -8,16 +8,16 @@ use super::segment::HEADER;
 /// Identifies the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x05");
 
-/// The largest number of members. Comm ids of the connection manager carry 10 bits of slot.
+/// Maximum number of members. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
 /// Number of QP or SRQ numbers in a block.
 pub(super) const BLOCK: u32 = 64;
-/// Shards of a member that blocks may belong to, numbered from 0.
+/// Maximum number of shards of a member that blocks may belong to, numbered from 0.
 pub(super) const SHARDS: u8 = 32;
-/// Blocks in the space of 24 bits.
+/// Number of blocks in the space of 24 bits.
 pub(super) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
-/// Counters, a word of 64 bits each.
+/// Offset of the counters, a word of 64 bits each.
 const COUNTERS: usize = HEADER;
 /// Block at which the search for a free one continues; 0 until the first member has chosen a start.
 pub(super) const NEXT_BLOCK: usize = COUNTERS;
@@ -26,9 +26,10 @@ pub(super) const LAST_GENERATION: usize = COUNTERS + 8;
 /// Number of the domain that was created last; 0 until the first member has chosen a start.
 pub(super) const LAST_DOMAIN: usize = COUNTERS + 16;
 
-/// Grows whenever a UDP port is recorded or released.
+/// Number of recordings and releases of UDP ports.
 pub(super) const PORT_CHANGES: usize = COUNTERS + 48;
-/// The key of the permutations by which members number things, two words; 0 until the first member has chosen it.
+/// Key of the permutations by which members number things, in two words; 0 until the first member has chosen
+/// it.
 pub(super) const NUMBER_KEY: usize = COUNTERS + 64;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.
@@ -43,14 +44,14 @@ const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
 pub(super) struct Table {
     /// Contents of its records, for errors.
     pub(super) holds: &'static str,
-    /// Word that bounds the records that were ever used.
+    /// Offset of the word that bounds the indices of records ever used.
     pub(super) used: usize,
-    /// Largest number of records.
+    /// Maximum number of records.
     pub(super) capacity: usize,
     start: usize,
 }
 
-/// Length of a record in bytes.
+/// Length of a record, in bytes.
 const RECORD: usize = 32;
 
 /// CM services: service id, address in two halves.
@@ -63,22 +64,22 @@ pub(super) static PORTS: Table =
 pub(super) static DOMAINS: Table =
     Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 8192 };
 
-/// Length of the registry in bytes.
+/// Length of the registry, in bytes.
 pub(super) const LENGTH: usize = RECORDS + RECORD * (8192 + 16384);
 
 impl Table {
-    /// The tag of a record; the other words follow.
+    /// Returns the offset of a record's tag; its other words follow.
     pub(super) fn record(&self, index: usize) -> usize {
         self.start + RECORD * (index % self.capacity)
     }
 }
 
-/// The word of a slot.
+/// Returns the offset of a slot's word.
 pub(super) fn slot(slot: u16) -> usize {
     SLOT_TABLE + 8 * (slot as usize % SLOTS)
 }
 
-/// The word of a block.
+/// Returns the offset of a block's word.
 pub(super) fn block(block: usize) -> usize {
     BLOCK_TABLE + 8 * (block % BLOCKS)
 }

@@ -34,19 +34,19 @@ const REGISTRY: &str = "registry";
 /// Identifies a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemberId {
-    /// Its place in the registry.
+    /// Slot of the member in the registry.
     pub(crate) slot: u16,
     /// Generation: the count of members that have had the slot, from 1.
     pub(crate) generation: u32,
 }
 
 impl MemberId {
-    /// As one word; never 0.
+    /// Packs the identifier into one word; never 0.
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.generation) << 16 | u64::from(self.slot)
     }
 
-    /// The inverse of [`MemberId::pack`]; `None` for a word that it cannot have returned.
+    /// Unpacks a word of [`MemberId::pack`]; `None` for any other word.
     #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the slot")]
     pub(crate) fn unpack(word: u64) -> Option<Self> {
         let slot = word as u16;
@@ -64,14 +64,14 @@ pub(crate) struct Host {
     me: MemberId,
 }
 
-/// The folder or memory that the members share, and the proof that this one lives.
+/// The folder or memory that the members share, and the lock or life that shows that this member lives.
 #[derive(Debug)]
 enum Place {
     Folder {
         lock: FolderLock,
         process: u32,
-        /// Held for life, and left to the kernel after a fork: unlocking it would unlock it for the
-        /// parent too (contract A15).
+        /// Held for life. After a fork it is left to the kernel: unlocking it would unlock it for the parent
+        /// too (contract A15).
         alive: Option<Flock<File>>,
         marks: Marks,
     },
@@ -82,13 +82,13 @@ enum Place {
 }
 
 impl Host {
-    /// Joins the host: takes a slot. `directory` is the runtime directory; `None` is the
-    /// environment's choice.
+    /// Joins the host by taking a slot. `directory` is the runtime directory; `None` takes it from the
+    /// environment.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
         let mut tries = 0;
         loop {
             match Self::join_folder(&namespace_folder(directory)?) {
-                // The folder was removed as unused in between.
+                // The folder was removed as unused in the meantime.
                 Err(HostError::Os { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && tries < 3 =>
                 {
@@ -104,7 +104,7 @@ impl Host {
         let locked = lock.lock()?;
         let failed = |source| HostError::Os { doing: "open", path: path.to_owned(), source };
         is_in_place(&lock, &locked).map_err(failed)?;
-        // The modification time shows `tidy` that this folder is in use.
+        // The modification time tells `tidy` that this folder is in use.
         #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
         let _refused = locked.file().map(|file| file.set_modified(SystemTime::now()));
         let registry = Segment::open(&path.join(REGISTRY), MAGIC, LENGTH, LENGTH)?;
@@ -112,8 +112,8 @@ impl Host {
         let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
-        // A member that checks whether another lives holds that slot's lock for a moment: then the
-        // next slot serves.
+        // A member that checks whether another lives holds that slot's lock for a moment: the next slot is
+        // tried then.
         let take =
             |slot| {
                 let name = format!("{SLOT}{slot}");
@@ -136,7 +136,7 @@ impl Host {
         Ok(Self { place, registry, numbering, me })
     }
 
-    /// Joins a simulated host, as a part of the process with this life.
+    /// Joins a simulated host, as part of the process with this life.
     pub(crate) fn in_memory(memory: &Arc<HostMemory>, life: &Arc<Life>) -> Result<Arc<Self>, HostError> {
         let words = memory.segment("registry", LENGTH)?;
         let registry = Segment::simulated(words, Arc::clone(life), MAGIC)
@@ -151,12 +151,12 @@ impl Host {
         Ok(Arc::new(Self { place, registry, numbering, me }))
     }
 
-    /// This member.
+    /// Returns this member.
     pub(crate) fn me(&self) -> MemberId {
         self.me
     }
 
-    /// The folder where the members meet; a simulated host has none.
+    /// Returns the folder where the members meet; `None` on a simulated host.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {
             Place::Folder { lock, .. } => Some(lock.path()),
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// The memory of a simulated host.
+    /// Returns the memory of a simulated host.
     pub(super) fn memory(&self) -> Option<&Arc<HostMemory>> {
         match &self.place {
             Place::Folder { .. } => None,
@@ -172,7 +172,7 @@ impl Host {
         }
     }
 
-    /// The life of this process, in a simulation.
+    /// Returns the life of this process, in a simulation.
     pub(super) fn life(&self) -> Option<&Arc<Life>> {
         match &self.place {
             Place::Folder { .. } => None,
@@ -180,7 +180,7 @@ impl Host {
         }
     }
 
-    /// Opens a segment of the host by its name; `reserved` bytes of its start may be touched at once.
+    /// Opens a segment of the host by name. The first `reserved` bytes may be touched at once.
     pub(super) fn segment(
         &self,
         _locked: &Locked<'_>,
@@ -197,23 +197,22 @@ impl Host {
         }
     }
 
-    /// An unpredictable number; in a simulation the next one of its seeded source.
+    /// Returns an unpredictable number, in a simulation the next one of its seeded source.
     pub(super) fn random(&self) -> u64 {
         self.memory().map_or_else(random, |memory| memory.random())
     }
 
-    /// The member in a slot, as far as is known without a system call.
+    /// Returns the member in a slot, without a system call: it may have died a moment ago.
     pub(crate) fn current(&self, slot: u16) -> Option<MemberId> {
         current(&self.registry, slot)
     }
 
-    /// Returns true if a member is in its slot, as far as is known without a system call: one that died
-    /// a moment ago may still be.
+    /// Returns true if a member is in its slot, without a system call: it may have died a moment ago.
     pub(crate) fn is_member(&self, member: MemberId) -> bool {
         self.current(member.slot) == Some(member)
     }
 
-    /// Returns true if a member lives, that is, whether its lock is held. The slot of a dead one is freed.
+    /// Returns true if a member lives, that is, if its lock is held. Frees the slot of a dead member.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
         member == self.me
             || (self.is_member(member) && lives(&self.registry, member, |member| self.is_held(member)))
@@ -224,7 +223,7 @@ impl Host {
         sweep(&self.registry, |member| self.is_held(member));
     }
 
-    /// Returns true if this is the process that joined, not a child that it forked.
+    /// Returns true if this process joined, false if it is a forked child.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.place {
             Place::Folder { process, .. } => *process == std::process::id(),
@@ -254,7 +253,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         let is_own = self.is_own_process();
         if is_own {
-            // Everything of a member is void without its slot.
+            // Nothing of a member is valid without its slot.
             vacate(&self.registry, self.me);
         }
         match &mut self.place {
@@ -271,8 +270,8 @@ pub(super) fn try_lock(folder: &Path) -> Option<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
-/// Returns true if a member lives in a folder that is locked; also when that cannot be found out. It reads files and maps
-/// none, so that neither another format nor a file system without room can do harm.
+/// Returns true if a member lives in a folder that is locked, or if that cannot be determined. It reads files
+/// and maps none, so that neither another format nor a full file system can do harm.
 pub(super) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };
@@ -280,12 +279,12 @@ pub(super) fn any_lives(folder: &Path) -> bool {
     if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
         return true;
     }
-    // A cleaner of old files may have removed the lock file of a member that lives.
+    // A cleaner of old files may have removed the lock file of a living member.
     let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
     slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
 }
 
-/// The slots that have a lock file.
+/// Returns the slots that have a lock file.
 fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
     let mut present = BTreeSet::new();
     for entry in std::fs::read_dir(folder)? {
@@ -297,7 +296,7 @@ fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
     Ok(present)
 }
 
-/// The words of all slots in a registry of our format.
+/// Reads the words of all slots from a registry of our format.
 fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     let file = open_to_check(AT_FDCWD, path)?;
     let mut bytes = vec![0; layout::slot(0) + 8 * SLOTS];
@@ -309,8 +308,9 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Returns true if the lock of a slot is held. If its file is gone or cannot be opened, the slot's mark decides. If the
-/// mark cannot be read either, no member is declared dead. Packets lead here, so it allocates nothing.
+/// Returns true if the lock of a slot is held. If its file is gone or cannot be opened, the slot's mark
+/// decides. If the mark cannot be read either, no member is declared dead. It is called while handling
+/// packets, so it allocates nothing.
 fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
     let mut name = [0; 16];
     let mut rest = &mut name[..];
@@ -323,17 +323,17 @@ fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool 
     }
 }
 
-/// A lock on one byte of the registry for each member that lives, besides the lock of its slot. It is found by the open
-/// file, so also by a process that has changed its user or its root directory, or has no descriptor left. All that share
-/// a registry share its file, whatever has become of its path. A child after a fork shares the open file, and with it its
-/// parent's lock.
+/// Locks on single bytes of the registry, one for each living member, besides the lock of its slot. A mark
+/// belongs to the open file, so a process that has changed its user or its root directory, or has no
+/// descriptor left, can still check it. All members of a registry share its file, even if its path has
+/// changed. A child after a fork shares the open file, and with it its parent's lock.
 #[derive(Debug)]
 struct Marks(File);
 
 impl Marks {
     fn open(folder: &Path) -> Result<Self, HostError> {
         let path = folder.join(REGISTRY);
-        // For reading only: what the program writes to a wrong descriptor must not end up in it.
+        // Opened for reading only: data that the program writes to a wrong descriptor must not end up in it.
         let opened = open_to_check(AT_FDCWD, &path);
         opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
     }
@@ -344,11 +344,11 @@ impl Marks {
     }
 
     fn clear(&self, slot: u16) {
-        // Nobody else may have it.
+        // Unlocked explicitly: a child of a fork may share the open file, and would keep the mark.
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 
-    /// Returns true if another member has set it, or if that cannot be found out.
+    /// Returns true if another member has set the mark, or if that cannot be determined.
     fn is_set(&self, slot: u16) -> bool {
         let mut found = byte(slot, libc::F_WRLCK);
         let asked = fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found));
@@ -356,7 +356,7 @@ impl Marks {
     }
 }
 
-/// A lock on the byte of a slot.
+/// Returns a lock on the byte of a slot.
 fn byte(slot: u16, kind: c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or_default(),
@@ -367,7 +367,7 @@ fn byte(slot: u16, kind: c_int) -> libc::flock {
     }
 }
 
-/// Returns true if a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
+/// Returns true if a member lives, that is, if its slot is held. Empties the slot otherwise.
 fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> bool) -> bool {
     let lives = is_held(member);
     if !lives {
@@ -376,8 +376,8 @@ fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> boo
     lives
 }
 
-/// Empties the slot, unless another has it meanwhile: the word changes after the slot's lock was
-/// taken and before it is released.
+/// Empties the slot unless another member has taken it meanwhile: the word changes only after the slot's lock
+/// was taken and before it is released.
 fn vacate(registry: &Segment, member: MemberId) {
     let word = registry.word64(layout::slot(member.slot));
     let own = u64::from(member.generation);
@@ -405,7 +405,7 @@ fn choose_first_domain(registry: &Segment, random: impl Fn() -> u64) {
     }
 }
 
-/// Takes the first free slot that `take` can have. The caller holds the lock and has swept.
+/// Takes the first free slot that `take` accepts. The caller holds the lock and has swept.
 fn take_slot<T>(
     registry: &Segment,
     take: impl Fn(u16) -> Result<Option<T>, HostError>,
@@ -419,7 +419,7 @@ fn take_slot<T>(
         let Some(taken) = take(slot)? else { continue };
         let last = registry.word64(LAST_GENERATION);
         let next = u32::try_from(last.load(Ordering::Relaxed)).ok().and_then(|last| last.checked_add(1));
-        // A registry that is damaged there, or 2^32 members later: hardly one that was in use.
+        // The registry is damaged there, or 2^32 members have joined: such a registry is hardly in use.
         let generation = next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1);
         last.store(u64::from(generation), Ordering::Relaxed);
         registry.word64(layout::slot(slot)).store(u64::from(generation), Ordering::Release);
@@ -468,7 +468,7 @@ mod tests {
         let folder = Folder::new("sweep");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
-        // As if a member in slot 9 had been killed.
+        // Looks as if a member in slot 9 had been killed.
         std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         let dead = MemberId { slot: 9, generation: 77 };
@@ -494,7 +494,7 @@ mod tests {
         }
         let text = Host::join(Some(&root)).unwrap_err().to_string();
         assert!(text.contains("no more members") && text.contains("end programs"), "{text}");
-        // Slots whose lock is not held are freed.
+        // Slots whose lock is not held have been freed.
         std::fs::write(one.directory().unwrap().join("slot-1023"), "").unwrap();
         assert_eq!(Host::join(Some(&root)).unwrap().me().slot, 1023);
     }

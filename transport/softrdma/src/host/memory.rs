@@ -1,12 +1,10 @@
-//! A host inside one process, for simulations: segments, liveness and messages without files and
-//! sockets.
+//! A host inside one process, for simulations: segments, liveness and messages without files and sockets.
 //!
-//! Owns the memory that the simulated processes of a host share, and which of them live. From the moment
-//! a process is killed, what it stores or sends is dropped, although its code may still run until the
-//! simulation drops it. It may be killed between two stores, so that other members find what it was
-//! writing half done.
+//! Owns the memory that the simulated processes of a host share, and which of them are alive. Once a process
+//! is killed, its stores and messages are dropped, although its code may run until the simulation drops it. A
+//! process may be killed between two stores, so that other members find its writes half done.
 //!
-//! Called by `member`, `segment` and `members` for those that joined with [`Host::in_memory`]
+//! Called by `member`, `segment` and `members` for members that joined with [`Host::in_memory`]
 //! (`super::Host`), and by the module `simulation`.
 #![forbid(unsafe_code)]
 
@@ -22,14 +20,14 @@ use trunkline_verbs::Memory;
 /// Capacity of a member's inbox in bytes, like a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
 
-/// A number of stores that is never reached.
+/// Marks a process without a limit on its stores.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Life of a simulated process.
+/// State of a simulated process, alive or killed.
 #[derive(Debug)]
 pub(crate) struct Life {
     is_alive: AtomicBool,
-    /// Number of stores to shared memory that it may still do.
+    /// Number of stores to shared memory until the process is killed.
     stores_left: AtomicU64,
 }
 
@@ -42,17 +40,17 @@ impl Life {
         self.is_alive.load(Ordering::Relaxed)
     }
 
-    /// Ends it now.
+    /// Kills the process now.
     pub(crate) fn kill(&self) {
         self.is_alive.store(false, Ordering::Relaxed);
     }
 
-    /// Ends it after a number of further stores to shared memory.
+    /// Kills the process after a number of further stores to shared memory.
     pub(crate) fn kill_after_stores(&self, stores: u64) {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for `wanted` stores that are about to be done; returns how many of them happen.
+    /// Accounts for `wanted` stores that are about to be made; returns how many of them take effect.
     pub(super) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -72,17 +70,17 @@ impl Life {
 /// An entry of a member's inbox.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// The sender has connected; it is reported as lost from now on when it ends.
+    /// The sender has connected; from now on its end is reported as a loss.
     Connected(MemberId),
     /// A message.
     Message {
-        /// Its sender.
+        /// Sender of the message.
         from: MemberId,
-        /// Kind that tells how to read its bytes.
+        /// Kind of the message.
         kind: u8,
-        /// Its body.
+        /// Body of the message.
         bytes: Vec<u8>,
-        /// An area that is handed over.
+        /// An area that is handed over with the message.
         area: Option<Arc<Memory>>,
     },
 }
@@ -98,7 +96,7 @@ struct State {
     segments: BTreeMap<&'static str, Arc<HeapWords>>,
     lives: BTreeMap<MemberId, Arc<Life>>,
     inboxes: BTreeMap<MemberId, Inbox>,
-    /// Areas that were handed over, with their makers.
+    /// Areas that were handed over, and their makers.
     areas: Vec<(MemberId, Weak<Memory>)>,
 }
 
@@ -109,12 +107,12 @@ pub(crate) struct HostMemory {
     state: Mutex<State>,
 }
 
-/// Why an inbox did not accept a message.
+/// Reason why an inbox did not accept a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotTaken {
     /// The member is dead or has left.
     Gone,
-    /// Its inbox is full.
+    /// The inbox is full.
     Full,
 }
 
@@ -123,12 +121,12 @@ impl HostMemory {
         Arc::new(Self { runtime, state: Mutex::default() })
     }
 
-    /// A number from the simulation's source.
+    /// Returns a number from the simulation's source.
     pub(super) fn random(&self) -> u64 {
         self.runtime.random()
     }
 
-    /// The words of a segment, zero at first.
+    /// Returns the words of a segment, zero at first.
     pub(super) fn segment(&self, name: &'static str, length: usize) -> Result<Arc<HeapWords>, HostError> {
         let mut state = self.lock();
         let words = state.segments.entry(name).or_insert_with(|| Arc::new(HeapWords::new(length)));
@@ -139,12 +137,12 @@ impl HostMemory {
         }
     }
 
-    /// A member joins.
+    /// Adds a member.
     pub(super) fn enter(&self, member: MemberId, life: &Arc<Life>) {
         self.lock().lives.insert(member, Arc::clone(life));
     }
 
-    /// A member leaves.
+    /// Removes a member.
     pub(super) fn leave(&self, member: MemberId) {
         self.lock().lives.remove(&member);
     }
@@ -154,12 +152,12 @@ impl HostMemory {
         self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
     }
 
-    /// A member starts to accept messages.
+    /// Opens a member's inbox.
     pub(super) fn open_inbox(&self, member: MemberId) {
         self.lock().inboxes.insert(member, Inbox::default());
     }
 
-    /// A member stops accepting messages.
+    /// Closes a member's inbox.
     pub(super) fn close_inbox(&self, member: MemberId) {
         self.lock().inboxes.remove(&member);
     }
@@ -190,7 +188,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The areas of the process with this life that others may have mapped.
+    /// Returns the areas of the process with this life that other members may have mapped.
     pub(crate) fn areas_of(&self, life: &Arc<Life>) -> Vec<Arc<Memory>> {
         let state = self.lock();
         let is_its = |member: &MemberId| state.lives.get(member).is_some_and(|of| Arc::ptr_eq(of, life));
@@ -219,7 +217,7 @@ impl HostMemory {
 }
 
 impl Entry {
-    /// The space that the entry takes in an inbox in bytes; empty messages take some too.
+    /// Returns the space that the entry takes in an inbox, in bytes; empty messages take some too.
     fn bytes(&self) -> usize {
         match self {
             Self::Connected(_) => 0,

@@ -1,4 +1,4 @@
-//! The registry of a host: its members, and the numbers, services and domains that each of them owns.
+//! The registry of a host: its members, and the numbers, services and domains that each owns.
 //!
 //! A *member* is one opened device over UDP; a process may have several. The members of one user
 //! in one network namespace share the addresses of the one device `trunkline0`, and find each
@@ -10,36 +10,36 @@
 //! | `lock` | held around slow changes; the kernel frees it when its holder dies |
 //! | `away`, `away-ADDRESS` | all removable devices, or those at the address, are taken away |
 //! | `nodes` | a socket of each running node, at which it describes itself |
-//! | `slot-N` | held by member N for life: this lock, never a pid, shows whether it lives |
+//! | `slot-N` | held by member N for life: the lock, never a pid, shows that the member lives |
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | `runtime_dir` | the choice of the directory, and the check that only its user can write there |
 //! | `segment` | mapped files, or memory of a simulation, whose words are atomics |
 //! | `layout` | offset and size of each of the registry's tables |
-//! | `member` | joining, leaving, which members live, cleaning up after the dead |
+//! | `member` | joining, leaving, the list of living members, cleaning up after the dead |
 //! | `members` | messages between members |
 //! | `area` | memory that one member writes and another reads |
 //! | `memory` | the replacement of the files in a simulation |
 //! | `folder_lock` | the lock around slow changes |
 //! | `tidy` | folders of network namespaces that are gone |
 //! | `node_sockets` | the sockets of nodes |
-//! | `numbering` | the host's key, by which places in tables become numbers on the wire |
+//! | `numbering` | the host's key, which turns table indices into numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `away` | devices that the operator has taken away |
-//! | `records` | the records that members put into tables; a record is void without its member |
-//! | `ports` | the UDP ports that members send from, and which member holds port 4791 |
-//! | `services` | which member listens for which CM service |
-//! | `domains` | which member refers to which XRC domain |
+//! | `records` | records of members in tables; a record is void without its member |
+//! | `ports` | the UDP ports that members send from, and the holder of port 4791 |
+//! | `services` | the member that listens for each CM service |
+//! | `domains` | the members that refer to each XRC domain |
 //!
-//! When the registry is removed while it is in use, its members continue among themselves, and later
-//! ones create a new one. The two groups do not know each other: the later one finds port 4791 taken
-//! by a process that is not a member, and their XRC domains are distinct.
+//! When the registry is removed while it is in use, its members continue among themselves, and later members
+//! create a new one. The two groups do not know each other: the later one finds port 4791 taken by a process
+//! that is not a member, and their XRC domains are distinct.
 //!
-//! Reading takes no lock, and no system call where packets are handed on; every change is made under
-//! `lock`. Everything in the registry may be garbage, written by a faulty member: it is checked when
-//! it is read, and leads to wrong results at worst.
+//! Reading takes no lock, and makes no system call on the path of packets. Every change is made under `lock`.
+//! The registry may contain garbage from a faulty member: it is checked when it is read, and leads to wrong
+//! results at worst.
 
 mod area;
 mod area_ffi;

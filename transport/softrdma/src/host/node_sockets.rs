@@ -1,9 +1,10 @@
-//! Sockets at which the running nodes of a user describe themselves.
+//! Sockets through which the running nodes of a user describe themselves.
 //!
 //! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers each
-//! connection of the same user with one message, whose content the node chooses. Answering never waits: bytes that do
-//! not fit the connection's buffer are dropped. A socket is bound under another name and renamed once it listens, so one
-//! that refuses connections belongs to a dead node, and the next node that starts or asks removes it.
+//! connection of the same user with one message, whose content the node chooses. Answering never waits: bytes
+//! that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once
+//! it listens. A socket that refuses connections therefore belongs to a dead node, and is removed by the next
+//! node that starts or by the next query.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -26,21 +27,21 @@ const FOLDER: &str = "nodes";
 /// Suffixes of the names of listening sockets, and of sockets that do not listen yet.
 const LISTENING: &str = ".sock";
 const UNFINISHED: &str = ".new";
-/// Age at which an unfinished socket is left of a node that died.
+/// Age from which an unfinished socket counts as left by a dead node.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
-/// Connections answered at once.
+/// Maximum number of connections answered per call.
 const MAX_ANSWERS: usize = 16;
-/// Left-over sockets that a starting node looks for among this many.
+/// Number of sockets among which a starting node looks for stale ones.
 const MAX_EXAMINED: usize = 16;
-/// Nodes asked at the same time: each takes a descriptor.
+/// Maximum number of nodes asked at the same time: each takes a descriptor.
 const MAX_ASKED: usize = 64;
 
-/// Largest description of a node, in bytes.
+/// Maximum size of a node's description, in bytes.
 pub const MAX_NODE_BYTES: usize = 64 << 10;
-/// Largest number of nodes that [`ask_nodes`] returns.
+/// Maximum number of nodes that [`ask_nodes`] returns.
 pub const MAX_NODES: usize = 1024;
 
-/// The socket at which a node describes itself. Dropping it removes it.
+/// The socket at which a node describes itself. Dropping it removes the socket file.
 #[derive(Debug)]
 pub struct NodeSocket {
     listener: Socket,
@@ -50,11 +51,11 @@ pub struct NodeSocket {
 }
 
 impl NodeSocket {
-    /// Listens in the runtime directory (`None`: the environment's), and removes sockets that dead nodes have left.
-    /// `number` is random: it names the socket.
+    /// Listens in the runtime directory (`None` takes it from the environment), and removes the sockets of
+    /// dead nodes. `number` is random and names the socket.
     ///
     /// # Errors
-    /// The runtime directory cannot be used, or the socket cannot be made.
+    /// The runtime directory cannot be used, or the socket cannot be created.
     pub fn open(directory: Option<&Path>, number: u64) -> Result<Self, HostError> {
         let path = nodes_folder(directory)?;
         let folder = Folder::new(&path)?;
@@ -70,10 +71,10 @@ impl NodeSocket {
         Ok(Self { listener, folder, path, process: Process::current() })
     }
 
-    /// Answers the connections that wait, by what `describe` returns; of a longer text the first [`MAX_NODE_BYTES`] are
-    /// sent. Returns whether there was any: call it again then.
+    /// Answers the waiting connections with the text that `describe` returns, truncated to
+    /// [`MAX_NODE_BYTES`]. Returns true if there was a connection: call it again then.
     pub fn answer(&self, describe: impl FnOnce() -> String) -> bool {
-        // Nearly always nobody asks: then this is the only system call.
+        // Nearly always no connection waits: then this is the only system call.
         let is_asked = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
         if is_asked.is_ok_and(|ready| ready == 0) {
             return false;
@@ -82,7 +83,7 @@ impl NodeSocket {
         let mut text = String::new();
         let mut answered = false;
         for _ in 0..MAX_ANSWERS {
-            // It cannot be accepted, or none waits. A later connection wakes the node again.
+            // No connection waits, or it cannot be accepted. A later connection wakes the node again.
             let Ok(accepted) = self.folder.accept(&self.listener) else { break };
             answered = true;
             let Some(socket) = accepted else { continue };
@@ -121,23 +122,23 @@ impl Drop for NodeSocket {
 pub struct FoundNode {
     /// Name of its socket, unique among all nodes.
     pub name: String,
-    /// Its process; `None` if that is in a PID namespace that this one does not see.
+    /// Process of the node; `None` if its PID namespace is not visible from this one.
     pub pid: Option<u32>,
-    /// Its description, in its own words; `None` if it did not answer in time.
+    /// Description that the node gave; `None` if it did not answer in time.
     pub answer: Option<String>,
 }
 
 impl FoundNode {
-    /// Creates one from its parts.
+    /// Creates a node from its parts.
     #[must_use]
     pub fn new(name: String, pid: Option<u32>, answer: Option<String>) -> Self {
         Self { name, pid, answer }
     }
 }
 
-/// Asks the running nodes of this user, in this network namespace and runtime directory (`None`: the environment's), to
-/// describe themselves. Waits for `patience` at most for each 64 of them, and asks [`MAX_NODES`] at most. Removes the
-/// sockets of dead nodes.
+/// Asks the running nodes of this user to describe themselves: the nodes in this network namespace and
+/// runtime directory (`None` takes it from the environment). Waits at most `patience` for each group of 64
+/// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes.
 ///
 /// # Errors
 /// The runtime directory cannot be used.
@@ -151,7 +152,7 @@ pub fn ask_nodes(directory: Option<&Path>, patience: Duration) -> Result<Vec<Fou
     let runtime = Runtime::threads();
     let mut found = Vec::new();
     for names in names.chunks(MAX_ASKED) {
-        // All are asked before any answer is awaited: one that is stopped takes no time from the others.
+        // All are asked before any answer is awaited, so that a stopped node takes no time from the others.
         let asked: Vec<_> = names.iter().filter_map(|name| connect(&folder, &path, name)).collect();
         let until = runtime.clock().now() + patience;
         found.extend(asked.into_iter().map(|(mut node, socket)| {
@@ -168,13 +169,13 @@ fn nodes_folder(directory: Option<&Path>) -> Result<PathBuf, HostError> {
     Ok(path)
 }
 
-/// The names in the folder.
+/// Returns the names in the folder.
 fn names(path: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(path)?.take(4 * MAX_NODES);
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Connects to a node. `None` if there is none: the socket of one that died is removed.
+/// Connects to a node. Returns `None` if there is no node: the socket of a dead node is removed.
 fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Option<Socket>)> {
     let Some(stem) = name.strip_suffix(LISTENING) else {
         if name.ends_with(UNFINISHED) && is_old(&path.join(name)) {
@@ -194,7 +195,7 @@ fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Optio
             let _absent = fs::remove_file(path.join(name));
             None
         }
-        // Too many others are asking it.
+        // Too many other processes are asking the node.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Some((found(None), None)),
         Err(error) => {
             tracing::debug!(%error, name, "a node cannot be asked");
@@ -211,7 +212,7 @@ fn is_old(path: &Path) -> bool {
     })
 }
 
-/// Removes some of the sockets that dead nodes have left; `random` decides which.
+/// Removes some of the sockets of dead nodes; `random` decides which.
 fn remove_left(folder: &Folder, path: &Path, random: u64) {
     let Ok(mut names) = names(path) else { return };
     names.sort_unstable();
@@ -222,13 +223,13 @@ fn remove_left(folder: &Folder, path: &Path, random: u64) {
     }
 }
 
-/// Receives a node's answer, until that time; an answer that is there already is taken in any case.
+/// Receives a node's answer until a time limit. An answer that has already arrived is taken in any case.
 fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
     let mut bytes = vec![0; MAX_NODE_BYTES];
     loop {
         let mut reader = socket;
         match reader.read(&mut bytes) {
-            // It has closed the connection without an answer.
+            // The node has closed the connection without an answer.
             Ok(0) => return None,
             Ok(length) => {
                 bytes.truncate(length);
@@ -244,7 +245,7 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
         }
         let left = (until - now).as_millis().saturating_add(1);
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        // Interrupted or not, it looks again.
+        // The loop continues even if the wait was interrupted.
         let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], left);
     }
 }
@@ -255,10 +256,10 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Only a failing test waits for it.
+    /// Only a failing test waits this long.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Asks, while a thread answers for a node.
+    /// Asks the nodes while a thread answers for one of them.
     #[expect(clippy::disallowed_methods, reason = "a node answers on a thread of its own")]
     fn ask_beside(node: &NodeSocket, text: &str, root: &Path) -> Vec<FoundNode> {
         std::thread::scope(|scope| {
@@ -323,7 +324,7 @@ mod tests {
         let root = folder.path().join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
         assert_eq!(ask_nodes(Some(&root), Duration::ZERO).unwrap().len(), 1);
-        // The answer to the second is there when the patience with the first has ended.
+        // The answer of the second node has arrived when the patience with the first ends.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
         let folder = Folder::new(speaking.parent().unwrap()).unwrap();
         let listener = folder.listen_at("0000000000000002.sock").unwrap();

@@ -1,8 +1,8 @@
-//! The key of the host, by which places in tables become numbers on the wire.
+//! The host's key, which turns table indices into numbers on the wire.
 //!
-//! Owns the permutations of QP and SRQ numbers and of communication ids, which are the same for all members: each
-//! finds out whose a number is. `numbers` and the relay call it for each packet that is handed on, so indices that
-//! were computed are kept.
+//! Owns the permutations of QP and SRQ numbers and of communication ids. They are the same for all members,
+//! so each can tell whose a number is. `numbers` and the relay use them for each packet that is handed on, so
+//! computed indices are cached.
 #![forbid(unsafe_code)]
 
 use super::Segment;
@@ -11,23 +11,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::Permutation;
 use trunkline_roce::cm::CommIds;
 
-/// Numbers whose index is kept, each in the place that its low bits name: a power of two.
+/// Size of the cache of indices, a power of two. The low bits of a number select its place.
 const KEPT: usize = 1024;
 
-/// See the module.
+/// The permutations of a host.
 #[derive(Debug)]
 pub(super) struct Numbering {
     numbers: Permutation,
     comm_ids: CommIds,
-    /// A number, with [`FILLED`], and its index in the low half; each word is whole by itself.
+    /// A number, with [`FILLED`], and its index in the low half. Each word is valid by itself.
     kept: Box<[AtomicU64]>,
 }
 
-/// Tells a number from an empty word.
+/// Distinguishes a number from an empty word.
 const FILLED: u64 = 1 << 63;
 
 impl Numbering {
-    /// Returns the numbering of a registry. The caller holds its lock. The first member chooses the key by `random`.
+    /// Creates the numbering of a registry. The caller holds its lock. The first member chooses the key by
+    /// `random`.
     pub(super) fn of(registry: &Segment, random: impl Fn() -> u64) -> Self {
         let word = |index: usize| registry.word64(NUMBER_KEY + 8 * index);
         if [0, 1].iter().all(|index: &usize| word(*index).load(Ordering::Relaxed) == 0) {
@@ -41,12 +42,12 @@ impl Numbering {
         }
     }
 
-    /// The QP or SRQ number of an index of 24 bits.
+    /// Returns the QP or SRQ number of an index of 24 bits.
     pub(super) fn number_of(&self, index: u32) -> u32 {
         self.numbers.number_of(index)
     }
 
-    /// The index of a QP or SRQ number.
+    /// Returns the index of a QP or SRQ number.
     pub(super) fn index_of(&self, number: u32) -> u32 {
         let tag = FILLED | u64::from(number) << 32;
         let word = &self.kept[number as usize % KEPT];

@@ -1,10 +1,10 @@
-//! Owners of QP and SRQ numbers among the members.
+//! Owners of QP and SRQ numbers.
 //!
-//! Owns the blocks that the indices of 24 bits are cut into. Members take whole blocks, upwards from
-//! a random start, so that an index is used again only after all others, far longer than TIMEWAIT
+//! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a
+//! random start, so that an index is reused only after all others, far longer than TIMEWAIT
 //! (contract rocev2 12.5). A number is the permutation of an index by the host's key (`numbering`), so that
-//! one's own numbers do not betray those of others. The owner of a number, and which of its shards has the QP, are
-//! found by reading one word.
+//! one's own numbers do not betray the numbers of others. One word of the registry names the owner of a
+//! number, and which of its shards has the QP.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};
@@ -16,12 +16,12 @@ use trunkline_roce::cm::CommIds;
 /// Position of the shard in the word of a block.
 const SHARD_SHIFT: u32 = 48;
 
-/// The word of a block of this member's shard.
+/// Packs a shard of a member into the word of a block.
 fn pack(owner: MemberId, shard: u8) -> u64 {
     owner.pack() | u64::from(shard) << SHARD_SHIFT
 }
 
-/// The inverse; `None` for a word that it cannot have returned.
+/// Unpacks a word of [`pack`]; `None` for any other word.
 fn unpack(word: u64) -> Option<(MemberId, u8)> {
     let shard = u8::try_from(word >> SHARD_SHIFT).ok().filter(|shard| *shard < SHARDS)?;
     Some((MemberId::unpack(word & ((1 << SHARD_SHIFT) - 1))?, shard))
@@ -52,39 +52,39 @@ impl Host {
         Err(HostError::Full("QP and SRQ numbers"))
     }
 
-    /// The member that a QP or SRQ number belongs to, without a system call.
+    /// Returns the member that owns a QP or SRQ number, without a system call.
     pub(crate) fn owner_of(&self, number: u32) -> Option<MemberId> {
         self.home_of(number).map(|(owner, _)| owner)
     }
 
-    /// The same, and its shard that has, or would have, the QP of this number.
+    /// Returns the owner of a number and its shard that has, or would have, the QP.
     pub(crate) fn home_of(&self, number: u32) -> Option<(MemberId, u8)> {
         let block = (self.index_of(number) / BLOCK) as usize;
         let word = self.registry.word64(layout::block(block)).load(Ordering::Acquire);
         unpack(word).filter(|(owner, _)| self.is_member(*owner))
     }
 
-    /// The number of an index.
+    /// Returns the number of an index.
     pub(crate) fn number_of(&self, index: u32) -> u32 {
         self.numbering.number_of(index)
     }
 
-    /// The index of a number.
+    /// Returns the index of a number.
     pub(crate) fn index_of(&self, number: u32) -> u32 {
         self.numbering.index_of(number)
     }
 
-    /// The communication ids of this member.
+    /// Returns the communication ids of this member.
     pub(crate) fn comm_ids(&self) -> CommIds {
         self.numbering.comm_ids().of_slot(self.me().slot)
     }
 
-    /// The member whose communication id this is, without a system call.
+    /// Returns the member that owns a communication id, without a system call.
     pub(crate) fn owner_of_comm_id(&self, comm_id: u32) -> Option<MemberId> {
         self.current(self.numbering.comm_ids().slot_of(comm_id))
     }
 
-    /// Releases a block of a shard of which no number is in use.
+    /// Releases a block of a shard, none of whose numbers is in use.
     pub(crate) fn give_block_back(&self, block: &Range<u32>, shard: u8) {
         let word = self.registry.word64(layout::block((block.start / BLOCK) as usize));
         let own = pack(self.me(), shard);
@@ -144,7 +144,7 @@ mod tests {
         };
         let (first, second, later) = (numbers(&one), numbers(&two), numbers(&one));
         assert!(first.is_disjoint(&later) && first.is_disjoint(&second) && second.is_disjoint(&later));
-        // With few numbers among 2^24, the next higher one is hardly ever in use.
+        // With few numbers among 2^24, the next higher number is hardly ever in use.
         let all: BTreeSet<u32> = first.into_iter().chain(second).chain(later).collect();
         assert!(all.iter().filter(|number| all.contains(&(*number + 1))).count() < 3);
     }

@@ -1,17 +1,17 @@
 //! UDP ports that the members send from, and the member that holds port 4791 at an address.
 //!
-//! Owns the records of ports and [`MemberPorts`], a member's view of them for the packets that it
-//! receives. The UDP link alone calls it. A port that a socket of ours has cannot be bound by another user,
-//! so a packet from a recorded address and port was sent by a member of this registry; at an
-//! address where members have ports, everything else was not. Each member records a port before the first
-//! packet leaves it. Changes are made under the host's lock.
+//! Owns the records of ports and [`MemberPorts`], a member's view of them for the packets that it receives.
+//! Only the UDP link calls it. Another user cannot bind a port that a socket of ours has, so a packet from a
+//! recorded address and port was sent by a member of this registry. At an address where members have ports,
+//! every other packet was sent by another program. Each member records a port before the first packet leaves
+//! it. Changes are made under the host's lock.
 //!
-//! The view is read without a system call, except that each owner's lock is asked every
-//! [`ALIVE_FOR`] while it sends: a record is void without a living member, since another user may bind the
-//! port as soon as its owner has died. Packets that a member sent just before it released its ports may
-//! still wait in our sockets, acknowledgements that nobody repeats among them. So such ports count until
-//! the sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most; a program that binds one in
-//! this time still has to know a PSN.
+//! The view is read without a system call, except that each owner's lock is checked every [`ALIVE_FOR`] while
+//! it sends: a record is void without a living member, since another user may bind the port as soon as its
+//! owner has died. Packets that a member sent just before it released its ports may still wait in our
+//! sockets, among them acknowledgements that are not repeated. So released ports count until the sockets have
+//! been read empty once, for [`LAST_PACKETS_FOR`] at most. A program that binds such a port in this time
+//! still has to know a PSN.
 #![forbid(unsafe_code)]
 
 use super::layout::{PORT_CHANGES, PORTS};
@@ -28,35 +28,35 @@ use trunkline_verbs::Time;
 
 /// Time for which a member counts as living after its lock was found held.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
-/// Maximum time for which packets are taken from ports that were released.
+/// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
-/// Bit of a record's port: its owner is about to exit, without releasing it.
+/// Bit of a record's port: its owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
 
 /// The holder of port 4791 at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortHolder {
-    /// A member that lives; it relays datagrams to the others.
+    /// A living member; it relays datagrams to the others.
     Alive(MemberId),
-    /// A member had it, and died without releasing it.
+    /// A member that died without releasing the port.
     Dead,
-    /// No member has it.
+    /// No member.
     Nobody,
 }
 
-/// Why a port was not bound.
+/// Reason why a port was not bound.
 #[derive(Debug)]
 pub(crate) enum PortRefused<E> {
-    /// It could not be bound; who holds port 4791 at that moment.
+    /// The port could not be bound; with the holder of port 4791 at that moment.
     Bind(E, PortHolder),
-    /// It could not be recorded, so nobody would take packets from it.
+    /// The port could not be recorded, so no member would accept packets from it.
     Record(HostError),
 }
 
 impl Host {
-    /// Binds port 4791 at an address by `bind`, and records this member as its holder: one step for all
-    /// members, so that a member that finds the port bound learns by whom.
+    /// Binds port 4791 at an address by `bind`, and records this member as its holder. This is one step for
+    /// all members, so that a member that finds the port bound also finds its holder.
     ///
     /// # Errors
     /// [`PortRefused`]; the port is not bound then.
@@ -77,7 +77,7 @@ impl Host {
     /// Records a port other than 4791 that this member has bound at an address.
     ///
     /// # Errors
-    /// The registry's; nobody takes packets from the port then.
+    /// The registry's error; no member accepts packets from the port then.
     pub(crate) fn record_port(&self, local: SocketAddr) -> Result<(), HostError> {
         let locked = self.lock()?;
         self.put(&locked, &PORTS, record_of(local.ip(), local.port()))?;
@@ -85,8 +85,8 @@ impl Host {
         Ok(())
     }
 
-    /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or of the one
-    /// `port` that is closed: one step for all members.
+    /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or only
+    /// of `port` if it is given. This is one step for all members.
     pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
         // Without the lock, a member that opens the address at this moment may find the port in use.
         let _locked = self.lock();
@@ -102,7 +102,7 @@ impl Host {
         self.ports_changed();
     }
 
-    /// Notes that this member's process exits in an orderly way, with its sockets open: others take the last
+    /// Records that this member's process is exiting with its sockets open: other members accept the last
     /// packets from its ports. Takes no lock.
     pub(crate) fn ports_end(&self) {
         for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
@@ -111,7 +111,7 @@ impl Host {
         self.ports_changed();
     }
 
-    /// The holder of port 4791 at an address, as far as it is recorded.
+    /// Returns the recorded holder of port 4791 at an address.
     pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
         let words = record_of(address, ROCE_PORT);
         let mut records = self.records(&PORTS).filter(|record| is_same(&record.words, &words));
@@ -134,7 +134,7 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// The addresses at which living members have ports, with the number of these members.
+    /// Returns the addresses at which living members have ports, with the number of these members.
     pub(super) fn addresses_in_use(&self) -> BTreeMap<IpAddr, usize> {
         let mut owners: BTreeMap<IpAddr, BTreeSet<u64>> = BTreeMap::new();
         for record in self.records(&PORTS).filter(|record| self.is_alive(record.owner)) {
@@ -166,25 +166,25 @@ pub(crate) enum Source {
     Member,
     /// A sender at an address where no member has a port.
     Stranger,
-    /// Another program, in the name of an address where members have ports.
+    /// Another program that uses an address where members have ports.
     Forged,
 }
 
-/// A member's view of the ports of all members. See the module for what it believes and for how long.
+/// A member's view of the ports of all members. The module docs state what it believes and for how long.
 #[derive(Debug)]
 pub(crate) struct MemberPorts {
     host: Arc<Host>,
-    /// The word of changes when the registry was read last.
+    /// The change counter at the last read of the registry.
     changes: Option<u64>,
     addresses: BTreeMap<Place, At>,
-    /// Batches of packets so far.
+    /// Number of received batches of packets.
     batch: u64,
 }
 
 /// The ports at an address.
 #[derive(Debug, Default)]
 struct At {
-    /// In the order of their numbers. After a death one number may occur twice.
+    /// Ports in ascending order. After a death, a number may occur twice.
     ports: Vec<Port>,
 }
 
@@ -192,20 +192,20 @@ struct At {
 struct Port {
     number: u16,
     owner: MemberId,
-    /// When its owner's lock is asked again.
+    /// Time of the next check of the owner's lock.
     next_check: Time,
-    /// Its owner is about to exit.
+    /// True if the owner is about to exit.
     is_ending: bool,
-    /// Its owner has released it, or died.
+    /// Set if the owner has released the port, or died.
     left: Option<Left>,
 }
 
 /// The end of a port.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    /// Until when its last packets are taken.
+    /// Time until which its last packets are accepted.
     until: Time,
-    /// The batch of packets before which it was noticed, or in which.
+    /// Batch of packets during or before which the end was noticed.
     noticed: u64,
 }
 
@@ -214,16 +214,16 @@ impl MemberPorts {
         Self { host, changes: None, addresses: BTreeMap::new(), batch: 0 }
     }
 
-    /// Takes note of ports that were recorded or released; call it before each batch of packets.
+    /// Updates the view for ports that were recorded or released. Call it before each batch of packets.
     pub(crate) fn follow(&mut self, now: Time) {
         self.read_if_changed(now);
         self.batch += 1;
     }
 
-    /// Returns the sender of packets from there.
+    /// Returns the sender of packets from an address.
     pub(crate) fn source(&mut self, from: SocketAddr, now: Time) -> Source {
         let source = self.look_up(from, now);
-        // The port may have been recorded since the batch began.
+        // The port may have been recorded after the batch began.
         if source != Source::Member && self.read_if_changed(now) {
             return self.look_up(from, now);
         }
@@ -240,7 +240,7 @@ impl MemberPorts {
         if same.any(|port| port.is_believed(host, moment)) {
             return Source::Member;
         }
-        // One member that lives is enough.
+        // One living member is enough.
         if at.ports.iter_mut().any(|port| port.is_believed(host, moment)) {
             return Source::Forged;
         }
@@ -248,8 +248,8 @@ impl MemberPorts {
         Source::Stranger
     }
 
-    /// All sockets have been read empty since the last [`MemberPorts::follow`]: what members sent whose end
-    /// was noticed before it has been received.
+    /// Drops ports whose end was noticed before the last [`MemberPorts::follow`]. Call it when all sockets
+    /// have been read empty since then, so that their last packets have been received.
     pub(crate) fn drained(&mut self) {
         let batch = self.batch;
         for at in self.addresses.values_mut() {
@@ -267,7 +267,7 @@ impl MemberPorts {
         has_changed
     }
 
-    /// Reads all records again, and keeps ports that are gone for their last packets.
+    /// Reads all records again, and keeps released ports for their last packets.
     fn read(&mut self, now: Time) {
         let moment = Moment { now, batch: self.batch };
         let mut before = std::mem::take(&mut self.addresses);
@@ -284,7 +284,7 @@ impl MemberPorts {
             let [high, low] = place.words();
             for port in at.ports {
                 let words = [high, low, port.number.into()];
-                // The record of a member that died is still there.
+                // The record of a member that died still exists.
                 let has_died = self.host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
                 self.addresses.entry(place).or_default().ports.push(port);
@@ -297,7 +297,7 @@ impl MemberPorts {
 }
 
 impl At {
-    /// Takes the port of a member out.
+    /// Removes the port of a member from the list.
     fn take(&mut self, number: u16, owner: MemberId) -> Option<Port> {
         let is_it = |port: &Port| port.number == number && port.owner == owner;
         self.ports.iter().position(is_it).map(|index| self.ports.remove(index))
@@ -312,7 +312,7 @@ struct Moment {
 }
 
 impl Port {
-    /// Returns true if a packet from it is its owner's.
+    /// Returns true if a packet from this port was sent by its owner.
     fn is_believed(&mut self, host: &Host, moment: Moment) -> bool {
         let is_known_to_live = moment.now < self.next_check && host.is_member(self.owner);
         if self.left.is_none() && !is_known_to_live {
@@ -417,7 +417,7 @@ mod tests {
         let mut view = MemberPorts::new(Arc::clone(&one));
         view.follow(at(0));
         assert_eq!(view.source(from, at(0)), Source::Member);
-        // It ends without releasing its port, and nothing in the table changes.
+        // The member ends without releasing its port, and nothing in the table changes.
         drop(two);
         view.follow(at(1));
         assert_eq!(view.source(from, at(1)), Source::Forged);

@@ -1,4 +1,4 @@
-//! Files in the members' folder: for their user only, whatever the umask.
+//! Files in the members' folder that only their user may access, regardless of the umask.
 #![forbid(unsafe_code)]
 
 use nix::errno::Errno;
@@ -15,13 +15,13 @@ use trunkline_verbs::descriptors::above_stdio;
 /// Permissions of the files.
 const MODE: u32 = 0o600;
 
-/// Opens a file for reading and writing, or makes it. A relative path starts at the directory.
+/// Opens a file for reading and writing, or creates it. A relative path starts at `directory`.
 pub(super) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     let mode = Mode::from_bits_truncate(MODE);
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let open = || above_stdio(|| Ok(File::from(openat(directory, path, flags, mode)?)));
     let file = match open() {
-        // The umask of the process that made it had removed the permissions.
+        // The umask of the process that made the file had removed the permissions.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let found = fstatat(directory, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
             let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
@@ -45,7 +45,7 @@ pub(super) fn open_to_check(directory: BorrowedFd<'_>, path: &Path) -> io::Resul
     above_stdio(|| Ok(File::from(openat(directory, path, flags, Mode::empty())?)))
 }
 
-/// Returns true if the open file is still the one at the path. True if that cannot be found out.
+/// Returns true if the open file is still the file at the path, or if that cannot be determined.
 pub(super) fn is_at(file: &File, directory: BorrowedFd<'_>, path: &Path) -> bool {
     match (fstatat(directory, path, AtFlags::empty()), file.metadata()) {
         (Ok(there), Ok(open)) => (there.st_dev, there.st_ino) == (open.dev(), open.ino()),

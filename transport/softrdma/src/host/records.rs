@@ -1,8 +1,8 @@
-//! Records that members put into the registry.
+//! Records of members in the registry.
 //!
-//! Owns how records are written, read and removed. A record belongs to a member and is void without
-//! it, so nothing has to be cleaned up after a dead member: its places are used for new records. The
-//! tag names the owner and is written last; a member that dies in the middle leaves a void record.
+//! Owns writing, reading and removing records. A record belongs to a member and is void without it, so a dead
+//! member needs no clean-up: its places are reused for new records. The tag names the owner and is written
+//! last, so a member that dies in the middle leaves a void record.
 //!
 //! ```text
 //! tag: sequence 16, member 48        three words of the table's own
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
 
-/// A record whose member is in its slot, as far as is known without a system call.
+/// A record whose member is in its slot, checked without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     index: usize,
@@ -28,7 +28,7 @@ pub(super) struct Record {
     pub(super) words: [u64; 3],
 }
 
-/// A record of this member, which is removed when this is dropped.
+/// A record of this member, removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     host: Arc<Host>,
@@ -38,7 +38,7 @@ pub(super) struct Claim {
 }
 
 impl Host {
-    /// The records of a table, without a system call.
+    /// Returns the records of a table, without a system call.
     pub(super) fn records(&self, table: &'static Table) -> impl Iterator<Item = Record> {
         (0..self.used(table)).filter_map(move |index| self.record(table, index))
     }
@@ -55,7 +55,7 @@ impl Host {
         same.then_some(Record { index, tag, owner, words })
     }
 
-    /// Puts a record of this member into the first free place.
+    /// Writes a record of this member into the first free place.
     pub(super) fn put(
         &self,
         _locked: &Locked<'_>,
@@ -86,7 +86,7 @@ impl Host {
         Ok(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Puts a record of this member that is removed when the claim is dropped.
+    /// Writes a record of this member that is removed when the claim is dropped.
     pub(super) fn claim(
         self: &Arc<Self>,
         locked: &Locked<'_>,
@@ -97,8 +97,8 @@ impl Host {
         Ok(Claim { host: Arc::clone(self), table, index, tag })
     }
 
-    /// Returns true if a member that died has left a record whose words are `wanted`. The record may be
-    /// overwritten at any time.
+    /// Returns true if a member that died has left a record for whose words `wanted` is true. The record may
+    /// be overwritten at any time.
     pub(super) fn was_left(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) -> bool {
         self.words_of(table).any(|(_, tag, words)| {
             let owner = MemberId::unpack(tag & MEMBER);
@@ -106,7 +106,7 @@ impl Host {
         })
     }
 
-    /// Takes out all records whose words are `wanted`, those of the dead included. The caller holds
+    /// Removes all records for whose words `wanted` is true, also records of dead members. The caller holds
     /// the host's lock.
     pub(super) fn remove_all(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) {
         for (index, tag, words) in self.words_of(table) {
@@ -116,7 +116,7 @@ impl Host {
         }
     }
 
-    /// Index, tag and words of every record that was ever used, void ones included.
+    /// Returns index, tag and words of every record that was ever used, void records included.
     fn words_of(&self, table: &'static Table) -> impl Iterator<Item = (usize, u64, [u64; 3])> {
         (0..self.used(table)).map(move |index| {
             let at = table.record(index);
@@ -127,13 +127,13 @@ impl Host {
         })
     }
 
-    /// Bounds the indices of records that were ever used.
+    /// Returns an upper bound of the indices of records that were ever used.
     fn used(&self, table: &'static Table) -> usize {
         let used = usize::try_from(self.registry.word64(table.used).load(Ordering::Acquire));
         used.unwrap_or(usize::MAX).min(table.capacity)
     }
 
-    /// Takes a record out, unless another has its place meanwhile.
+    /// Removes a record unless another record has taken its place.
     pub(super) fn remove(&self, table: &'static Table, record: &Record) {
         self.take_out(table, record.index, record.tag);
     }
@@ -152,8 +152,8 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Also after a fork: a child that closes an object of its parent closes it for both, as
-        // with a kernel's device, and a daemon is the child of the process that has opened it.
+        // Also after a fork: a child that closes an object of its parent closes it for both, as with a
+        // kernel's device. A daemon is the child of the process that opened the device.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }

@@ -1,7 +1,7 @@
 //! The directory that the processes of one user and one network namespace share.
 //!
-//! Owns the choice of the directory, the check that only its user can write there, and the names of the folders
-//! inside: each is named after a network namespace, since addresses are valid within one only.
+//! Owns the choice of the directory, the check that only its user can write there, and the names of the
+//! folders inside. Each folder is named after a network namespace, since addresses are valid within one only.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -11,21 +11,21 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The format of the files in such a folder. It changes with the format of any of them, and is in the folder's name, so
-/// that programs of two versions never read each other's tables: at a shared address one of them finds port 4791
-/// in use.
+/// Format of the files in such a folder. It changes with the format of any of them, and is part of the
+/// folder's name, so that programs of two versions never read each other's tables. At a shared address one of
+/// the two finds port 4791 in use.
 pub(super) const FORMAT: u32 = 8;
 
 /// Permissions of the directories.
 const PRIVATE: u32 = 0o700;
 
-/// The name of a folder.
+/// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FolderName {
-    /// The inode of the network namespace. `None` where there is no `/proc`: all of this user's processes are
-    /// taken to share one namespace then.
+    /// Inode of the network namespace; `None` where there is no `/proc`. Then all of this user's processes
+    /// are assumed to share one namespace.
     pub(super) namespace: Option<u64>,
-    /// The format of the files inside.
+    /// Format of the files inside.
     pub(super) format: u32,
 }
 
@@ -33,7 +33,7 @@ impl FolderName {
     const PREFIX: &str = "net-";
     const UNKNOWN: &str = "any";
 
-    /// The name that [`fmt::Display`] wrote; `None` for any other text.
+    /// Parses a name written by [`fmt::Display`]; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (namespace, format) = text.strip_prefix(Self::PREFIX)?.split_once('.')?;
         let namespace = if namespace == Self::UNKNOWN { None } else { Some(namespace.parse::<u64>().ok()?) };
@@ -59,10 +59,10 @@ impl fmt::Display for FolderName {
     }
 }
 
-/// The folder of this process's network namespace, created if it does not exist.
+/// Returns the folder of this process's network namespace, created if it does not exist.
 ///
-/// `named` is a directory that the program chose; else the environment's choice is taken:
-/// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, the directory for temporary files.
+/// `named` is a directory that the program chose. Otherwise it is taken from the environment:
+/// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
 pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
     let root = named.map_or_else(from_environment, Path::to_owned);
     private_directory(&root)?;
@@ -78,7 +78,7 @@ fn from_environment() -> PathBuf {
         .unwrap_or_else(|| std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid())))
 }
 
-/// Creates the directory, or checks that only its user, who is ours, can write to it.
+/// Creates the directory, or checks that only this user can write to it.
 pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
     let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
     match DirBuilder::new().mode(PRIVATE).create(path) {
@@ -91,8 +91,8 @@ pub(super) fn private_directory(path: &Path) -> Result<(), HostError> {
     if let Some(fault) = fault(&found) {
         return Err(HostError::Unsafe { path: path.to_owned(), fault });
     }
-    // The umask of the process that made it may have removed its user's permissions. Whoever finds it so returns them:
-    // its maker may not have come to it yet, or have died.
+    // The umask of the process that made the directory may have removed its user's permissions. Any process
+    // that finds it so restores them: its maker may not have done so yet, or may have died.
     if found.mode() & PRIVATE != PRIVATE {
         std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
             .map_err(failed("set the permissions of"))?;
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
     }
 
-    /// Another process that starts at the same moment finds such a directory.
+    /// A process that starts at the same moment as the maker finds such a directory.
     #[test]
     fn a_directory_whose_maker_has_not_set_its_permissions_yet_serves() {
         let folder = Folder::new("umask");

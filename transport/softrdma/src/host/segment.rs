@@ -1,12 +1,11 @@
 //! Memory shared by the members of a host.
 //!
-//! Owns words that are reached as atomics only, by offsets that are checked: those of a mapped file,
-//! or, in a simulation, of a heap allocation. The registry and the table of shared targets are
-//! segments. Any process of the user can write to the file, so a value is only a hint until it
-//! has been checked; any bit pattern is safe.
+//! Owns words that are accessed as atomics only, at checked offsets: words of a mapped file, or, in a
+//! simulation, of a heap allocation. The registry and the table of shared targets are segments. Any process
+//! of the user can write to the file, so a value is only a hint until it has been checked; any bit pattern is
+//! safe.
 //!
-//! Stores go through [`Word32`] and [`Word64`], so that those of a simulated process that was killed
-//! are dropped.
+//! Stores go through [`Word32`] and [`Word64`], which drop the stores of a simulated process that was killed.
 
 use super::HostError;
 use super::memory::Life;
@@ -29,7 +28,7 @@ const MAGIC: usize = 0;
 /// Offset of the length in bytes.
 const LENGTH: usize = 8;
 
-/// A segment, as one member reaches it.
+/// A segment, as one member accesses it.
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// Aligned to 8 bytes at least; valid for `length` bytes as long as `memory` is.
@@ -41,7 +40,8 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 enum Memory {
     File(Mapping),
-    /// Shared by the members of a simulated host; stores happen while this member's process lives.
+    /// Memory shared by the members of a simulated host; stores take effect while this member's process
+    /// lives.
     Heap {
         _words: Arc<HeapWords>,
         life: Arc<Life>,
@@ -53,10 +53,10 @@ enum Memory {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// The mapped file, while parts of it are not allocated. A descriptor for writing to what all members share is
-    /// not kept without need.
+    /// The mapped file, until all of it is allocated. A descriptor that can write to memory that all members
+    /// share is not kept longer than needed.
     file: Option<File>,
-    /// Its path, for errors.
+    /// Path of the file, for errors.
     path: PathBuf,
 }
 
@@ -74,7 +74,7 @@ impl HeapWords {
         Self(unsafe { Box::from_raw(words as *mut [AtomicU64]) })
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> usize {
         8 * self.0.len()
     }
@@ -92,10 +92,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Segment {
-    /// Maps the file, which is made when it does not exist. The caller holds the host's lock.
-    /// `magic` names the format, version included: another format is refused, and `length` is
-    /// part of it. The first `reserved` bytes are allocated before anything is touched, no matter who
-    /// made the file; [`Segment::reserve`] allocates more.
+    /// Maps the file, and creates it if it does not exist. The caller holds the host's lock. `magic` names
+    /// the format, including its version: another format is refused, and `length` is part of the format. The
+    /// first `reserved` bytes are allocated before anything is touched, even in an existing file;
+    /// [`Segment::reserve`] allocates more.
     pub(crate) fn open(path: &Path, magic: u64, length: usize, reserved: usize) -> Result<Self, HostError> {
         let failed = |doing| {
             let path = path.to_owned();
@@ -121,18 +121,18 @@ impl Segment {
         if segment.has_format(magic) { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
     }
 
-    /// A segment of a simulated host, as the process with this life reaches it.
+    /// Creates the view of a simulated host's segment for the process with this life.
     pub(super) fn simulated(words: Arc<HeapWords>, life: Arc<Life>, magic: u64) -> Option<Self> {
         let start = NonNull::from(&*words.0).cast();
         let segment = Self { start, length: words.length(), memory: Memory::Heap { _words: words, life } };
         segment.has_format(magic).then_some(segment)
     }
 
-    /// Names the format of a new segment; checks the format of any other.
+    /// Writes the format of a new segment; checks the format of any other.
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
-            // New, or its maker died before this line: nothing else was written yet.
+            // The segment is new, or its maker died before this line: nothing else was written yet.
             self.word64(LENGTH).store(length, Ordering::Relaxed);
             self.word64(MAGIC).store(magic, Ordering::Release);
         }
@@ -140,8 +140,8 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates a part of it in the file system, if it is not yet. Touching a page that the file system
-    /// has no room for would kill the process.
+    /// Allocates a part of the segment in the file system, unless it is allocated. Touching a page that the
+    /// file system has no room for would kill the process.
     pub(super) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let Some(file) = &mapping.file else { return Ok(()) };
@@ -151,7 +151,7 @@ impl Segment {
         })
     }
 
-    /// The 32-bit word at an offset.
+    /// Returns the 32-bit word at an offset.
     ///
     /// # Panics
     /// If the offset is outside or not a multiple of 4: offsets are computed by this process from
@@ -165,7 +165,7 @@ impl Segment {
         Word32 { word, life: self.life() }
     }
 
-    /// The 64-bit word at an offset.
+    /// Returns the 64-bit word at an offset.
     ///
     /// # Panics
     /// As [`Segment::word32`], with multiples of 8.
@@ -173,11 +173,11 @@ impl Segment {
         Word64 { word: &self.words64(offset, 1)[0], life: self.life() }
     }
 
-    /// The 64-bit words from an offset on, for reading, and for writing what [`Segment::permit`]
+    /// Returns the 64-bit words from an offset on, for reading, and for as many stores as [`Segment::permit`]
     /// allows.
     ///
     /// # Panics
-    /// As [`Segment::word64`], when the first or the last is outside.
+    /// As [`Segment::word64`], if the first or the last word is outside.
     pub(crate) fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
         let bytes = count.checked_mul(8);
         let end = bytes.and_then(|bytes| offset.checked_add(bytes));
@@ -188,8 +188,7 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Returns the part of the next `stores` stores that happens: all, unless a simulation kills
-    /// this process.
+    /// Returns how many of the next `stores` stores take effect: all, unless a simulation kills this process.
     pub(super) fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
         self.life().map_or(stores, permitted)
@@ -221,7 +220,7 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Word<'a, A> {
     word: &'a A,
-    /// The life of the storing process, in a simulation.
+    /// Life of the storing process, in a simulation.
     life: Option<&'a Life>,
 }
 
@@ -259,7 +258,7 @@ impl<'a> Word64<'a> {
         }
     }
 
-    /// As [`AtomicU64::compare_exchange`]; fails when this process was killed.
+    /// As [`AtomicU64::compare_exchange`]; fails if this process was killed.
     pub(crate) fn compare_exchange(
         &self,
         current: u64,
@@ -290,7 +289,7 @@ impl<'a> Word64<'a> {
         }
     }
 
-    /// The word itself, for reading.
+    /// Returns the word itself, for reading.
     pub(super) fn get(self) -> &'a AtomicU64 {
         self.word
     }
@@ -319,15 +318,16 @@ impl Mapping {
     }
 }
 
-/// Operation that fails when the file system has no room, for errors.
+/// The operation that fails when the file system has no room, for errors.
 const ALLOCATE: &str = "allocate";
 
-/// Has the file system allocate a part of a file. Its content does not change, whatever other members write
+/// Makes the file system allocate a part of a file. The content does not change, even if other members write
 /// meanwhile.
 fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
     let offset = |bytes: usize| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
     match fallocate(file, FallocateFlags::empty(), offset(start)?, offset(length)?) {
-        // A file system that cannot do this: glibc's replacement would overwrite what others store at that moment.
+        // The file system cannot do this, and glibc's replacement would overwrite concurrent stores of other
+        // members.
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -369,7 +369,7 @@ mod tests {
         sparse.set_len(1 << 20).unwrap();
         let allocated = || sparse.metadata().unwrap().blocks() * 512;
         let segment = Segment::open(&path, 7, 1 << 20, 8192).unwrap();
-        // One that keeps no holes has allocated everything already.
+        // A file system without holes has allocated everything already.
         if allocated() == 1 << 20 {
             return;
         }

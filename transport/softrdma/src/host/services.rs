@@ -1,7 +1,7 @@
 //! Listeners for CM services among the members.
 //!
-//! Owns the claims on services across members. Lookups take no lock and make no system call; a claim is
-//! made under the lock.
+//! Owns the claims on services across members. Lookups take no lock and make no system call; claims are made
+//! under the lock.
 #![forbid(unsafe_code)]
 
 use super::layout::SERVICES;
@@ -10,16 +10,16 @@ use super::{Host, HostError, MemberId};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Bit of a record's service: the listener is at every address of a device that has only some of the host's, and this is
-/// one of them. No service has it.
+/// Bit of a record's service: the listener is at every address of its device, which has only some of the
+/// host's addresses, and this record is for one of them. No service has this bit.
 const IS_PART: u64 = 1 << 63;
 
 /// A service that this member serves; dropping it releases the service.
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
 
-/// The address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0`
-/// every one of IPv4, all ones every one of IPv6.
+/// Address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0` every IPv4 address, all
+/// ones every IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
@@ -36,7 +36,7 @@ impl Place {
         }
     }
 
-    /// As two words of a record.
+    /// Returns the address as two words of a record.
     pub(super) fn words(self) -> [u64; 2] {
         let bytes = self.0.to_be_bytes();
         [0, 8].map(|start| bytes[start..start + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
@@ -46,7 +46,7 @@ impl Place {
         Self(u128::from(high) << 64 | u128::from(low))
     }
 
-    /// The address, of IPv4 where it can be.
+    /// Returns the address, as IPv4 if possible.
     pub(super) fn address(self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from_bits(self.0)).to_canonical()
     }
@@ -63,7 +63,7 @@ impl Place {
         self == Self::ALL || (self.0 >> 32) != 0xffff
     }
 
-    /// Returns true if a request can match both.
+    /// Returns true if a request can match both addresses.
     fn meets(self, other: Self) -> bool {
         if self.is_wildcard() || other.is_wildcard() {
             (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())
@@ -74,12 +74,13 @@ impl Place {
 }
 
 impl Host {
-    /// Claims a service at an address; the unspecified address means every one, the one of
-    /// IPv6 those of IPv4 too unless `is_family_only`. Claims of this member do not conflict.
+    /// Claims a service at an address. The unspecified address stands for every address; the unspecified IPv6
+    /// address includes IPv4 unless `is_family_only`. Claims of this member do not conflict.
     ///
     /// # Errors
-    /// [`HostError::InUse`] when another member that lives has it, [`HostError::WildcardInUse`] when one of both is at
-    /// every address, as `cma_check_port` of Linux tells them apart (drivers/infiniband/core/cma.c).
+    /// [`HostError::InUse`] if another living member has the service; [`HostError::WildcardInUse`] instead if one
+    /// of the two listens at every address, as `cma_check_port` of Linux distinguishes them
+    /// (drivers/infiniband/core/cma.c).
     pub(crate) fn claim_service(
         self: &Arc<Self>,
         service: u64,
@@ -92,7 +93,7 @@ impl Host {
     /// Claims a service at one of the addresses of a listener that is at every address of its device.
     ///
     /// # Errors
-    /// [`HostError::WildcardInUse`] when another member that lives has it.
+    /// [`HostError::WildcardInUse`] if another living member has the service.
     pub(crate) fn claim_part(
         self: &Arc<Self>,
         service: u64,
@@ -117,8 +118,8 @@ impl Host {
         self.claim(&locked, &SERVICES, [service, high, low]).map(ServiceClaim)
     }
 
-    /// The member that listens for a service at an address. One that named the address takes
-    /// precedence over one that listens at all of them.
+    /// Returns the member that listens for a service at an address. A listener at that address takes
+    /// precedence over a listener at every address.
     pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
         let place = Place::new(address, false);
         let mut everywhere = None;

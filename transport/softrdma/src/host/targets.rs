@@ -1,21 +1,21 @@
 //! TGTs that processes share through XRC domains.
 //!
-//! Owns their table, in its own segment: which domain a TGT belongs to, which member
-//! executes it (its *executor*), how many handles each member has, and the last published image of its
-//! state. The card's sharing side calls it. Handles change under the host's lock; the executor changes
-//! by compare-and-swap, from a dead member to one that lives; the executor of a number is looked up
-//! without a lock and without a system call, for each packet that is handed on.
+//! Owns their table, in its own segment: the domain of each TGT, the member that executes it (its
+//! *executor*), the number of handles of each member, and the last published image of its state. The card's
+//! sharing side calls it. Handles change under the host's lock. The executor changes by compare-and-swap,
+//! from a dead member to a living one. The executor of a number is looked up without a lock and without a
+//! system call, for each packet that is handed on.
 //!
 //! ```text
 //! record:  number 4, -, domain 8, executor 8, sequence of the image 8, placements 8
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
-//! The numbers are allocated when a member joins, a record when it is first used: a table of this size in full
-//! would be too much for hosts that share no TGT.
+//! The numbers are allocated when a member joins, and a record when it is first used: the full table would be
+//! too large for hosts that share no TGT.
 //!
-//! A record is at a place computed from its number, or soon after it. Like everything in shared
-//! memory it may be garbage: at worst, numbers that are not found.
+//! A record is at a place computed from its number, or soon after it. Like everything in shared memory it may
+//! be garbage; the worst outcome is a number that is not found.
 #![forbid(unsafe_code)]
 
 use super::layout::SLOTS;
@@ -26,16 +26,16 @@ use std::sync::atomic::Ordering;
 use trunkline_rings::published::Published;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt4");
-/// Largest number of shared TGTs of a host; a power of two.
+/// Maximum number of shared TGTs of a host; a power of two.
 const RECORDS: usize = 1 << RECORDS_LOG;
 const RECORDS_LOG: u32 = 12;
-/// Number of places, from the computed one on, where a record may be.
+/// Number of places, from the computed one on, that may hold a record.
 const PROBES: usize = 64;
 /// Number of words of an image, including its length.
 pub(crate) const BUFFER_WORDS: usize = 832;
 
-/// The numbers of all records are stored together, a word of 32 bits each: looking up a number
-/// that does not exist then touches these few pages and no record.
+/// Offset of the numbers of all records, a word of 32 bits each. They are stored together, so that looking up
+/// a number that does not exist touches these few pages and no record.
 const NUMBERS: usize = HEADER;
 /// Offset of the first record.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
@@ -48,9 +48,9 @@ const HANDLES: usize = 64;
 const BUFFERS: usize = HANDLES + 4 * SLOTS;
 const RECORD: usize = BUFFERS + 2 * 8 * BUFFER_WORDS;
 
-/// A place that never had a record: a search ends here.
+/// Number of a place that never had a record: a search ends here.
 const NEVER: u32 = 0;
-/// A place that had one.
+/// Number of a place whose record was freed.
 const FREE: u32 = u32::MAX;
 
 /// The table of shared TGTs, as one member accesses it.
@@ -67,12 +67,13 @@ pub(crate) struct TargetRecord {
     start: usize,
 }
 
-/// Remainder when a handle was closed.
+/// Handles that remain after one was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Other handles.
+    /// Other handles remain.
     Others,
-    /// None: the TGT is destroyed. Its executor, if it lives and is another member, must be notified.
+    /// No handle remains: the TGT is destroyed. Its executor, if it lives and is another member, must be
+    /// notified.
     Nobody(Option<MemberId>),
 }
 
@@ -85,12 +86,12 @@ impl Targets {
         Ok(Self { host, segment })
     }
 
-    /// The host's registry.
+    /// Returns the host's registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
-    /// Enters a TGT of this member, with one handle.
+    /// Adds a TGT of this member, with one handle.
     pub(crate) fn create(&self, number: u32, domain: u64) -> Result<TargetRecord, HostError> {
         let _locked = self.host.lock()?;
         let record = match self.vacancy(number) {
@@ -113,12 +114,12 @@ impl Targets {
         Ok(record)
     }
 
-    /// Adds a handle of this member to a TGT; `None` when there is no such TGT in the domain.
+    /// Adds a handle of this member to a TGT; `None` if the domain has no such TGT.
     pub(crate) fn join(&self, number: u32, domain: u64) -> Result<Option<TargetRecord>, HostError> {
         let _locked = self.host.lock()?;
         let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
         let Some(record) = found else { return Ok(None) };
-        // One whose holders have all died counts as destroyed (contract B5).
+        // A TGT whose holders have all died counts as destroyed (contract B5).
         if self.executor(record).is_none_or(|executor| !self.host.is_alive(executor)) && !self.is_held(record)
         {
             self.free(record);
@@ -144,7 +145,7 @@ impl Targets {
         Ok(self.free_unheld(record))
     }
 
-    /// Destroys the TGT if the living have no handle on it any more.
+    /// Destroys the TGT if no living member has a handle on it.
     pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
         Ok(if self.exists(record) { self.free_unheld(record) } else { Left::Nobody(None) })
@@ -159,7 +160,7 @@ impl Targets {
         Left::Nobody(executor.filter(|executor| *executor != self.host.me() && self.host.is_alive(*executor)))
     }
 
-    /// The record of a TGT.
+    /// Returns the record of a TGT.
     pub(crate) fn find(&self, number: u32) -> Option<TargetRecord> {
         if number == NEVER || number == FREE {
             return None;
@@ -179,25 +180,26 @@ impl Targets {
         self.number(record).load(Ordering::Acquire) == record.number
     }
 
-    /// The member that executes a TGT, by number: where its packets belong. It may have died.
+    /// Returns the member that executes the TGT of this number, to which its packets belong. It may have
+    /// died.
     pub(crate) fn executor_of(&self, number: u32) -> Option<MemberId> {
         self.executor(self.find(number)?)
     }
 
-    /// The member that executes a TGT. It may have died.
+    /// Returns the member that executes a TGT. It may have died.
     pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
         // SYNC: target-executor
         let word = self.word64(record, EXECUTOR).load(Ordering::Acquire);
         MemberId::unpack(word).filter(|_| self.exists(record))
     }
 
-    /// The domain.
+    /// Returns the domain.
     pub(crate) fn domain(&self, record: TargetRecord) -> Option<u64> {
         let domain = self.word64(record, DOMAIN).load(Ordering::Relaxed);
         self.exists(record).then_some(domain)
     }
 
-    /// Makes this member the executor in place of `dead`; `false` when another member has done so first.
+    /// Makes this member the executor in place of `dead`; returns false if another member has done so first.
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
         // SYNC: target-executor
@@ -210,21 +212,21 @@ impl Targets {
         taken.is_ok() && self.exists(record)
     }
 
-    /// The image of the state: written by the executor, read by those that come after it.
+    /// Returns the image of the state, which the executor writes and its successors read.
     pub(crate) fn image(&self, record: TargetRecord) -> Published<'_> {
         let buffers = [0, 1].map(|index| self.segment.words64(buffer(record, index), BUFFER_WORDS));
         Published::new(self.word64(record, SEQUENCE).get(), buffers)
     }
 
-    /// Publishes the image; `false`, and nothing changed, when it does not fit.
+    /// Publishes the image. Returns false, and changes nothing, if the image does not fit.
     pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
-        // The length, the words, and the sequence.
+        // Stores of the length, the words, and the sequence.
         let stores = image.len() + 2;
         let permitted = self.segment.permit(stores);
         if permitted == stores {
             return self.image(record).publish(image);
         }
-        // A simulation kills this process between two of these stores.
+        // A simulation may kill this process between two of these stores.
         let next = self.word64(record, SEQUENCE).load(Ordering::Relaxed).wrapping_add(1);
         let words = self.segment.words64(buffer(record, usize::from(next & 1 != 0)), BUFFER_WORDS);
         let values = std::iter::once(image.len() as u64).chain(image.iter().copied());
@@ -248,7 +250,7 @@ impl Targets {
         self.word64(record, PLACEMENTS).load(Ordering::Acquire) > serial && self.exists(record)
     }
 
-    /// The members that have handles, including members that have died.
+    /// Returns the members that have handles, including members that have died.
     pub(crate) fn holders(&self, record: TargetRecord) -> Vec<MemberId> {
         let slots = (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
         let present = slots.filter_map(|slot| self.host.current(slot));
@@ -265,7 +267,7 @@ impl Targets {
         self.living_holder(record).is_some()
     }
 
-    /// A living member that has a handle.
+    /// Returns a living member that has a handle.
     pub(crate) fn living_holder(&self, record: TargetRecord) -> Option<MemberId> {
         self.holders(record).into_iter().find(|member| self.host.is_alive(*member))
     }
@@ -277,7 +279,7 @@ impl Targets {
         if !is_last {
             return;
         }
-        // No record follows, so that searches may end here, and at the free places before.
+        // No record follows, so searches may end at this place and at the free places before it.
         let mut start = record.start;
         for _ in 0..PROBES {
             let word = self.segment.word32(number_of(start));
@@ -289,7 +291,8 @@ impl Targets {
         }
     }
 
-    /// Frees the records at a number's places that no living member executes or has a handle on.
+    /// Frees the records at a number's places whose executor is dead and on which no living member has a
+    /// handle.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {
             let record = TargetRecord { number: self.number_at(start), start };
@@ -321,7 +324,7 @@ impl Targets {
         self.segment.word32(record.start + HANDLES + 4 * slot)
     }
 
-    /// Number of handles of a member; those of earlier members of its slot do not count.
+    /// Returns the number of handles of a member; handles of earlier members of its slot do not count.
     fn count(&self, record: TargetRecord, member: MemberId) -> u16 {
         let [c0, c1, g0, g1] =
             self.handles(record, usize::from(member.slot)).load(Ordering::Relaxed).to_le_bytes();
@@ -336,7 +339,7 @@ impl Targets {
     }
 }
 
-/// The offset of a buffer of the image.
+/// Returns the offset of a buffer of the image.
 fn buffer(record: TargetRecord, index: usize) -> usize {
     record.start + BUFFERS + index * 8 * BUFFER_WORDS
 }
@@ -347,7 +350,7 @@ fn places(number: u32) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |probe| TABLE + (first + probe) % RECORDS * RECORD)
 }
 
-/// The offset of a record's number.
+/// Returns the offset of a record's number.
 fn number_of(start: usize) -> usize {
     NUMBERS + (start - TABLE) / RECORD * 4
 }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new folder; dropping it removes it.
+/// A new folder; dropping it removes the folder.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -17,7 +17,7 @@ impl Folder {
             let name = format!("trunkline-host-{name}-{}-{number}", std::process::id());
             let path = std::env::temp_dir().join(name);
             match std::fs::create_dir(&path) {
-                // A process that was killed had the same number.
+                // A killed process had the same number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
                     made.unwrap();

@@ -1,9 +1,9 @@
 //! Folders of network namespaces that are gone.
 //!
 //! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
-//! indefinitely. Called by each member that joins, in any namespace. A folder is removed when no
-//! member lives there and none has joined for an hour; one that joins at that moment finds the folder
-//! gone, and starts again. The work of one start is bounded: the next one continues.
+//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if no member lives
+//! there and none has joined for an hour. A member that joins at that moment finds the folder gone, and
+//! starts again. The work of one start is bounded, and the next start continues.
 #![forbid(unsafe_code)]
 
 use super::member::{any_lives, try_lock};
@@ -14,16 +14,16 @@ use std::time::Duration;
 
 /// Time for which a folder without members is kept.
 const UNUSED: Duration = Duration::from_secs(3600);
-/// Largest number of folders that one start examines, and that it removes: a folder has up to some
-/// thousand files.
+/// Maximum number of folders that one start examines, and that it removes. A folder has up to some thousand
+/// files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
-/// The prefix of a folder that is being removed. It is renamed first, so that a process that joins meanwhile makes a new
-/// one; if the remover dies, the next start continues.
+/// Prefix of a folder that is being removed. It is renamed first, so that a process that joins meanwhile
+/// creates a new one. If the remover dies, the next start continues.
 const REMOVED: &str = "removed-";
 
-/// Removes folders next to `own` that are not in use any more. `random` decides where the search starts, so that
-/// folders that stay do not keep it from others.
+/// Removes unused folders next to `own`. `random` decides where the search starts, so that a search is not
+/// always used up by folders that must stay.
 pub(super) fn remove_unused(own: &Path, random: u64) {
     let Some(siblings) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
     let folders = siblings.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -36,7 +36,7 @@ pub(super) fn remove_unused(own: &Path, random: u64) {
     let _bounded = removed.take(MAX_REMOVED).count();
 }
 
-/// Returns true if a folder's name is one that we, or an earlier version, chose.
+/// Returns true if the folder's name was chosen by this version or an earlier one.
 fn is_ours(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
         let name = name.strip_prefix(REMOVED).unwrap_or(name);
@@ -44,14 +44,14 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Returns true if it had to be removed.
+/// Removes a folder if it is unused; returns true if it was.
 fn remove_if_unused(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(OsStr::to_str) else { return false };
     if name.starts_with(REMOVED) {
         remove(folder);
         return true;
     }
-    // Joining touches the lock.
+    // Joining updates the modification time of the lock file.
     let joined = std::fs::symlink_metadata(folder.join("lock")).and_then(|found| found.modified());
     let is_old = joined.is_ok_and(|joined| joined.elapsed().is_ok_and(|since| since > UNUSED));
     if !is_old {
@@ -64,7 +64,7 @@ fn remove_if_unused(folder: &Path) -> bool {
     let renamed = folder.with_file_name(format!("{REMOVED}{name}"));
     match std::fs::rename(folder, &renamed) {
         Ok(()) => remove(&renamed),
-        // One of that name is left from a remover that died: it is removed first.
+        // A folder of that name is left from a remover that died, and is removed first.
         Err(error) => {
             tracing::debug!(%error, ?folder, "an unused folder cannot be renamed");
             remove(&renamed);
@@ -76,7 +76,7 @@ fn remove_if_unused(folder: &Path) -> bool {
 fn remove(folder: &Path) {
     match std::fs::remove_dir_all(folder) {
         Ok(()) => {}
-        // Another process removes it too.
+        // Another process is removing it, too.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => tracing::debug!(%error, ?folder, "an unused folder cannot be removed"),
     }
@@ -93,12 +93,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::SystemTime;
 
-    /// The name of the folder of another network namespace, as the kernel numbers them.
+    /// Returns the name of another network namespace's folder, with a number like the kernel's.
     fn name(number: u64, format: u32) -> String {
         FolderName { namespace: Some(4_026_532_000 + number), format }.to_string()
     }
 
-    /// A folder as another namespace's members leave it.
+    /// Creates a folder as another namespace's members leave it.
     fn other_namespace(root: &Path, name: &str) -> PathBuf {
         let host = Host::join(Some(root)).unwrap();
         let folder = root.join(name);
@@ -130,8 +130,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(&root).unwrap().count(), 4, "nothing else is left");
     }
 
-    /// Joins in a network namespace that is gone afterwards; `None`, and a line that says so, where this process
-    /// may not make one.
+    /// Joins in a network namespace that is gone afterwards. Returns `None`, and prints the reason, if this
+    /// process may not create one.
     #[expect(clippy::disallowed_methods, reason = "a namespace can be that of one thread")]
     fn joined_in_a_namespace(root: &Path) -> Option<PathBuf> {
         let joined = std::thread::scope(|scope| {

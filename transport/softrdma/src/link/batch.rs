@@ -1,14 +1,14 @@
 //! Many datagrams in one buffer.
 //!
-//! Owns the bytes between the engine and a link. The device keeps one of each and reuses them,
-//! so that a packet costs no allocation. Neither grows beyond the datagrams in it: sends are
-//! bounded by the device, which stops to ask its QPs while a batch is not empty.
+//! Owns the bytes between the engine and a link. The device keeps one batch of each kind and reuses it, so
+//! that a packet needs no allocation. A batch grows only with its datagrams. The device bounds sends: it
+//! asks its QPs for no more packets once 64 wait that the link has no room for.
 #![forbid(unsafe_code)]
 
 use super::Verdict;
 use std::net::SocketAddr;
 
-/// Longest datagram that a link carries: a payload of 4,096 bytes with all headers is at most
+/// Maximum length of a datagram on a link, in bytes: a payload of 4,096 bytes with all headers is at most
 /// 4,096 + 96 (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
@@ -30,12 +30,12 @@ struct Ends {
     destination: SocketAddr,
 }
 
-/// The ends of a batch's datagrams. Those that follow each other mostly have the same, which are kept once.
+/// The ends of a batch's datagrams. Consecutive datagrams mostly have the same ends, which are stored once.
 #[derive(Debug, Default)]
 struct EndsList(Vec<Ends>);
 
 impl EndsList {
-    /// The index of the ends, for a datagram after the last one.
+    /// Returns the index of the ends, for a datagram appended to the batch.
     fn index_of(&mut self, ends: Ends) -> usize {
         if self.0.last() != Some(&ends) {
             self.0.push(ends);
@@ -46,7 +46,7 @@ impl EndsList {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Index of its ends.
+    /// Index of the datagram's ends.
     ends: usize,
     start: usize,
     length: usize,
@@ -54,7 +54,7 @@ struct Entry {
     origin: Origin,
 }
 
-/// Datagrams that follow each other and have the same ends.
+/// Consecutive datagrams with the same ends.
 pub(super) struct Run<'a> {
     /// Source address and port.
     pub(super) source: SocketAddr,
@@ -75,43 +75,43 @@ impl<'a> Run<'a> {
 /// Sender of a received datagram, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
-    /// It is a member of this host's registry, by the address and port that it sends from.
+    /// True if the sender is a member of this host's registry, by its address and port.
     pub(crate) is_member: bool,
-    /// Verdict of the process that received it, by its ICRC, if it has judged it.
+    /// Verdict on the ICRC by the process that received the datagram, if there is one.
     pub(crate) verdict: Option<Verdict>,
 }
 
-/// Datagrams to send, first in first out.
+/// Datagrams to send, in order.
 #[derive(Debug, Default)]
 pub struct SendBatch {
     bytes: Vec<u8>,
     ends: EndsList,
     entries: Vec<Entry>,
-    /// Index of the oldest entry; those before it were removed.
+    /// Index of the oldest entry; the entries before it were removed.
     first: usize,
 }
 
 impl SendBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of datagrams in it.
+    /// Returns the number of datagrams.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.first
     }
 
-    /// Returns true if it is empty.
+    /// Returns true if the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends a datagram whose bytes `write` appends to the buffer it is given; it must not
-    /// touch what is there already.
+    /// Appends a datagram whose bytes `write` appends to the given buffer; it must not change the existing
+    /// bytes.
     pub fn push_with(
         &mut self,
         source: SocketAddr,
@@ -122,8 +122,8 @@ impl SendBatch {
         self.push_run(source, destination, 1, |bytes| write.take().map(|write| write(bytes)).is_some());
     }
 
-    /// Like [`Self::push_with`], for up to `most` datagrams: it ends when the writer returns `false`, having written
-    /// nothing to keep. Returns how many datagrams were added.
+    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, in which
+    /// case its bytes are discarded. Returns the number of datagrams added.
     pub(crate) fn push_run(
         &mut self,
         source: SocketAddr,
@@ -154,12 +154,12 @@ impl SendBatch {
         });
     }
 
-    /// The datagrams, oldest first.
+    /// Returns the datagrams, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> + DoubleEndedIterator {
         self.entries[self.first..].iter().map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
-    /// The datagrams, oldest first, by their ends.
+    /// Returns the datagrams, oldest first, grouped by their ends.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         self.entries[self.first..].chunk_by(|one, next| one.ends == next.ends).map(|entries| {
             let Ends { source, destination } = self.ends.0[entries[0].ends];
@@ -167,13 +167,13 @@ impl SendBatch {
         })
     }
 
-    /// The datagram at a position, 0 being the oldest.
+    /// Returns the datagram at a position; 0 is the oldest.
     #[must_use]
     pub(crate) fn at(&self, position: usize) -> Option<Datagram<'_>> {
         self.entries.get(self.first + position).map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
-    /// Removes the `count` oldest.
+    /// Removes the `count` oldest datagrams.
     pub fn remove_first(&mut self, count: usize) {
         self.first = self.first.saturating_add(count).min(self.entries.len());
         if self.is_empty() {
@@ -181,7 +181,7 @@ impl SendBatch {
         }
     }
 
-    /// Removes all; keeps the memory.
+    /// Removes all datagrams, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.0.clear();
@@ -189,8 +189,8 @@ impl SendBatch {
         self.first = 0;
     }
 
-    /// Moves the entries to the front once more than half of the buffer is unused, so that a
-    /// batch that is never quite empty does not grow indefinitely.
+    /// Moves the entries to the front once more than half of the buffer is unused, so that a batch that is
+    /// rarely empty does not grow indefinitely.
     fn make_room(&mut self) {
         if self.first < 64 || self.first * 2 < self.entries.len() {
             return;
@@ -218,19 +218,19 @@ impl Entry {
     }
 }
 
-/// Datagrams received: a fixed number of slots of `MAX_DATAGRAM_BYTES`.
+/// Received datagrams: a fixed number of slots of `MAX_DATAGRAM_BYTES`.
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
     ends: EndsList,
     entries: Vec<Entry>,
-    /// Number of slots in use, by datagrams or by datagrams that a link discarded.
+    /// Number of slots in use, including slots of discarded datagrams.
     used: usize,
     slots: usize,
 }
 
 impl ReceiveBatch {
-    /// A batch that holds up to `slots` datagrams.
+    /// Creates a batch of up to `slots` datagrams.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.max(1);
@@ -243,47 +243,47 @@ impl ReceiveBatch {
         }
     }
 
-    /// Number of datagrams that it can hold.
+    /// Returns the maximum number of datagrams.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots
     }
 
-    /// Number of datagrams in it.
+    /// Returns the number of datagrams.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns true if it is empty.
+    /// Returns true if the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The datagrams in the order of their arrival.
+    /// Returns the datagrams in the order of their arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         self.entries.iter().map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
-    /// The same, with what the link knows of their senders.
+    /// Returns the datagrams with their origins.
     pub(crate) fn iter_with_origin(&self) -> impl ExactSizeIterator<Item = (Datagram<'_>, Origin)> {
         self.entries.iter().map(|entry| (entry.of(&self.ends, &self.bytes), entry.origin))
     }
 
-    /// Removes all.
+    /// Removes all datagrams.
     pub fn clear(&mut self) {
         self.ends.0.clear();
         self.entries.clear();
         self.used = 0;
     }
 
-    /// Appends a copy; returns `false` if it is full. For links and tests.
+    /// Appends a copy of a datagram; returns false if the batch is full. For links and tests.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
         self.push_from(datagram, Origin::default())
     }
 
-    /// Like [`Self::push`], with what is known of the sender.
+    /// Like [`Self::push`], with the datagram's origin.
     pub(super) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Datagram { source, destination, bytes } = datagram;
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
@@ -294,8 +294,8 @@ impl ReceiveBatch {
         true
     }
 
-    /// Appends the first datagrams of another batch, as many as there are slots; returns how many those are. One
-    /// that is too long for its slot is not there.
+    /// Appends the first datagrams of another batch, up to the number of free slots. Returns the number
+    /// taken. A datagram that is too long for its slot is left out.
     pub(super) fn fill(&mut self, from: &SendBatch) -> usize {
         let before = self.used;
         for run in from.runs() {
@@ -322,13 +322,13 @@ impl ReceiveBatch {
         self.used += 1;
     }
 
-    /// Number of slots in use.
+    /// Returns the number of slots in use.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Removes the datagrams from a position on that `keep` does not want; the slots after the last
-    /// kept one are free again. `keep` may note what it finds out of a sender.
+    /// Removes the datagrams from a position on for which `keep` returns false, and frees the slots after the
+    /// last kept one. `keep` may change the origin.
     pub(super) fn retain_from(
         &mut self,
         position: usize,
@@ -359,12 +359,12 @@ impl ReceiveBatch {
         self.used == self.slots
     }
 
-    /// The free slots, for a system call to write into.
+    /// Returns the free slots, for a system call to write into.
     pub(super) fn free_slots(&mut self) -> &mut [u8] {
         &mut self.bytes[self.used * MAX_DATAGRAM_BYTES..]
     }
 
-    /// Takes the first free slot: it holds the datagram described, or something to ignore.
+    /// Takes the first free slot: it holds the described datagram, or data to ignore.
     pub(super) fn take_slot(&mut self, content: Option<(SocketAddr, SocketAddr, usize)>) {
         if self.is_full() {
             return;

@@ -1,10 +1,10 @@
 //! Writes the datagrams of a link into a capture file.
 //!
-//! Wraps any link and records the datagrams that it sends and receives, those with a wrong ICRC or a forged source too.
-//! Below a [`super::FaultyLink`] that is the traffic on the wire, faults included. The file can be shared by
-//! several devices and processes: each record is appended under a lock on the file, whole or not at all, and a capture
-//! that exists is continued. A failing disk loses records, never packets: the first record that cannot be written ends
-//! the capture for all links of the device.
+//! Wraps any link and records the datagrams that it sends and receives, including those with a wrong ICRC or
+//! a forged source. Below a [`super::FaultyLink`] that is the traffic on the wire, faults included. Several
+//! devices and processes can share the file: each record is appended under a lock on the file, whole or not
+//! at all, and an existing capture is continued. A failing disk loses records, never packets: the first
+//! record that cannot be written ends the capture for all links of the device.
 #![forbid(unsafe_code)]
 
 use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch, Verdict};
@@ -26,7 +26,8 @@ use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
 
-/// Attempts to lock the file of which the thread only yields, and further ones with a pause of a millisecond each.
+/// Number of attempts to lock the file between which the thread only yields, and of further attempts with a
+/// pause of one millisecond between them.
 const YIELDS: u32 = 100;
 const MOST_PAUSES: u32 = 1000;
 /// Permissions of a new capture.
@@ -37,17 +38,17 @@ const PRIVATE: u32 = 0o600;
 pub(crate) struct CapturedLink {
     inner: Box<dyn Link>,
     recorder: Recorder,
-    /// Datagrams at the front of the device's batch that were recorded already, because the inner
+    /// Number of datagrams at the front of the device's batch that are already recorded, because the inner
     /// link had no room for them.
     recorded: usize,
 }
 
 impl CapturedLink {
-    /// Wraps a link; records are appended to the file, which is created if it does not exist. The links of a device share
-    /// `has_ended`, which is set by the first record that cannot be written.
+    /// Wraps a link. Records are appended to the file, which is created if it does not exist. The links of a
+    /// device share `has_ended`, which is set by the first record that cannot be written.
     ///
     /// # Errors
-    /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
+    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture of ours.
     pub(crate) fn open(
         inner: Box<dyn Link>,
         path: &Path,
@@ -77,7 +78,7 @@ impl Recorder {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
 
-    /// Records the datagrams of a batch that was received.
+    /// Records the datagrams of a received batch.
     fn record_batch(&mut self, batch: &ReceiveBatch) {
         if batch.is_empty() {
             return;
@@ -94,8 +95,8 @@ impl Recorder {
         self.record_received(time_ns, datagram);
     }
 
-    /// Records a received datagram. The socket does not report its identification, so the one of a foreign
-    /// peer is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
+    /// Records a received datagram. The socket does not report its identification, so for a foreign peer it
+    /// is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
         headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
@@ -104,7 +105,7 @@ impl Recorder {
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
         if self.has_ended.load(Ordering::Relaxed) {
-            // A later one that is shorter might fit, and readers would take the capture for complete.
+            // A later, shorter record might fit, and readers would take the capture for complete.
             self.lost += 1;
             return;
         }
@@ -145,7 +146,7 @@ impl Judge for RecordingJudge<'_> {
     }
 }
 
-/// A file to which each `write_all` appends all bytes by one call, or none.
+/// A file to which each `write_all` appends all bytes in one call, or none.
 #[derive(Debug)]
 struct Appended(File);
 
@@ -161,7 +162,7 @@ impl Write for Appended {
         loop {
             match file.write(bytes) {
                 Ok(written) if written == bytes.len() => return Ok(()),
-                // The disk is full. Readers would take the part for damage.
+                // The disk is full. Readers would take the partial record for damage.
                 Ok(written) => {
                     let end = file.stream_position()?;
                     file.set_len(end - written as u64)?;
@@ -179,16 +180,18 @@ impl Write for Appended {
     }
 }
 
-/// The lock on a capture around a record. Between the check for room and the write nobody else appends: beyond the
-/// process's limit on files the kernel writes a part, and ends the process by SIGXFSZ at the next attempt.
+/// The lock on a capture for one record. Between the check for room and the write no other process appends:
+/// beyond the process's limit on files the kernel writes a part, and ends the process by SIGXFSZ at the next
+/// attempt.
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
-    /// Takes the lock, which other processes hold for one record. On a file system without locks it goes without.
+    /// Takes the lock, which other processes hold for one record. On a file system without locks it continues
+    /// without.
     ///
     /// # Errors
-    /// Another process holds the lock for longer than [`MOST_PAUSES`]. Each user who can read the file can lock it, and the
-    /// packets of this device must not wait for that user.
+    /// Another process holds the lock for longer than [`MOST_PAUSES`]. Any user who can read the file can
+    /// lock it, and the packets of this device must not wait for that user.
     fn take(file: &'a File) -> io::Result<Self> {
         let lock = whole_file(libc::F_WRLCK);
         let mut tries = 0;
@@ -220,7 +223,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A lock on a whole file, however long it becomes.
+/// Returns a lock on a whole file, independent of its length.
 fn whole_file(kind: c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or_default(),
@@ -231,9 +234,9 @@ fn whole_file(kind: c_int) -> libc::flock {
     }
 }
 
-/// Opens a capture to append to. A fresh one appears under its name with its header already in
-/// it, so that two processes that start together do not both write one. It is for its user only: packets hold the contents
-/// of calls, and each user who can read the file can lock it.
+/// Opens a capture to append to. A new capture appears under its name with its header already in it, so that
+/// two processes that start together do not both write a header. Only its user may access it: packets hold
+/// the contents of calls, and any user who can read the file can lock it.
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
@@ -267,15 +270,15 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The name of a capture that this thread makes.
+/// Returns the name of the temporary file of a capture that this thread creates.
 fn fresh_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
     path.with_file_name(name)
 }
 
-/// Writes a new file. A file or a link that exists under its name is of a process that died, or of another user who has
-/// guessed the name, and is never written to.
+/// Writes a new file. An existing file or link of its name was left by a process that died, or made by
+/// another user who has guessed the name, and is never written to.
 fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || File::options().write(true).create_new(true).mode(PRIVATE).open(path);
     let mut file = match create() {
@@ -285,18 +288,18 @@ fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         created => created?,
     };
-    // Whatever the umask, its user continues it.
+    // Set regardless of the umask, so that its user can continue the capture.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)
 }
 
-/// Returns true if all users can make files in the folder of this one.
+/// Returns true if all users can create files in the folder of this file.
 fn is_open_to_all(path: &Path) -> bool {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::metadata(folder).is_ok_and(|folder| folder.mode() & 0o002 != 0)
 }
 
-/// Refuses a record that the process's limit on files has no room for.
+/// Fails if the process's limit on files leaves no room for a record.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {
         let length = file.metadata()?.len();
@@ -304,7 +307,7 @@ fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Time since the Unix epoch, with which a simulation's calendar begins.
+/// Returns the time since the Unix epoch, at which a simulation's clock starts.
 #[expect(clippy::disallowed_methods, reason = "a simulation has its own calendar")]
 fn now_ns(clock: &Clock) -> u64 {
     if let Some(clock) = clock.as_virtual() {
@@ -495,7 +498,7 @@ mod tests {
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
-        // Not written, so there is no second line in the log either.
+        // The record is not written, so there is no second line in the log either.
         for link in [&mut link, &mut other] {
             record(link, &[1]);
             record(link, &[2]);
@@ -504,7 +507,7 @@ mod tests {
         assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
     }
 
-    /// The links stand for processes: each has opened the file for itself.
+    /// The links stand for processes: each has its own open file.
     #[test]
     fn links_that_reach_the_limit_on_files_together_leave_whole_records() {
         if !runs_alone(module_path!(), "links_that_reach_the_limit_on_files_together_leave_whole_records") {
@@ -537,7 +540,7 @@ mod tests {
         let scratch = Scratch::new("capture-locked");
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         record(&mut link, &[1]);
-        // Any user can do this who can read the file.
+        // Any user who can read the file can do this.
         let reader = File::open(&scratch.0).unwrap();
         fcntl(&reader, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).unwrap();
         let (sender, receiver) = mpsc::channel();
@@ -667,7 +670,8 @@ mod tests {
         assert_eq!(counters[0], Counter { name: "captured", value: 3 });
     }
 
-    /// A link that takes a few datagrams at a time, and receives one with a wrong ICRC and a forged one.
+    /// A link that takes a few datagrams at a time, and receives one datagram with a wrong ICRC and a forged
+    /// one.
     #[derive(Debug)]
     struct Full {
         room: usize,

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use trunkline_verbs::{VerbsError, headroom};
 
-/// Why a link refused an address.
+/// Reason why a link refused an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -26,7 +26,7 @@ pub enum LinkError {
         /// The address.
         address: IpAddr,
     },
-    /// It means something on one interface only.
+    /// The address is valid on one interface only.
     #[error("{address}: {why}")]
     Scoped {
         /// The address.
@@ -34,7 +34,7 @@ pub enum LinkError {
         /// The reason.
         why: VerbsError,
     },
-    /// The other members of the host cannot be told of the port, so they would drop what it sends.
+    /// The port cannot be recorded for the other members of the host, so they would drop its packets.
     #[error("the port for {address} cannot be recorded for this host's other processes: {source}")]
     NotRecorded {
         /// The address.
@@ -54,7 +54,8 @@ pub enum LinkError {
     },
 }
 
-/// Reason in [`VerbsError::AddressInUse`] for [`LinkError::AddressInUse`]. [`PortOwner`](super::PortOwner) finds the owner of the port.
+/// Reason in [`VerbsError::AddressInUse`] for [`LinkError::AddressInUse`]. [`PortOwner`](super::PortOwner)
+/// determines the owner of the port.
 pub const ROCE_PORT_TAKEN: &str = "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
      user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
      use another address, such as another one of 127.0.0.0/8: that which the \

@@ -1,8 +1,8 @@
 //! Datagrams between devices of one process.
 //!
-//! A [`Hub`] is a network: its links reach each other and nothing else. Owns one bounded queue per
-//! link; a full queue drops datagrams and counts them, as UDP does. A sleeping receiver is woken
-//! through an eventfd; a polling one costs no system call.
+//! A [`Hub`] is a network: its links reach only each other. Owns one bounded queue per link; a full queue
+//! drops datagrams and counts them, as UDP does. A sleeping receiver is woken through an eventfd; a polling
+//! receiver needs no system call.
 #![forbid(unsafe_code)]
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
@@ -17,7 +17,7 @@ use trunkline_verbs::{Counter, Time};
 
 /// Capacity of a link's queue in datagrams; further ones are dropped.
 const QUEUE_DATAGRAMS: usize = 4096;
-/// The MTU of a hub in bytes: enough for payloads of 4,096 bytes.
+/// MTU of a hub, in bytes: enough for payloads of 4,096 bytes.
 const HUB_MTU_BYTES: u32 = 9000;
 
 /// A network inside one process.
@@ -35,7 +35,7 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: SendBatch,
-    /// The owner sleeps or is about to.
+    /// True if the owner sleeps or is about to.
     sleeping: bool,
     dropped: u64,
 }
@@ -48,13 +48,13 @@ impl Inbox {
 }
 
 impl Hub {
-    /// An empty network.
+    /// Creates an empty network.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// A link for one device.
+    /// Creates a link for one device.
     ///
     /// # Errors
     /// The operating system's error, if it has no eventfd left.
@@ -162,8 +162,7 @@ impl Link for InProcessLink {
     }
 
     fn arm(&mut self) -> bool {
-        // An old wake-up is cleared first: a later one belongs to a datagram
-        // that the queue then holds.
+        // An old wake-up is cleared first: a later one belongs to a datagram that the queue then holds.
         let _ = self.inbox.wake.read();
         let mut queue = self.inbox.lock();
         queue.sleeping = true;

@@ -1,6 +1,6 @@
 //! The network interface of an address.
 //!
-//! The UDP link calls it when it opens an address, and for the MTU.
+//! The UDP link uses it when it opens an address, and for the MTU.
 #![forbid(unsafe_code)]
 
 use super::{LinkError, udp_ffi};
@@ -18,8 +18,8 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// The interface with this address. All of 127.0.0.0/8 belongs to the loopback, whichever of
-    /// its addresses are listed.
+    /// Returns the interface with this address. All of 127.0.0.0/8 belongs to the loopback, no matter which
+    /// of its addresses are listed.
     pub(super) fn of(address: IpAddr) -> Result<Self, LinkError> {
         VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
         let failed = |source| LinkError::Os { doing: "list the interfaces", address, source };

@@ -1,22 +1,21 @@
 //! The network below the device: it carries the UDP payloads of RoCEv2, ICRC included, between addresses.
 //!
-//! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`]
-//! under its lock. A link examines a datagram only to find out which process of the host it is for. It
-//! never waits, and may lose, duplicate or reorder datagrams like any network; the engine above
-//! recovers from that.
+//! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`] under its lock. A
+//! link examines a datagram only to determine which process of the host it is for. It never waits, and may
+//! lose, duplicate or reorder datagrams like any network; the engine above recovers from that.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
-//! | `sockets` | the interface between it and the operating system or a simulated host |
-//! | `port_owner` | which process has port 4791, for texts |
+//! | `sockets` | the interface between `udp` and the operating system or a simulated host |
+//! | `port_owner` | the process that has port 4791, for error texts |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
-//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays what is sent |
+//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays sent datagrams |
 //!
-//! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
+//! Wrappers hold the link they wrap as a `Box<dyn Link>`, so they can be stacked in any order.
 
 mod batch;
 mod capture;
@@ -52,24 +51,24 @@ use trunkline_verbs::{Counter, Time};
 /// Verdict on a datagram by its ICRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is what its sender sent.
+    /// The datagram is unchanged since it was sent.
     Taken {
-        /// The sender is a device of our own kind.
+        /// True if the sender is a software device like ours.
         is_soft: bool,
     },
-    /// It may be; only what proves itself by its content is taken.
+    /// The ICRC does not decide: the datagram is accepted only if its content proves it.
     Unsure,
 }
 
 /// Judges datagrams for a link.
 pub trait Judge {
-    /// The present time.
+    /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Judges a datagram; `None` when it has to be dropped, which the judge counts.
+    /// Judges a datagram; `None` if it has to be dropped, which the judge counts.
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
 
-    /// Takes note of a datagram that the link drops without having it judged.
+    /// Reports a datagram that the link drops without having it judged.
     fn dropped(&mut self, datagram: Datagram<'_>) {
         let _ = datagram;
     }
@@ -82,55 +81,55 @@ pub trait Judge {
 /// [`Link::fds`], call [`Link::arm`]; the descriptors may be watched level- or edge-triggered,
 /// provided that `receive` is called until it returns 0 after each wake-up.
 pub trait Link: Send + Debug {
-    /// Returns the name in reports: `udp`, `in-process`.
+    /// Returns the name for reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
 
-    /// Opens the address: from now on packets to its port 4791 that are for us are received. Opening
-    /// it again does nothing.
+    /// Opens the address: from now on this link receives the packets to its port 4791 that are for this
+    /// process. Opening it again does nothing.
     ///
     /// # Errors
-    /// [`LinkError::AddressInUse`] with cause and remedy, [`LinkError::NoSuchAddress`],
+    /// [`LinkError::AddressInUse`] with the cause and a remedy, [`LinkError::NoSuchAddress`],
     /// [`LinkError::Os`].
     fn open(&mut self, address: IpAddr) -> Result<(), LinkError>;
 
-    /// Releases the address. Does nothing when it is not open.
+    /// Releases the address. Does nothing if it is not open.
     fn close(&mut self, address: IpAddr);
 
-    /// The source of datagrams from an open address. It does not change while the address is open.
+    /// Returns the source of datagrams from an open address. It does not change while the address is open.
     fn source(&self, address: IpAddr) -> SocketAddr {
         SocketAddr::new(address, ROCE_PORT)
     }
 
-    /// The MTU, in bytes and with IP headers, of the interface that has the address.
+    /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors
     /// [`LinkError::NoSuchAddress`].
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
 
-    /// Sends from the front of the batch, in order, each datagram from the open address in its
-    /// `source`. Datagrams that were sent, or never can be, are removed from the batch; those that the
-    /// system has no room for now stay in it for a later call.
+    /// Sends from the front of the batch, in order, each datagram from the open address in its `source`.
+    /// Datagrams that were sent, or can never be sent, are removed from the batch; those that the system has
+    /// no room for now stay for a later call.
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
-    /// Replaces the content of the batch by datagrams that have arrived, as many as it holds.
-    /// Returns how many were taken, including those that were refused or another process's. 0 means
-    /// that no datagram waits at any open address; the batch's capacity means that more may wait.
+    /// Replaces the content of the batch by datagrams that have arrived, up to its capacity. Returns how many
+    /// were taken, including datagrams that were refused or are for another process. 0 means that no datagram
+    /// waits at any open address; the batch's capacity means that more may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
-    /// Like [`Link::receive`]. A link that forwards datagrams to other processes has each judged first, in the
-    /// order of their arrival.
+    /// Like [`Link::receive`]. A link that forwards datagrams to other processes first has each judged, in
+    /// the order of their arrival.
     fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
         let _ = judge;
         self.receive(batch)
     }
 
-    /// Prepares for the owner to sleep on [`Link::fds`]: a datagram that arrives
-    /// from now on makes one of them readable. Returns whether datagrams are waiting already; then do not
-    /// sleep. The next `receive` ends it.
+    /// Prepares the link for its owner to sleep on [`Link::fds`]: a datagram that arrives from now on makes
+    /// one of them readable. Returns true if datagrams are already waiting; the owner must not sleep then.
+    /// The next `receive` disarms the link.
     fn arm(&mut self) -> bool;
 
-    /// Returns true if an edge-triggered watcher is notified of every datagram, however the others before it
-    /// were received: then `receive` does not end what [`Link::arm`] began.
+    /// Returns true if an edge-triggered watcher is notified of every datagram, regardless of how earlier
+    /// ones were received. In that case `receive` does not disarm the link.
     fn stays_armed(&self) -> bool {
         false
     }
@@ -141,25 +140,25 @@ pub trait Link: Send + Debug {
         udp_ffi::any_readable(self.fds().into_iter())
     }
 
-    /// The descriptors that become readable when datagrams arrive. They change with `open` and
+    /// Returns the descriptors that become readable when datagrams arrive. They change with `open` and
     /// `close`, and when [`Link::changes`] does.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// A number that grows when the descriptors have changed without `open` or `close`.
+    /// Returns a number that grows when the descriptors change without `open` or `close`.
     fn changes(&self) -> u64 {
         0
     }
 
-    /// Returns the time at which [`Link::poll`] has to be called, if at all.
+    /// Returns the time of the next [`Link::poll`], if any.
     fn next_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// Does the work that has become due, such as sending delayed datagrams.
+    /// Does the work whose time has come, such as sending delayed datagrams.
     fn poll(&mut self, now: Time) {
         let _ = now;
     }
 
-    /// Appends its counters.
+    /// Appends the link's counters.
     fn counters(&self, into: &mut Vec<Counter>);
 }

@@ -1,7 +1,7 @@
-//! Owner of UDP port 4791 at an address, by the kernel's reports in `/proc`.
+//! Owner of UDP port 4791 at an address, as reported by the kernel in `/proc`.
 //!
-//! Used for the texts of errors and warnings only: what it reads may be out of date by the time that it is read. It opens nothing
-//! of the other process but its links and its environment, and waits for nobody.
+//! Used only for the texts of errors and warnings: the result may be out of date when it is read. It opens only
+//! the descriptor links and the environment of the other process, and it never waits.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,33 +10,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use trunkline_roce::wire::ROCE_PORT;
 
-/// Processes whose descriptors are looked at, at most.
+/// Maximum number of processes whose descriptors are examined.
 const MOST_PROCESSES: usize = 65_536;
 
 /// The owner of UDP port 4791 at an address, as far as it can be known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOwner {
-    /// The address that it is bound to: the one in question, or the unspecified one of its family.
+    /// Address that the port is bound to: the requested one, or the unspecified one of its family.
     pub address: IpAddr,
     /// The owner.
     pub who: Owner,
 }
 
-/// Owner of a port.
+/// The owner of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// A process.
     Process {
         /// Process id.
         pid: u32,
-        /// The name of its program.
+        /// Name of its program.
         program: String,
-        /// The runtime directory whose devices it is a member of, if it is one.
+        /// Runtime directory whose devices it is a member of, if any.
         runtime_directory: Option<PathBuf>,
     },
     /// The kernel: its rxe driver.
     Kernel,
-    /// A process of this user whose descriptors were not found, or one of another user.
+    /// A process of this user whose descriptors were not found, or a process of another user.
     Hidden {
         /// The user.
         uid: u32,
@@ -44,7 +44,7 @@ pub enum Owner {
 }
 
 impl PortOwner {
-    /// Returns the remedy.
+    /// Returns what the user can do to free the port.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self.who {
@@ -56,13 +56,13 @@ impl PortOwner {
         }
     }
 
-    /// Finds the owner of the port at this address; `None` if it is free, or `/proc` cannot be read.
+    /// Returns the owner of the port at this address; `None` if the port is free, or `/proc` cannot be read.
     #[must_use]
     pub fn find(address: IpAddr) -> Option<Self> {
         let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
         let mut sockets = sockets_of(&fs::read_to_string(table).ok()?, address);
         if address.is_ipv4() {
-            // One of both families has it too.
+            // A socket of both families has the IPv4 port, too.
             let any = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
             sockets.extend(sockets_of(&any, Ipv6Addr::UNSPECIFIED.into()));
         }
@@ -109,11 +109,11 @@ impl fmt::Display for PortOwner {
 struct Listed {
     address: IpAddr,
     uid: u32,
-    /// 0 for a socket of the kernel itself.
+    /// Inode of the socket; 0 for a socket of the kernel itself.
     inode: u64,
 }
 
-/// The sockets of a table that have the port at this address, or at all.
+/// Returns the sockets of a table that have the port at this address, or at every address.
 fn sockets_of(table: &str, address: IpAddr) -> Vec<Listed> {
     let listed = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -128,7 +128,7 @@ fn sockets_of(table: &str, address: IpAddr) -> Vec<Listed> {
     listed.collect()
 }
 
-/// An address in the kernel's notation: words of 32 bits in the host's order.
+/// Parses an address in the kernel's notation: words of 32 bits in the host's order.
 fn address_of(text: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok();
     match text.len() {
@@ -144,7 +144,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The process that has a descriptor of this socket, of those that this user may examine.
+/// Returns the process that has a descriptor of this socket, among those that this user may examine.
 fn process_with(inode: u64) -> Option<Owner> {
     let wanted = PathBuf::from(format!("socket:[{inode}]"));
     let processes = fs::read_dir("/proc").ok()?.flatten().take(MOST_PROCESSES);
@@ -168,7 +168,7 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// The runtime directory, if this is the lock of one of its members.
+/// Returns the runtime directory, if the link is the lock of one of its members.
 fn runtime_directory_of(link: &Path) -> Option<PathBuf> {
     let is_lock = link.file_name()?.to_str()?.starts_with("slot-");
     let folder = link.parent().filter(|_| is_lock)?;

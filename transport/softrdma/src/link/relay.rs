@@ -1,17 +1,17 @@
 //! Datagrams of one address for several processes.
 //!
-//! Owns how the holder of port 4791 forwards datagrams to other members, and how those receive them: they
-//! are sent in bundles as messages between members, with their addresses and what the holder found out of
-//! their senders, and the receiver checks the rest as if they had arrived by UDP. The UDP link alone calls
-//! it. It examines a datagram only to find its addressee, trusts none of it, and queues nothing: datagrams
-//! that a member's socket has no room for are dropped and counted.
+//! Owns the forwarding of datagrams by the holder of port 4791 to other members, and their reception there.
+//! Datagrams are sent in bundles as messages between members, with their addresses and what the holder
+//! learned of their senders; the receiver checks the rest as if they had arrived by UDP. Only the UDP link
+//! calls it. It examines a datagram only to determine its addressee, trusts none of its content, and queues
+//! nothing: datagrams that a member's socket has no room for are dropped and counted.
 //!
 //! | datagram for | goes to |
 //! |---|---|
 //! | a TGT that processes share | the member that executes it |
-//! | another QP | the member whose number it is |
+//! | another QP | the member that owns its number |
 //! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
-//! | QP 1, another message of the CM | the member whose slot is in the comm id that it names as ours |
+//! | QP 1, another message of the CM | the member whose slot is in our comm id in the message |
 //! | anything else | no other member: the holder receives and counts it |
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ use trunkline_roce::wire::cm::{CmMessage, ServiceId};
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::Counter;
 
-/// The kind of message that carries datagrams; all others are for the card.
+/// Kind of the messages that carry datagrams; all other kinds are for the card.
 const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
@@ -41,14 +41,14 @@ const VERDICTS: [Option<Verdict>; 4] = [
     Some(Verdict::Unsure),
 ];
 
-/// Largest number of bundles being filled; one more makes all of them leave at once.
+/// Maximum number of bundles being filled. When another one is needed, all are sent.
 const MAX_BUNDLES: usize = 8;
-/// Largest number of messages read at a time.
+/// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
-/// Largest number of connection requests remembered.
+/// Maximum number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives between two polls of other members while nothing arrives from them, and always
-/// before the card sleeps.
+/// Number of receives between two polls of other members while nothing arrives from them. They are always
+/// polled before the card sleeps.
 const LOOK_EVERY: u32 = 8;
 
 /// A request for a connection: the initiator's address and comm id.
@@ -66,7 +66,7 @@ struct Counts {
 #[derive(Debug)]
 pub(super) struct Relay {
     members: Arc<Members>,
-    /// TGTs that move from member to member.
+    /// TGTs whose executor may change.
     targets: Option<Arc<Targets>>,
     bundles: Vec<(MemberId, Vec<u8>)>,
     /// Buffers of bundles that were sent, for reuse.
@@ -74,8 +74,8 @@ pub(super) struct Relay {
     /// A received bundle, consumed up to `at`.
     arrived: Vec<u8>,
     at: usize,
-    /// Member that got each request, and its service: the request may be repeated after its
-    /// listener is gone, and it may be withdrawn.
+    /// Member that got each request, and the service: the request may be repeated after its listener is gone,
+    /// and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     looks: u32,
     counts: Counts,
@@ -104,7 +104,7 @@ impl Relay {
         &self.members
     }
 
-    /// The member that a datagram is for, if that is another member.
+    /// Returns the member that a datagram is for, if that is another member.
     pub(super) fn owner(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let bth = Bth::parse(datagram.bytes).ok()?;
         let owner = if bth.destination == QP1 {
@@ -117,7 +117,7 @@ impl Relay {
         owner.filter(|owner| *owner != self.host().me())
     }
 
-    /// Puts a datagram into the bundle for its owner.
+    /// Adds a datagram to the bundle for its owner.
     pub(super) fn hand_on(&mut self, to: MemberId, datagram: Datagram<'_>, origin: Origin) {
         let length = HEADER_BYTES + datagram.bytes.len();
         let has_room =
@@ -151,8 +151,8 @@ impl Relay {
     }
 
     /// Fills half of an empty batch with datagrams that other members forward to us and whose address is
-    /// open, so that neither they nor those that arrive by UDP starve the others. Returns whether a
-    /// member was lost.
+    /// open. Neither they nor datagrams that arrive by UDP starve the other kind. Returns true if a member
+    /// was lost.
     pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
@@ -203,7 +203,7 @@ impl Relay {
         self.members.counters(into);
     }
 
-    /// The member that a datagram for QP 1 is for.
+    /// Returns the member that a datagram for QP 1 is for.
     fn addressee(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
         let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
@@ -215,7 +215,7 @@ impl Relay {
             CmMessage::SidrReq(req) => return self.listening(datagram, req.request_id, req.service_id),
             CmMessage::SidrRep(rep) => rep.request_id,
             CmMessage::Mra(mra) => mra.remote_id,
-            // A request is withdrawn by a peer that knows no id of ours.
+            // The peer withdraws a request before it knows our id.
             CmMessage::Rej(rej) if rej.remote_id == 0 => {
                 return self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner);
             }
@@ -228,7 +228,8 @@ impl Relay {
         self.host().owner_of_comm_id(ours)
     }
 
-    /// The member that listens for the service that a peer requests, or did at its first request.
+    /// Returns the member that listens for the service that a peer requests, or that did so at its first
+    /// request.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
         let request = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
@@ -242,7 +243,7 @@ impl Relay {
 
     fn remember(&mut self, request: Request, service: ServiceId, owner: MemberId) {
         if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&request) {
-            // Forged requests displace others, which matters only to requests whose listener is gone.
+            // Forged requests displace others; this matters only to requests whose listener is gone.
             self.requests.clear();
         }
         self.requests.insert(request, (service, owner));
@@ -308,7 +309,7 @@ fn field(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The datagrams of a bundle. `None` in place of one that is malformed; the iterator ends there.
+/// Iterator over the datagrams of a bundle. Returns `None` in place of a malformed datagram, and ends there.
 struct Pieces<'a> {
     bytes: &'a [u8],
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// The result of one [`DatagramSocket::receive`].
+/// Result of one [`DatagramSocket::receive`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
     /// Number of datagrams that were too long for a slot and were dropped.
@@ -27,7 +27,7 @@ pub(crate) trait Sockets: Send + Debug {
     /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError>;
 
-    /// The MTU of the interface that has the address, in bytes with IP headers.
+    /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors
     /// [`LinkError::NoSuchAddress`].
@@ -39,26 +39,26 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Returns the socket's address, with the actual port.
     fn local(&self) -> SocketAddr;
 
-    /// Sends datagrams from the front of the batch, `count` at most, and leaves the batch as it is.
-    /// Returns how many were sent, at least one when `count` is positive.
+    /// Sends at most `count` datagrams from the front of the batch, and leaves the batch unchanged. Returns
+    /// how many were sent, at least one if `count` is positive.
     ///
     /// # Errors
-    /// Why the first could not be sent.
+    /// The reason why the first datagram could not be sent.
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize>;
 
     /// Receives into the free slots of the batch.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when no datagram is waiting, and other errors of the system.
+    /// [`io::ErrorKind::WouldBlock`] if no datagram is waiting, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
     /// Returns true if [`DatagramSocket::receive`] would return something other than
     /// [`io::ErrorKind::WouldBlock`].
     fn is_readable(&self) -> bool;
 
-    /// The descriptor that becomes readable when a datagram arrives; simulated sockets have none.
+    /// Returns the descriptor that becomes readable when a datagram arrives; `None` for simulated sockets.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Number of datagrams that were dropped because the receive buffer was full.
+    /// Returns the number of datagrams that were dropped because the receive buffer was full.
     fn dropped(&self) -> u64;
 }

@@ -1,7 +1,7 @@
-//! The system calls of UDP that the standard library lacks.
+//! System calls for UDP that the standard library lacks.
 //!
-//! Owns all `unsafe` of the UDP link; called by `udp::system` and `interface` only. Each function lays
-//! its tables out on its own stack and keeps no pointer after it returns.
+//! Owns all `unsafe` of the UDP link. Called by `udp::system` and `interface` only. Each function builds its
+//! tables on its own stack and keeps no pointer after it returns.
 
 use super::batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch};
 use super::sockets::Received;
@@ -10,10 +10,10 @@ use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Largest number of datagrams per system call.
+/// Maximum number of datagrams per system call.
 pub(super) const BATCH: usize = 32;
 
-/// Makes a socket build the IP header that the ICRC covers (contract rocev2 5.1), and accept
+/// Configures a socket to build the IP header that the ICRC covers (contract rocev2 5.1), and to accept
 /// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6).
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
@@ -24,8 +24,8 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
     }
 }
 
-/// Requests a receive buffer, beyond the system's limit if the process may exceed it. If the system
-/// grants less, the socket works with that.
+/// Requests a receive buffer, beyond the system's limit if the process may exceed it. A smaller buffer is
+/// accepted.
 pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     let forced = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes);
     if forced.is_err() {
@@ -34,7 +34,7 @@ pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     }
 }
 
-/// Number of datagrams that the kernel dropped because the socket's receive buffer was full.
+/// Returns the number of datagrams that the kernel dropped because the socket's receive buffer was full.
 pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
     // `SK_MEMINFO_VARS` words, of which the last is `SK_MEMINFO_DROPS`.
     let mut words = [0u32; 9];
@@ -146,8 +146,8 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sends up to [`BATCH`] datagrams with one call; returns how many the kernel accepted, or why it
-/// refused the first.
+/// Sends up to [`BATCH`] datagrams with one call. Returns how many the kernel accepted, or why it refused the
+/// first.
 pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
     datagrams: impl Iterator<Item = Datagram<'a>>,
@@ -161,7 +161,7 @@ pub(super) fn send<'a>(
     {
         let (raw, length) = RawAddress::new(datagram.destination);
         *address = raw;
-        // The kernel only reads what an iovec of a send points to.
+        // The kernel only reads the data that an iovec of a send points to.
         *piece = libc::iovec {
             iov_base: datagram.bytes.as_ptr().cast_mut().cast(),
             iov_len: datagram.bytes.len(),
@@ -234,7 +234,7 @@ pub(super) fn receive(
         let content = address.get().filter(|_| whole).map(|source| (source, destination, length));
         batch.take_slot(content);
     }
-    // Fewer than a full table: the socket is empty, or the batch is full.
+    // With less than a full table, the socket is empty or the batch is full.
     Ok(Received { too_long, may_have_more: taken == BATCH })
 }
 
@@ -248,7 +248,7 @@ pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) ->
     })
 }
 
-/// The MTU of an interface.
+/// Returns the MTU of an interface.
 pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // SAFETY: ifreq is plain data, for which zero bytes are valid values.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -2,15 +2,15 @@
 //! process.
 //!
 //! Owns a simulated host's ports and the processes that may bind them. A device that is opened with
-//! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's
-//! host: binding, relaying, the take-over of port 4791 and the TGTs that processes share run as they
-//! do on a real host, without files, sockets or threads. Called by simulations only.
+//! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's host.
+//! Binding, relaying, the take-over of port 4791 and shared TGTs work as on a real host, without files,
+//! sockets or threads. Called by simulations only.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`SimulatedHost`] | addresses, ports and shared memory |
-//! | [`SimulatedProcess`] | what a device is opened as; it can be killed, also between two stores |
-//! | [`Network`] | what carries datagrams from host to host, provided by the simulation |
+//! | [`SimulatedProcess`] | the process that a device is opened in; it can be killed, also between two stores |
+//! | [`Network`] | the carrier of datagrams from host to host, provided by the simulation |
 #![forbid(unsafe_code)]
 
 mod ports;
@@ -27,9 +27,9 @@ use trunkline_verbs::Memory;
 /// Carries datagrams between simulated hosts. It may lose, duplicate, reorder, corrupt and delay
 /// them.
 pub trait Network: Send + Sync + Debug {
-    /// A process has sent a datagram. The simulation passes it, now or later, to
-    /// [`SimulatedHost::deliver`] of the host that has the destination's address, which may be the
-    /// sender's own.
+    /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
+    /// [`SimulatedHost::deliver`] of the host that has the destination's address, which may be the sender's
+    /// own host.
     fn carry(&self, datagram: Datagram<'_>);
 }
 
@@ -41,7 +41,7 @@ pub struct SimulatedHost {
 }
 
 impl SimulatedHost {
-    /// A host with these addresses. Its random numbers come from the runtime.
+    /// Creates a host with these addresses. Its random numbers come from the runtime.
     #[must_use]
     pub fn new(runtime: Runtime, network: Arc<dyn Network>, addresses: Vec<IpAddr>) -> Arc<Self> {
         Arc::new(Self { memory: HostMemory::new(runtime), ports: Ports::new(network, addresses) })
@@ -53,8 +53,8 @@ impl SimulatedHost {
         Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
     }
 
-    /// A datagram arrives. Returns whether a socket took it; `false` when none is bound there, or
-    /// its buffer is full.
+    /// Delivers a datagram. Returns false if no socket is bound at its destination, or the socket's buffer is
+    /// full.
     pub fn deliver(&self, datagram: Datagram<'_>) -> bool {
         self.ports.deliver(datagram)
     }
@@ -82,36 +82,38 @@ impl SimulatedProcess {
         &self.host
     }
 
-    /// Returns true if it lives. The simulation drops the machines and devices of a process that does not.
+    /// Returns true if the process lives. The simulation drops the machines and devices of a process that
+    /// does not.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.life.is_alive()
     }
 
-    /// Kills it. From now on its ports are free, what it sends vanishes, and others find it dead.
+    /// Kills the process. From now on its ports are free, what it sends is dropped, and other processes find
+    /// it dead.
     pub fn kill(&self) {
         self.life.kill();
     }
 
-    /// Kills it after a number of further stores to memory that it shares with other processes: those that
-    /// follow do not happen, and what it was writing stays half done.
+    /// Kills the process after a number of further stores to memory that it shares with other processes.
+    /// Later stores are dropped, so that a write may stay half done.
     pub fn kill_after_stores(&self, stores: u64) {
         self.life.kill_after_stores(stores);
     }
 
-    /// Overwrites a word of each area that it shares with others, as a process that has gone mad may; `choose` gives the
-    /// place among several, and the value. Returns the number of areas.
+    /// Overwrites a word of each area that the process shares with others, like a process with a bug.
+    /// `choose` gets the number of words, and returns the index and the value. Returns the number of areas.
     pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         let areas = self.areas();
         for area in &areas {
             let (place, value) = choose(area.len() / 8);
-            // A place outside is nobody's.
+            // An index outside of the area changes nothing.
             let _outside = area.write(place * 8, &value.to_ne_bytes());
         }
         areas.len()
     }
 
-    /// Returns the areas that it shares with others, for a test that writes into them.
+    /// Returns the areas that the process shares with others, for a test that writes into them.
     #[must_use]
     pub fn areas(&self) -> Vec<Arc<Memory>> {
         self.host.memory.areas_of(&self.life)

@@ -1,6 +1,6 @@
 //! The UDP ports of a simulated host.
 //!
-//! Owns who has which port, and the datagrams that wait there. A socket exists while its process
+//! Owns the bound ports, their owners, and the datagrams queued there. A socket exists while its process
 //! lives: the port of a process that was killed is free.
 #![forbid(unsafe_code)]
 
@@ -15,11 +15,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Datagrams that wait at one socket at most.
+/// Maximum number of datagrams queued at one socket.
 const QUEUE_DATAGRAMS: usize = 1024;
-/// The MTU of a host's interfaces: enough for payloads of 4,096 bytes.
+/// MTU of a host's interfaces: enough for payloads of 4,096 bytes.
 const MTU_BYTES: u32 = 9000;
-/// The first of the ports that are given out for port 0.
+/// First port assigned for port 0.
 const FIRST_EPHEMERAL: u16 = 49_152;
 
 /// A host's ports.
@@ -43,7 +43,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// Locks; no holder leaves the value half changed, so that a panic in another thread does no harm.
+/// Locks a mutex, even if an earlier holder panicked: no holder leaves the value half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -165,7 +165,7 @@ impl DatagramSocket for ProcessSocket {
 impl Drop for ProcessSocket {
     fn drop(&mut self) {
         let mut bound = lock(&self.ports.bound);
-        // Another process may have the port since this one was killed.
+        // Another process may have taken the port since this one was killed.
         if bound.get(&self.local).is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
             bound.remove(&self.local);
         }

@@ -1,4 +1,4 @@
-//! Answering a peer that asks for a connection, and completing one that a peer has answered.
+//! Accepting connection requests, and completing connections that a peer has accepted.
 
 use super::Control;
 use super::endpoint::{Role, refusal};
@@ -74,7 +74,7 @@ impl Control {
         Ok(())
     }
 
-    /// The program has brought its QP up after the peer's answer.
+    /// Completes a connection whose QP the program has brought up after the peer's answer.
     pub(in crate::device) fn establish(
         &mut self,
         shards: &mut Reach<'_>,
@@ -88,7 +88,7 @@ impl Control {
         Ok(())
     }
 
-    /// The program has seen a packet at the QP of an endpoint that it accepted for.
+    /// Handles the program's report of a packet at the QP of an accepted endpoint.
     pub(in crate::device) fn communication_established(
         &mut self,
         shards: &mut Reach<'_>,

@@ -1,7 +1,7 @@
-//! The device's own addresses: which one an endpoint gets.
+//! The device's own addresses, and the choice of an endpoint's address.
 //!
-//! Owns the GID table and the claims on services among the devices that share the addresses. Opening an
-//! address is the shards', which have the links.
+//! Owns the GID table and the claims on services among the devices that share the addresses. The shards open
+//! addresses, since they have the links.
 
 use crate::device::gid_table::GidTable;
 use crate::device::random::Random;
@@ -17,23 +17,23 @@ use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{PortSpace, QpAttributes, QpNumber, VerbsError};
 
-/// Loopback addresses tried for a client whose natural one is served by another process.
+/// Number of loopback addresses tried for a client whose natural one is used by another process.
 const OTHER_LOOPBACKS: usize = 16;
 
-/// See the module.
+/// Addresses of a device.
 #[derive(Debug)]
 pub(super) struct Addresses {
     gids: GidTable,
-    /// The other devices of this user that share the addresses.
+    /// Registry of the devices of this user that share the addresses.
     host: Option<Arc<Host>>,
     /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     asks_host: bool,
     random: Random,
-    /// Addresses of wildcard listeners that could not be opened, and were warned of.
+    /// Addresses of wildcard listeners that could not be opened, and for which a warning was logged.
     unopened: BTreeSet<IpAddr>,
-    /// Addresses that listeners were made at, rather than at a wildcard. They stay open when the host loses them.
+    /// Addresses that listeners named instead of a wildcard. They stay open when the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
-    /// Loopback address that stands in for those whose port 4791 another program has.
+    /// Loopback address used in place of those whose port 4791 belongs to another program.
     other_loopback: Option<IpAddr>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Addresses {
 #[derive(Debug)]
 pub(super) struct Opened {
     is_any: bool,
-    /// True if none is left to open.
+    /// True if all of them are open.
     pub(super) is_complete: bool,
     first_error: Option<VerbsError>,
 }
@@ -52,35 +52,35 @@ impl Addresses {
         Self { gids, host, asks_host, random, unopened, named_by_listeners, other_loopback: None }
     }
 
-    /// The GID table.
+    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         &self.gids
     }
 
-    /// The GID table, to which loopback addresses are added as they are used.
+    /// Returns the GID table, to which loopback addresses are added as they are used.
     pub(super) fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
 
-    /// Refuses an address that the device does not have.
+    /// Checks that the device has an address.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         VerbsError::check_scope(address)?;
         if self.gids.index_of(address).is_none() {
-            // It may be new.
+            // The address may be new.
             self.refresh()?;
         }
         let known = self.gids.index_of(address).map(drop);
         known.ok_or_else(|| VerbsError::AddressNotAvailable(self.gids.reason_without(address)))
     }
 
-    /// The own addresses that an unspecified one means.
+    /// Returns the own addresses that an unspecified address covers.
     fn covered(&self, address: IpAddr, is_family_only: bool) -> Vec<IpAddr> {
         let wanted =
             |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
         self.gids.present().into_iter().filter(wanted).collect()
     }
 
-    /// The process ends with its sockets open.
+    /// Records that the process ends with its sockets open.
     pub(super) fn ports_end(&self) {
         if let Some(host) = &self.host {
             host.ports_end();
@@ -107,9 +107,9 @@ impl Addresses {
         Ok(claims?)
     }
 
-    /// Opens the address, or all of a wildcard's that are free. A wildcard may mean none: as in Linux, whose
-    /// `cma_listen_on_all` fails for no lack of addresses (drivers/infiniband/core/cma.c), the listener then gets nothing
-    /// until an address comes.
+    /// Opens the address, or all free addresses of a wildcard. A wildcard may cover none. As in Linux, whose
+    /// `cma_listen_on_all` does not fail for lack of addresses (drivers/infiniband/core/cma.c), the listener
+    /// then gets nothing until an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -128,7 +128,8 @@ impl Addresses {
         }
     }
 
-    /// Opens all addresses of a wildcard that are not open; warns of each that cannot be opened, once.
+    /// Opens all addresses of a wildcard that are not open. Logs a warning for each that cannot be opened,
+    /// once.
     pub(super) fn open_covered(
         &mut self,
         shards: &mut Reach<'_>,
@@ -152,8 +153,9 @@ impl Addresses {
         result
     }
 
-    /// Closes the addresses that others have replaced in the table. Otherwise a host whose addresses change, such as one
-    /// that starts containers, would run out of descriptors, and the registry out of records of ports.
+    /// Closes the addresses that others have replaced in the table. Otherwise a host whose addresses change,
+    /// such as a host that starts containers, would run out of descriptors, and the registry out of records
+    /// of ports.
     fn close_replaced(&mut self, shards: &mut Reach<'_>) {
         for address in self.gids.take_replaced() {
             self.unopened.remove(&address);
@@ -177,12 +179,13 @@ impl Addresses {
         }
     }
 
-    /// Returns true if the device has the addresses of the host, which change, rather than those that the user named.
+    /// Returns true if the device uses the addresses of the host, which change, rather than addresses that
+    /// the user named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
     }
 
-    /// Reads the addresses of the host again.
+    /// Reads the host's addresses again.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
         if self.follows_host() { self.gids.refresh() } else { Ok(()) }
     }
@@ -205,8 +208,8 @@ impl Addresses {
         route.ok_or(VerbsError::Gone)?
     }
 
-    /// Both ends of the way to a peer, from the address that an endpoint is bound to, if it is. A peer at
-    /// an unspecified address is this host, as for sockets.
+    /// Returns the local and remote address for a peer, starting from the address that an endpoint is bound
+    /// to, if any. An unspecified peer address means this host, as for sockets.
     pub(super) fn resolve(
         &mut self,
         shards: &mut Reach<'_>,
@@ -231,8 +234,9 @@ impl Addresses {
         Ok((own, remote))
     }
 
-    /// The address that the host's routing would send from, if it names one. Refuses a link-local peer, and one that the host
-    /// has no route to, at all or from the address that is given; a network in process has no routing.
+    /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and
+    /// for a peer that the host has no route to, either at all or from the given address. A network in
+    /// process has no routing.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
@@ -258,8 +262,8 @@ impl Addresses {
         }
     }
 
-    /// The own address for packets to `remote`: the route's, when the table has it, else the
-    /// first of the family. It is open afterwards.
+    /// Chooses the own address for packets to `remote`, and opens it: the route's source if the table has it,
+    /// otherwise the first of the family.
     pub(super) fn choose_source(
         &mut self,
         shards: &mut Reach<'_>,
@@ -267,7 +271,7 @@ impl Addresses {
         routed: Option<IpAddr>,
     ) -> Result<IpAddr, VerbsError> {
         if routed.is_some_and(|routed| !self.gids.has(routed)) {
-            // The host has a new address.
+            // The host may have a new address.
             self.refresh()?;
             self.close_replaced(shards);
         }
@@ -294,8 +298,8 @@ impl Addresses {
         }
     }
 
-    /// On one host any loopback address reaches any other: a client there need not share the
-    /// server's, unless the user named addresses.
+    /// Returns true if another loopback address may replace the chosen one. On one host any loopback address
+    /// reaches any other, so a client need not share the server's, unless the user named addresses.
     fn may_be_replaced(&self, chosen: IpAddr, remote: SocketAddr) -> bool {
         let on_this_host = remote.ip().is_loopback() || remote.ip() == chosen;
         !self.gids.is_named() && remote.is_ipv4() && on_this_host
@@ -326,7 +330,7 @@ fn loopback(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// The address that the host's routing would send from, if that is not given.
+/// Returns the source address that the host's routing uses, from `from` if it is given.
 fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -1,6 +1,7 @@
 //! The QP of an endpoint.
 //!
-//! Owns nothing: it moves QPs through their states with what both sides of a connection agreed on.
+//! Owns nothing. It moves QPs through their states with the parameters that both sides of a connection agreed
+//! on.
 
 use super::Control;
 use super::endpoint::to_init;
@@ -9,7 +10,7 @@ use crate::device::reach::Reach;
 use trunkline_verbs::{CmIdNumber, PortSpace, QpModify, QpNumber, QpState, VerbsError};
 
 impl Control {
-    /// Gives an endpoint its QP, and moves that to INIT.
+    /// Attaches a QP to an endpoint, and moves it to INIT.
     pub(in crate::device) fn attach(
         &mut self,
         shards: &mut Reach<'_>,
@@ -42,7 +43,7 @@ impl Control {
         }
     }
 
-    /// The change that moves a QP of the connection to a state.
+    /// Returns the change that moves a QP of the connection to a state.
     pub(in crate::device) fn qp_changes(
         &mut self,
         id: CmIdNumber,
@@ -63,7 +64,7 @@ impl Control {
         }
     }
 
-    /// Moves the QP of an endpoint to RTR and RTS with what both sides agreed on.
+    /// Moves the QP of an endpoint to RTR and RTS with the agreed parameters.
     pub(super) fn bring_up(
         &mut self,
         shards: &mut Reach<'_>,
@@ -85,7 +86,7 @@ impl Control {
         self.qps.modify(shards, qp, &rts)
     }
 
-    /// The attached QP goes to ERR (contract rocev2 12.6).
+    /// Moves the attached QP to ERR (contract rocev2 12.6).
     pub(super) fn fail_attached(&mut self, shards: &mut Reach<'_>, id: CmIdNumber) {
         self.set_awaits_rtu(shards, id, false);
         let Some(qp) = self.connections.get(id).and_then(|endpoint| endpoint.qp) else { return };
@@ -96,7 +97,7 @@ impl Control {
         }
     }
 
-    /// If `awaits` is true, the first packet at the endpoint's QP stands in for the RTU.
+    /// Sets whether the first packet at the endpoint's QP replaces the RTU.
     pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
             shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));

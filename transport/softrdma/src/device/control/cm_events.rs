@@ -1,6 +1,6 @@
-//! Management datagrams, and what the connection machine reports.
+//! Management datagrams, and events of the connection machine.
 //!
-//! Owns nothing: it carries out what an event means for an endpoint, its QP and its program.
+//! Owns nothing. It applies events to an endpoint, its QP and its program.
 
 use super::Control;
 use super::connections::Connections;
@@ -24,7 +24,7 @@ struct Requested {
 }
 
 impl Control {
-    /// Management datagrams, timers, events and messages of the connection machine.
+    /// Handles management datagrams, timers, events and messages of the connection machine.
     pub(super) fn serve_cm(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.take_found(shards, now);
         if self.connections.next_timeout().is_some_and(|when| when <= now) {
@@ -61,7 +61,7 @@ impl Control {
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(peer = %request.remote, asked = ?request.peer.mtu, ?mtu, "a smaller path MTU is proposed");
-                    // The event says that it waits for an answer.
+                    // The event shows that the request waits for an answer.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
                 }
@@ -109,7 +109,7 @@ impl Control {
                 let established = self.connections.get(id).is_some_and(|endpoint| {
                     matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
                 });
-                // A program that brings the QP up itself has established the connection by that.
+                // A program that brings the QP up itself has already established the connection.
                 if !established {
                     self.connections.push_event(id, PendingCmEventKind::Established, private);
                 }
@@ -133,7 +133,7 @@ impl Control {
         }
     }
 
-    /// The peer accepted: the QP goes to RTS, then the RTU is sent.
+    /// Handles the peer's acceptance: the QP goes to RTS, then the RTU is sent.
     fn connect_reply(
         &mut self,
         shards: &mut Reach<'_>,
@@ -164,7 +164,7 @@ impl Control {
         }
     }
 
-    /// A connection that was never made, or is over at once.
+    /// Ends a connection that was never made, or is over at once.
     fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
         self.fail_attached(shards, id);
@@ -172,7 +172,7 @@ impl Control {
 }
 
 impl Connections {
-    /// A peer asks a listener: a new endpoint is made, whose object the channel makes when the
+    /// Creates an endpoint for a peer's request to a listener. The channel creates its object when the
     /// program takes the event.
     fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
         let of = self.of_listener(request.listener);
@@ -185,7 +185,7 @@ impl Connections {
         let traffic_class = listener.traffic_class;
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
         endpoint.role = Role::Passive;
-        // As in Linux, the peer chooses for both directions, unless the listener has.
+        // As in Linux, the peer chooses the traffic class for both directions, unless the listener has.
         let of_peer = request.offered.as_ref().map_or(0, |peer| peer.traffic_class);
         endpoint.traffic_class = if traffic_class == 0 { of_peer } else { traffic_class };
         endpoint.local = request.local;
@@ -200,7 +200,7 @@ impl Connections {
         let kind = PendingCmEventKind::ConnectRequest { new: self.next_number(), parameters };
         let event = PendingCmEvent { id: listener_id, kind, private_data: request.private };
         if channel.push(event).is_err() {
-            // The peer asks again.
+            // The peer repeats its request.
             self.machine().release(now.0, connection);
             return;
         }
@@ -208,7 +208,7 @@ impl Connections {
     }
 }
 
-/// Returns a peer's request or answer, for the program.
+/// Returns a peer's request or answer as the program sees it.
 fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

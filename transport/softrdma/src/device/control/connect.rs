@@ -1,4 +1,4 @@
-//! Asking a peer for a connection.
+//! Connecting to a peer.
 
 use super::Control;
 use super::endpoint::{Role, refusal, transport};

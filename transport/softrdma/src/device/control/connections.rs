@@ -1,6 +1,6 @@
 //! The endpoints of programs, and the machine that connects them.
 //!
-//! Owns which endpoint a connection or a listener belongs to. It knows no QP and no address table.
+//! Owns the map from connections and listeners to endpoints. It knows no QP and no address table.
 
 use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::peer_processes::PeerProcesses;
@@ -14,10 +14,10 @@ use trunkline_verbs::{
     CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError, WILDCARD_TAKEN,
 };
 
-/// Ports tried for an endpoint that is bound to any.
+/// Number of ports tried for an endpoint that is bound to any port.
 pub(super) const PORTS_TRIED: usize = 64;
 
-/// See the module.
+/// Endpoints of a device, and their connection machine.
 #[derive(Debug)]
 pub(in crate::device) struct Connections {
     machine: CmMachine,
@@ -33,7 +33,8 @@ pub(in crate::device) struct Connections {
 }
 
 impl Connections {
-    /// `comm_ids` are those of the device among those that share its addresses, if there are such.
+    /// Creates the endpoints. `comm_ids` are the device's share among the devices that share its addresses,
+    /// if any.
     pub(super) fn new(guid: u64, mut random: Random, comm_ids: Option<CommIds>) -> Self {
         let comm_ids = comm_ids.unwrap_or_else(|| CommIds::new(random.keys()));
         let config = CmConfig { comm_ids, ..CmConfig::new(guid, random.next()) };
@@ -49,27 +50,27 @@ impl Connections {
         }
     }
 
-    /// The machine.
+    /// Returns the connection machine.
     pub(super) fn machine(&mut self) -> &mut CmMachine {
         &mut self.machine
     }
 
-    /// Returns the time at which the machine wants to be called.
+    /// Returns the time of the machine's next timeout.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout().map(Time)
     }
 
-    /// The processes of this host among the peers.
+    /// Returns the peers that are processes of this host.
     pub(super) fn processes(&mut self) -> &mut PeerProcesses {
         &mut self.processes
     }
 
-    /// Returns the time at which there is something to do for them.
+    /// Returns the time of the next timeout of peer processes.
     pub(super) fn next_look_at_processes(&self) -> Option<Time> {
         self.processes.next_timeout()
     }
 
-    /// The PSN of the next management datagram.
+    /// Takes the PSN of the next management datagram.
     pub(super) fn take_psn(&mut self) -> Psn {
         let psn = self.psn;
         self.psn = psn.plus(1);
@@ -89,7 +90,7 @@ impl Connections {
         into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
     }
 
-    /// A new endpoint, not yet entered.
+    /// Creates an endpoint that is not in the table yet.
     pub(super) fn new_endpoint(
         &mut self,
         channel: Arc<Signal<PendingCmEvent>>,
@@ -100,7 +101,7 @@ impl Connections {
         Endpoint::new(channel, port_space, qp_type, announced)
     }
 
-    /// Makes an endpoint without an address; returns its name.
+    /// Creates an endpoint without an address; returns its number.
     pub(in crate::device) fn create(
         &mut self,
         port_space: PortSpace,
@@ -111,12 +112,12 @@ impl Connections {
         self.insert(endpoint)
     }
 
-    /// The name that the next endpoint gets.
+    /// Returns the number of the next endpoint.
     pub(super) fn next_number(&self) -> CmIdNumber {
         CmIdNumber(self.next_number)
     }
 
-    /// Enters an endpoint; returns its name.
+    /// Adds an endpoint; returns its number.
     pub(super) fn insert(&mut self, endpoint: Endpoint) -> CmIdNumber {
         let number = self.next_number();
         self.next_number += 1;
@@ -127,7 +128,7 @@ impl Connections {
         number
     }
 
-    /// Removes an endpoint, which then has no connection and no listener.
+    /// Removes an endpoint, along with its connection and its listener.
     pub(super) fn remove(&mut self, id: CmIdNumber) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
         self.processes.remove(id);
@@ -140,7 +141,8 @@ impl Connections {
         Some(endpoint)
     }
 
-    /// All endpoints, listeners first: requests that the program has not seen go with them, silently.
+    /// Returns all endpoints, listeners first: requests that the program has not seen are dropped with their
+    /// listener, silently.
     pub(super) fn listeners_first(&self) -> Vec<CmIdNumber> {
         let mut ids = self.endpoints.keys().copied().collect::<Vec<_>>();
         ids.sort_unstable_by_key(|id| (self.endpoints[id].listener.is_none(), *id));
@@ -151,7 +153,7 @@ impl Connections {
         self.endpoints.get(&id)
     }
 
-    /// An endpoint.
+    /// Returns an endpoint.
     ///
     /// # Errors
     /// [`VerbsError::Gone`].
@@ -159,17 +161,17 @@ impl Connections {
         self.endpoints.get_mut(&id).ok_or(VerbsError::Gone)
     }
 
-    /// The endpoint of a connection.
+    /// Returns the endpoint of a connection.
     pub(super) fn of_connection(&self, connection: ConnectionId) -> Option<CmIdNumber> {
         self.by_connection.get(&connection).copied()
     }
 
-    /// The endpoint of a listener.
+    /// Returns the endpoint of a listener.
     pub(super) fn of_listener(&self, listener: ListenerId) -> Option<CmIdNumber> {
         self.by_listener.get(&listener).copied()
     }
 
-    /// An endpoint listens from now on.
+    /// Records that an endpoint listens.
     pub(super) fn listens(&mut self, id: CmIdNumber, listener: ListenerId) {
         self.by_listener.insert(listener, id);
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
@@ -177,7 +179,7 @@ impl Connections {
         }
     }
 
-    /// An endpoint has asked its peer.
+    /// Records that an endpoint has sent a request to its peer.
     pub(super) fn asks(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.insert(connection, id);
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
@@ -186,7 +188,7 @@ impl Connections {
         }
     }
 
-    /// A connection, or a question, of an endpoint is over: nothing more comes of it.
+    /// Ends a connection, or a request, of an endpoint: no event of it follows.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
         self.processes.remove(id);
@@ -195,14 +197,15 @@ impl Connections {
         }
     }
 
-    /// The question of an endpoint.
+    /// Returns the pending request of an endpoint.
     pub(super) fn question(&mut self, id: CmIdNumber) -> Result<ConnectionId, VerbsError> {
         let endpoint = self.endpoint(id)?;
         let question = endpoint.connection.filter(|_| endpoint.role == Role::Passive);
         question.ok_or(VerbsError::Invalid("the endpoint has no question to answer"))
     }
 
-    /// The unspecified addresses that endpoints listen on, and whether each means its family only.
+    /// Returns the unspecified addresses that endpoints listen on; each is flagged if it covers its family
+    /// only.
     pub(super) fn wildcards(&self) -> Vec<(IpAddr, bool)> {
         let listening = self.by_listener.values().filter_map(|id| self.endpoints.get(id));
         let places = listening.map(|endpoint| (endpoint.local.ip(), endpoint.is_family_only));
@@ -212,12 +215,12 @@ impl Connections {
         wildcards
     }
 
-    /// The QP that carries an endpoint's connection, attached or named by the program.
+    /// Returns the QP that carries an endpoint's connection, attached or named by the program.
     pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
     }
 
-    /// Returns true if an endpoint asks and answers instead of connecting.
+    /// Returns true if an endpoint only exchanges requests and answers instead of connecting.
     pub(super) fn is_service(&self, id: CmIdNumber) -> bool {
         self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
     }
@@ -230,19 +233,19 @@ impl Connections {
         }
     }
 
-    /// The program has seen a request, whose endpoint this is.
+    /// Records that the program has seen the request that created this endpoint.
     pub(in crate::device) fn request_heard(&mut self, id: CmIdNumber) {
         if let Some(connection) = self.get(id).and_then(|endpoint| endpoint.connection) {
             self.machine.request_delivered(connection);
         }
     }
 
-    /// Own and peer's address.
+    /// Returns the local and the peer's address.
     pub(in crate::device) fn addresses(&self, id: CmIdNumber) -> Option<(SocketAddr, Option<SocketAddr>)> {
         self.get(id).map(|endpoint| (endpoint.local, endpoint.peer))
     }
 
-    /// Completes the resolution of a peer: the host's routing knows the route, so nothing is asked for.
+    /// Completes the resolution of a peer's route. The host's routing knows the route, so no request is sent.
     pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
         if !matches!(endpoint.role, Role::Active { .. }) || endpoint.has_route {
@@ -278,7 +281,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Reports to another channel from now on.
+    /// Moves an endpoint to another channel.
     pub(in crate::device) fn migrate(
         &mut self,
         id: CmIdNumber,
@@ -297,12 +300,12 @@ impl Connections {
         Ok(())
     }
 
-    /// A port for the side that connects, which does not listen.
+    /// Returns a port for the connecting side, which does not listen.
     pub(super) fn client_port(&mut self) -> u16 {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }
 
-    /// A port that no endpoint is bound to.
+    /// Returns a port that no endpoint is bound to.
     pub(super) fn some_free_port(
         &mut self,
         port_space: PortSpace,
@@ -318,9 +321,9 @@ impl Connections {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Checks that an endpoint can be bound. If `shares` is true, its address may be taken by endpoints that share it too
-    /// and do not listen. Follows `cma_check_port` of Linux, except that a single IPv6 address may have the port of
-    /// `0.0.0.0`: no request matches both.
+    /// Checks that an endpoint can be bound. If `shares` is true, the address may be in use by endpoints that
+    /// also share it and do not listen. Follows `cma_check_port` of Linux, except that a single IPv6 address
+    /// may have the port of `0.0.0.0`: no request matches both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,
@@ -345,8 +348,8 @@ impl Connections {
     }
 }
 
-/// Returns true if a request can match the addresses of both endpoints. `::` is every address unless the flag restricts
-/// it to its family.
+/// Returns true if a request can match the addresses of both endpoints. `::` covers every address unless the
+/// flag restricts it to its family.
 fn meets(one: (IpAddr, bool), other: (IpAddr, bool)) -> bool {
     let covers = |(wide, is_family_only): (IpAddr, bool), address: IpAddr| {
         let has_family = wide.is_ipv4() == address.is_ipv4() || wide.is_ipv6() && !is_family_only;

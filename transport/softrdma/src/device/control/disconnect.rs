@@ -21,22 +21,23 @@ impl Control {
         Ok(())
     }
 
-    /// The process ends. The program gets no event, and no lock but the card's is taken: the program
-    /// may have been interrupted anywhere.
+    /// Disconnects all endpoints when the process ends. The program gets no event, and only the card's lock
+    /// is taken: the program may have been interrupted anywhere.
     pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);
         self.gather_cm(shards);
         shards.first().send(now);
-        // A peer at this process's address gets its DREQ through this process, which holds port 4791: nobody repeats it.
+        // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
+        // DREQ is not repeated.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }
 
-    /// The program has dropped an endpoint. Its QP is left alone.
+    /// Destroys an endpoint that the program has dropped. Its QP is left alone.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
-        // Connection requests that the program has not seen are refused along with their listener: nobody
-        // is left to accept them.
+        // Connection requests that the program has not seen are refused along with their listener, since no
+        // program is left to accept them.
         for event in endpoint.channel.extract(|event| event.id == id) {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.drop_endpoint(shards, new, now);
@@ -51,7 +52,7 @@ impl Control {
         self.finish(shards, now);
     }
 
-    /// Sends what the operation has caused.
+    /// Sends the packets that the operation has caused.
     pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_cm(shards, now);
         shards.flush(now);

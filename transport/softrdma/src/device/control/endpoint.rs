@@ -1,6 +1,6 @@
-//! A connection endpoint, and the events on their way to its program.
+//! A connection endpoint, and the events queued for its program.
 //!
-//! Owns an endpoint's own facts: channel, addresses, attached QP, what was agreed.
+//! Owns the endpoint's state: channel, addresses, attached QP, agreed parameters.
 
 use crate::device::gid_table::GidTable;
 use crate::device::signal::Signal;
@@ -13,7 +13,7 @@ use trunkline_verbs::{
     QpType, RejectReason, SidrStatus, VerbsError,
 };
 
-/// An event on its way to a channel, without the objects that the program gets.
+/// An event queued for a channel, without the objects that the program gets.
 #[derive(Debug)]
 pub(in crate::device) struct PendingCmEvent {
     pub(in crate::device) id: CmIdNumber,
@@ -40,14 +40,14 @@ pub(in crate::device) enum PendingCmEventKind {
     TimewaitExit,
 }
 
-/// End of a connection that an endpoint is to be.
+/// End of a connection that an endpoint will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It neither listens nor has a peer.
+    /// Neither listens nor has a peer.
     Undecided,
-    /// It connects to there.
+    /// Connects to a peer.
     Active { remote: SocketAddr },
-    /// It listens, or a listener made it.
+    /// Listens, or was created by a listener.
     Passive,
 }
 
@@ -59,18 +59,18 @@ pub(super) struct Endpoint {
     pub(super) qp_type: QpType,
     pub(super) role: Role,
     pub(super) local: SocketAddr,
-    /// The program asked for `local`, so nobody else gets it.
+    /// True if the program asked for `local`, so that no other endpoint gets it.
     pub(super) is_bound: bool,
     pub(super) has_route: bool,
-    /// It has asked its peer, which it can do once, as in the kernel.
+    /// True if the endpoint has sent a request to its peer. As in the kernel, it can do so only once.
     pub(super) has_asked: bool,
     pub(super) peer: Option<SocketAddr>,
     pub(super) connection: Option<ConnectionId>,
     pub(super) listener: Option<ListenerId>,
     pub(super) qp: Option<QpNumber>,
-    /// The QP that the program brings up itself.
+    /// QP that the program brings up itself.
     pub(super) named_qp: Option<QpNumber>,
-    /// Offer of the peer.
+    /// Parameters that the peer offered.
     pub(super) offered: Option<Peer>,
     /// PSN at which the peer starts to send.
     pub(super) announced: Psn,
@@ -78,7 +78,7 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Services of the endpoint, which no other device that shares the addresses can have.
+    /// Claimed services of the endpoint, which no other device that shares the addresses can claim.
     pub(super) claims: Vec<ServiceClaim>,
 }
 
@@ -113,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// The changes that move the QP from INIT to RTR and RTS (contract rocev2 12.7).
+    /// Returns the changes that move the QP from INIT to RTR and RTS (contract rocev2 12.7).
     pub(super) fn transitions(
         &self,
         gids: &mut GidTable,
@@ -156,7 +156,7 @@ impl Endpoint {
     }
 }
 
-/// The change that moves a QP to INIT.
+/// Returns the change that moves a QP to INIT.
 pub(super) fn to_init() -> QpModify {
     QpModify {
         state: Some(QpState::Init),
@@ -174,7 +174,7 @@ fn granted(responder_resources: u8) -> Access {
     }
 }
 
-/// The transport of a connection between QPs of this type.
+/// Returns the transport of a connection between QPs of this type.
 pub(super) fn transport(qp_type: QpType) -> Transport {
     match qp_type {
         QpType::Rc => Transport::Rc,
@@ -182,7 +182,7 @@ pub(super) fn transport(qp_type: QpType) -> Transport {
     }
 }
 
-/// The error of a call that the connection manager refuses.
+/// Returns the error of a call that the connection manager refuses.
 pub(super) fn refusal(error: CmError) -> VerbsError {
     match error {
         CmError::AddressInUse => VerbsError::AddressInUse("another listener has this address and port"),

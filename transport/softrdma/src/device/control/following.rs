@@ -1,8 +1,10 @@
-//! Wildcard listeners follow the addresses of the host: those that a DHCP client or a failover adds later.
+//! Wildcard listeners follow the addresses of the host, such as addresses that a DHCP client or a failover
+//! adds later.
 //!
-//! Owns when the host's addresses are read again, and which of them could not be opened. While a wildcard listener
-//! exists, a look every second asks the kernel whether addresses or interfaces have changed, and only then reads
-//! them. Sockets at an address that has gone stay open: they work again when it comes back.
+//! Owns the schedule by which the host's addresses are read again, and the record of addresses that could not
+//! be opened. While a wildcard listener exists, a check every second asks the kernel whether addresses or
+//! interfaces have changed, and only then reads them. Sockets at an address that has gone stay open: they
+//! work again when it comes back.
 
 use super::Control;
 use crate::device::reach::Reach;
@@ -15,11 +17,11 @@ use std::time::Duration;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Time between two looks.
+/// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Notifications read at once; more of them are one change as well.
+/// Number of notifications read at once; more of them count as one change as well.
 const READS: usize = 1024;
-/// Changes of interfaces, IPv4 and IPv6 addresses.
+/// Groups of notifications: interfaces, IPv4 addresses and IPv6 addresses.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 
 /// The kernel's notifications of changed addresses.
@@ -36,7 +38,7 @@ impl Notifications {
         Ok(Self(socket))
     }
 
-    /// Returns true if anything has changed since the last call; a change that cannot be read counts.
+    /// Returns true if anything has changed since the last call, or if the change cannot be read.
     fn take(&self) -> bool {
         let mut bytes = [0; 4096];
         for read in 0..READS {
@@ -50,21 +52,21 @@ impl Notifications {
     }
 }
 
-/// See the module.
+/// State of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Following {
-    /// The next look, while a wildcard listener exists.
+    /// Time of the next check, while a wildcard listener exists.
     next: Option<Time>,
-    /// `None` where the kernel does not notify: then each look reads the addresses.
+    /// `None` where the kernel does not notify: each check then reads the addresses.
     notifications: Option<Notifications>,
-    /// The addresses were not read since the listener began.
+    /// True if the addresses were not read since the listener began.
     is_new: bool,
-    /// Some could not be opened, and are tried again.
+    /// True if some addresses could not be opened, and will be tried again.
     is_behind: bool,
 }
 
 impl Following {
-    /// A wildcard listener exists from now on.
+    /// Starts the checks, for a wildcard listener.
     pub(super) fn begin(&mut self) {
         if self.next.is_none() {
             let opened = Notifications::open();
@@ -72,7 +74,7 @@ impl Following {
         }
     }
 
-    /// Returns the time at which [`Control::follow_addresses`] wants to be called.
+    /// Returns the time of the next [`Control::follow_addresses`].
     pub(super) fn next_look(&self) -> Option<Time> {
         self.next
     }
@@ -85,7 +87,7 @@ impl Following {
 }
 
 impl Control {
-    /// Opens the addresses that wildcard listeners have gained, if it is time to look for some.
+    /// Opens the addresses that wildcard listeners have gained, if a check is due.
     pub(super) fn follow_addresses(&mut self, shards: &mut Reach<'_>, now: Time) {
         if self.following.next.is_none_or(|next| next > now) {
             return;

@@ -49,7 +49,7 @@ impl Control {
         Ok(())
     }
 
-    /// Listens here, and claims the service among the devices that share the addresses unless
+    /// Listens at an address, and claims the service among the devices that share the addresses unless
     /// binding did.
     fn listen_for(
         &mut self,

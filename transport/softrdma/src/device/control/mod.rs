@@ -1,22 +1,22 @@
-//! Control: everything of a device that is slow.
+//! Control: the slow operations of a device.
 //!
-//! Owns connections, addresses, handles and attributes of QPs, removal, and what other processes of the
-//! host have to do with the device. Called under a separate lock, off the data path; every operation that
-//! touches packets gets a way to the shards ([`Reach`]), and what those have found comes as plain values
-//! ([`Found`]). It must never wait for the network.
+//! Owns connections, addresses, handles and attributes of QPs, removal, and the device's dealings with other
+//! processes of the host. Called under a separate lock, off the data path. Every operation that touches
+//! packets gets access to the shards ([`Reach`]), and their findings arrive as plain values ([`Found`]). It
+//! must never wait for the network.
 //!
 //! | part | what it owns |
 //! |---|---|
 //! | `endpoint`, `connections` | endpoints of connections, and the machine that connects them |
-//! | `addresses` | the GID table, which address an endpoint gets, claims on services |
-//! | `following` | when the host's addresses are read again |
-//! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | what programs ask of endpoints |
+//! | `addresses` | the GID table, the addresses of endpoints, claims on services |
+//! | `following` | the schedule by which the host's addresses are read again |
+//! | `resolve`, `listen`, `connect`, `accept`, `disconnect` | the operations of programs on endpoints |
 //! | `service` | the same in port space UDP |
-//! | `cm_events` | what the machine reports, and management datagrams |
+//! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
-//! | `peer_processes` | connections whose peers are processes of this host, when these die |
-//! | `qps` | making, changing and closing QPs; which of them other processes execute |
-//! | `removal` | a device that is taken out of its slot |
+//! | `peer_processes` | connections whose peers are processes of this host, and their end when these die |
+//! | `qps` | creating, changing and closing QPs; the QPs that other processes execute |
+//! | `removal` | the removal of a device from its slot |
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -53,7 +53,7 @@ use removal::Removal;
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Time};
 
-/// Parts that control is made with.
+/// Parts from which control is created.
 #[derive(Debug)]
 pub(super) struct ControlInit {
     pub(super) gids: GidTable,
@@ -62,17 +62,17 @@ pub(super) struct ControlInit {
     pub(super) guid: u64,
     /// True if the host's routing may be asked for the way to a peer; a simulation has none.
     pub(super) asks_host: bool,
-    /// The other devices of this user that share the addresses; none on a network in process.
+    /// Registry of the devices that share the addresses; `None` on a network in process.
     pub(super) host: Option<Arc<Host>>,
-    /// Messages to and from them; none on a network in process.
+    /// Messages to and from those devices; `None` on a network in process.
     pub(super) members: Option<Arc<Members>>,
-    /// TGTs that the members of the host share; none on a network in process.
+    /// TGTs that the members of the host share; `None` on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
-    /// Files that show that the device is away, if it is removable.
+    /// Files that show that the device was taken away, if it is removable.
     pub(super) away: Option<AwayFiles>,
 }
 
-/// See the module.
+/// Control of a device.
 #[derive(Debug)]
 pub(super) struct Control {
     connections: Connections,
@@ -99,12 +99,12 @@ impl Control {
         }
     }
 
-    /// Takes what other processes of the host have sent.
+    /// Handles the messages of other processes of the host.
     fn serve_members(&mut self, shards: &mut Reach<'_>, now: Time) {
         let Some(members) = self.members.clone() else { return };
         while let Some(message) = members.next_message() {
             match message {
-                // The link replaces a process that held port 4791.
+                // The link itself handles the loss of a process that held port 4791.
                 MemberMessage::Lost(member) => {
                     tracing::debug!(?member, "the connection with a member ended");
                     shards.each(|shard| shard.member_gone(member, now));
@@ -136,14 +136,14 @@ impl Control {
         shards.flush(now);
     }
 
-    /// Returns the time at which [`Control::work`] wants to be called.
+    /// Returns the time of the next [`Control::work`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let own = [self.removal.next_look(), self.following.next_look()];
         let of_connections = [self.connections.next_timeout(), self.connections.next_look_at_processes()];
         of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
 
-    /// Takes what the shards have found.
+    /// Handles the findings of the shards.
     fn take_found(&mut self, shards: &mut Reach<'_>, now: Time) {
         for found in shards.take_found() {
             match found {
@@ -162,17 +162,17 @@ impl Control {
         }
     }
 
-    /// QPs as programs see them.
+    /// Returns the QPs as programs see them.
     pub(super) fn qps(&mut self) -> &mut Qps {
         &mut self.qps
     }
 
-    /// The GID table.
+    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         self.qps.gids()
     }
 
-    /// The endpoints, for what concerns nothing else.
+    /// Returns the endpoints, for operations that concern nothing else.
     pub(super) fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }

@@ -1,9 +1,10 @@
 //! Connections whose peers are other processes of this host.
 //!
-//! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry knows at once
-//! that it is dead: the lock of its slot is free. Its connections then end as by a DREQ, each once, and a bounded
-//! number in each turn. A process that is stopped, or whose forked child holds the lock, is not dead. One of
-//! another user, registry or host is not known here; its QPs are silent, and retries find that out.
+//! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry
+//! shows at once that it is dead: the lock of its slot is free. Its connections then end as if by a DREQ,
+//! each once, and a bounded number in each turn. A process that is stopped, or whose forked child holds the
+//! lock, is not dead. Processes of another user, registry or host are not known here; their QPs fall silent,
+//! and retries detect that.
 
 use super::Control;
 use crate::device::reach::Reach;
@@ -13,21 +14,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use trunkline_verbs::{CmIdNumber, Time};
 
-/// Connections ended before others have their turn.
+/// Maximum number of connections ended per turn.
 const ENDS_IN_TURN: usize = 64;
-/// Delay before a process that could not be connected to is tried again.
+/// Delay before connecting again to a process that could not be reached.
 const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
-/// See the module.
+/// Connections by peer process.
 #[derive(Debug, Default)]
 pub(super) struct PeerProcesses {
     connections: BTreeMap<MemberId, BTreeSet<CmIdNumber>>,
     members: BTreeMap<CmIdNumber, MemberId>,
-    /// Dead processes with connections that have not been ended.
+    /// Dead processes whose connections have not all been ended.
     dead: BTreeSet<MemberId>,
     /// Processes whose death would not be reported yet.
     unwatched: BTreeSet<MemberId>,
-    /// Time at which to try to watch them again.
+    /// Time of the next attempt to watch those processes.
     watch_again: Option<Time>,
 }
 
@@ -38,7 +39,7 @@ impl PeerProcesses {
         self.connections.entry(member).or_default().insert(id);
     }
 
-    /// The connection is over.
+    /// Removes a connection that is over.
     pub(super) fn remove(&mut self, id: CmIdNumber) {
         let Some(member) = self.members.remove(&id) else { return };
         let Some(ids) = self.connections.get_mut(&member) else { return };
@@ -64,16 +65,16 @@ impl PeerProcesses {
         Some(id)
     }
 
-    /// The death of a process would not be reported.
+    /// Records that the death of a process would not be reported, and schedules another attempt to watch it.
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            // The first one's time: more may come all the while.
+            // The time of the first one counts: more may be added all the while.
             self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }
 
-    /// Takes the processes to watch again, if it is time.
+    /// Takes the processes to watch again, if their time has come.
     fn take_unwatched(&mut self, now: Time) -> BTreeSet<MemberId> {
         if self.watch_again.is_none_or(|again| again > now) {
             return BTreeSet::new();
@@ -82,14 +83,14 @@ impl PeerProcesses {
         std::mem::take(&mut self.unwatched)
     }
 
-    /// Returns the time at which [`Control::serve_peer_processes`] wants to be called.
+    /// Returns the time of the next [`Control::serve_peer_processes`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         if self.dead.is_empty() { self.watch_again } else { Some(Time(0)) }
     }
 }
 
 impl Control {
-    /// The peer of a connection has named its QP: notes the process of this host that has it, if one does.
+    /// Records the process of this host, if any, that has the QP that a connection's peer named.
     pub(super) fn note_peer_process(&mut self, id: CmIdNumber, now: Time) {
         let endpoint = self.connections.get(id);
         let peer = endpoint.and_then(|endpoint| Some((endpoint.offered?.qpn, endpoint.peer?.ip())));
@@ -105,8 +106,8 @@ impl Control {
         }
     }
 
-    /// Ends connections with processes of this host that have died; `lost` are those whose connection with this
-    /// one ended.
+    /// Ends connections with processes of this host that have died. `lost` lists the processes whose
+    /// connection with this one ended.
     pub(super) fn serve_peer_processes(&mut self, shards: &mut Reach<'_>, lost: &Due, now: Time) {
         let processes = self.connections.processes();
         lost.dead.iter().for_each(|member| processes.died(*member));
@@ -127,12 +128,12 @@ impl Control {
         }
     }
 
-    /// The process of a connection's peer has died.
+    /// Handles the death of a connection's peer process.
     fn peer_process_died(&mut self, id: CmIdNumber, now: Time) {
         let endpoint = self.connections.get(id);
         let peer = endpoint.and_then(|endpoint| Some((endpoint.connection?, endpoint.offered?.qpn)));
         let Some((connection, qp)) = peer else { return };
-        // A TGT goes on while any process has a handle on it (contract C7).
+        // A TGT lives while any process has a handle on it (contract C7).
         match self.qps.heir_of(qp) {
             Some(heir) => self.insert_peer_process(id, heir, now),
             None => self.connections.machine().peer_died(now.0, connection),
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(processes.next_timeout(), None);
     }
 
-    /// Peers that connect all the time do not put off the look at one that cannot be watched.
+    /// Peers that connect all the time do not put off the check of a process that cannot be watched.
     #[test]
     fn processes_are_watched_again_in_time_however_many_more_cannot_be() {
         let mut processes = PeerProcesses::default();

@@ -1,7 +1,7 @@
-//! Queue pairs as programs see them: making, opening, querying, changing, closing.
+//! Queue pairs as programs see them: creating, opening, querying, changing, closing.
 //!
-//! Owns the device's addresses, which a change may need, and the TGTs that processes share: one may be
-//! executed by another process. The QPs themselves are the shard's.
+//! Owns the device's addresses, which a change may need, and the TGTs that processes share, since another
+//! process may execute a TGT. The QPs themselves belong to the shards.
 
 use super::addresses::Addresses;
 use crate::device::counters::MemberCounters;
@@ -19,7 +19,7 @@ use trunkline_verbs::{
     Mtu, QpAttributes, QpModify, QpNumber, QpState, QpType, Time, VerbsError, check_transition,
 };
 
-/// See the module.
+/// QPs of a device, as programs see them.
 #[derive(Debug)]
 pub(in crate::device) struct Qps {
     addresses: Addresses,
@@ -32,17 +32,17 @@ impl Qps {
         Self { addresses, sharing }
     }
 
-    /// The device's addresses.
+    /// Returns the device's addresses.
     pub(super) fn addresses(&mut self) -> &mut Addresses {
         &mut self.addresses
     }
 
-    /// The GID table.
+    /// Returns the GID table.
     pub(in crate::device) fn gids(&self) -> &GidTable {
         self.addresses.gids()
     }
 
-    /// Makes a QP in RESET, in the shard `home` unless other processes share it; returns its number and its
+    /// Creates a QP in RESET, in the shard `home` unless other processes share it. Returns its number and its
     /// shard.
     pub(in crate::device) fn create(
         &mut self,
@@ -56,7 +56,7 @@ impl Qps {
             ReceiveSide::Xrc { domain } => sharing.is_some() && domain.shared().is_some(),
             _ => false,
         };
-        // Other processes know that it is the first shard which has a TGT that they share.
+        // Other processes assume that a shared TGT belongs to the first shard.
         let home = if is_shared(&parts.receive) { ShardIndex::FIRST } else { home };
         let number = shards.directory().take_number(home, is_taken)?;
         let shared = match (sharing, &parts.receive) {
@@ -86,7 +86,7 @@ impl Qps {
         }
     }
 
-    /// Drops a handle, and with the last one the QP (contract C6).
+    /// Closes a handle, and the QP with its last handle (contract C6).
     pub(in crate::device) fn close(&mut self, shards: &mut Reach<'_>, number: QpNumber) {
         let is_shared =
             self.sharing.as_mut().is_some_and(|sharing| sharing.close(shards.first(), number.get()));
@@ -95,7 +95,7 @@ impl Qps {
         }
     }
 
-    /// Attributes and state.
+    /// Returns attributes and state of a QP.
     pub(in crate::device) fn query(
         &self,
         shards: &mut Reach<'_>,
@@ -105,12 +105,12 @@ impl Qps {
         own.or_else(|| self.query_elsewhere(number)).ok_or(VerbsError::Gone)
     }
 
-    /// Attributes of a TGT that another process executes.
+    /// Returns the attributes of a TGT that another process executes.
     fn query_elsewhere(&self, number: QpNumber) -> Option<QpAttributes> {
         self.sharing.as_ref()?.query(number.get(), self.addresses.gids())
     }
 
-    /// Changes a QP (contract E1 to E4).
+    /// Modifies a QP (contract E1 to E4).
     pub(in crate::device) fn modify(
         &mut self,
         shards: &mut Reach<'_>,
@@ -119,7 +119,7 @@ impl Qps {
     ) -> Result<(), VerbsError> {
         let before = match shards.attributes(number) {
             Some(attributes) => attributes,
-            // Holders of handles ask that process; the connection manager cannot wait for it.
+            // Holders of handles ask that process; the connection manager cannot wait for its answer.
             None if self.query_elsewhere(number).is_some() => {
                 return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
             }
@@ -165,7 +165,7 @@ impl Qps {
         sharing.map_or(ModifyProgress::ExecutorGone, |sharing| sharing.modify_progress(number, ticket))
     }
 
-    /// Drops a change that nobody waits for any more.
+    /// Drops a change whose outcome is no longer wanted.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget_modify(ticket);
@@ -182,7 +182,7 @@ impl Qps {
         }
     }
 
-    /// A message of another process has arrived.
+    /// Handles a message of another process.
     pub(super) fn handle_message(
         &mut self,
         shards: &mut Reach<'_>,
@@ -196,36 +196,38 @@ impl Qps {
         }
     }
 
-    /// Another process may have died.
+    /// Records that the connection with a process ended, which may have died.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if let Some(sharing) = &mut self.sharing {
             sharing.member_gone(member, now);
         }
     }
 
-    /// Takes over TGTs from processes that have died; returns these processes, and those whose connection ended but live.
+    /// Takes over TGTs from processes that have died. Returns those processes, and the processes that live
+    /// although their connection ended.
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) -> Due {
         let sharing = self.sharing.as_mut();
         sharing
             .map_or_else(Due::default, |sharing| sharing.work(shards.first(), self.addresses.gids_mut(), now))
     }
 
-    /// The other process of this host that has a peer's QP.
+    /// Returns the other process of this host that has a peer's QP.
     pub(super) fn member_of(&self, peer: QpNumber, at: IpAddr) -> Option<MemberId> {
         self.sharing.as_ref()?.member_of(peer, at)
     }
 
-    /// A living process with a handle on a shared TGT: it has the QP when the process that had it is dead.
+    /// Returns a living process with a handle on a shared TGT: it has the QP once the previous executor is
+    /// dead.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.sharing.as_ref()?.heir_of(tgt)
     }
 
-    /// Makes sure that the death of a process is reported; `false` when that is not possible now.
+    /// Ensures that the death of a process is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         self.sharing.as_ref().is_none_or(|sharing| sharing.watch(member))
     }
 
-    /// Returns the time at which [`Qps::work`] wants to be called.
+    /// Returns the time of the next [`Qps::work`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.sharing.as_ref().and_then(Sharing::next_timeout)
     }
@@ -235,8 +237,8 @@ impl Qps {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }
 
-    /// The device is removed: other processes go on with the TGTs that they share with it, and get a
-    /// message; after that, none is reached any more.
+    /// Leaves the shared TGTs of a removed device to other processes, and tells those processes. No process
+    /// is reached after that.
     pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
             sharing.close_all(shards.first());
@@ -249,7 +251,7 @@ impl Qps {
     }
 }
 
-/// The change without what the kernel silently drops for the type (contract E3).
+/// Returns the change without the attributes that the kernel silently drops for this type (contract E3).
 fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
     match qp_type {
         QpType::Rc => *change,
@@ -258,7 +260,7 @@ fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
     }
 }
 
-/// Values that no transition table checks (contract E4).
+/// Checks values that no transition table checks (contract E4).
 fn check_attributes(after: &QpAttributes, change: &QpModify) -> Result<(), VerbsError> {
     let rules = [
         (change.port.is_some_and(|port| port != 1), "the device has port 1 only"),

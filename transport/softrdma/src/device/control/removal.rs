@@ -1,7 +1,7 @@
-//! A device that is taken out of its slot (contract I5).
+//! Removal of a device from its slot (contract I5).
 //!
-//! Owns whether it was. From then on nothing of it works any more: its tables are empty, so that
-//! every call on an object finds nothing, and no packet comes or goes. Peers get no message.
+//! Owns the flag that the device was removed. From then on nothing of the device works: its tables are empty,
+//! so that every call on an object finds nothing, and no packet arrives or leaves. Peers get no message.
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};
@@ -19,22 +19,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
-    /// Files that show that it is to be removed, and the time of the next check.
+    /// Files that show that the device is to be removed, and the time of the next check.
     away: Option<(AwayFiles, Time)>,
 }
 
 impl Removal {
-    /// `away` is `None` for a device that is not removable.
+    /// Creates the state; `away` is `None` for a device that is not removable.
     pub(super) fn new(away: Option<AwayFiles>) -> Self {
         Self { is_removed: Arc::default(), away: away.map(|files| (files, Time(0))) }
     }
 
-    /// Returns the time at which [`Removal::is_due`] wants to be called.
+    /// Returns the time of the next [`Removal::is_due`].
     pub(super) fn next_look(&self) -> Option<Time> {
         self.away.as_ref().map(|(_, next)| *next)
     }
 
-    /// Returns true if the operator has taken the device away, if it is time to look.
+    /// Returns true if a check is due and finds that the operator has taken the device away.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let Some((files, next)) = &mut self.away else { return false };
         if *next > now {
@@ -55,12 +55,13 @@ impl Control {
         self.removal.is_removed.load(Ordering::Acquire)
     }
 
-    /// The same, for threads without control's lock. It is set before anything else of the removal can be seen.
+    /// Returns the removal flag, for threads without control's lock. It is set before any other effect of the
+    /// removal can be seen.
     pub(in crate::device) fn removed(&self) -> &Arc<AtomicBool> {
         &self.removal.is_removed
     }
 
-    /// Refuses what is asked of a device that was removed.
+    /// Checks that the device was not removed.
     ///
     /// # Errors
     /// [`VerbsError::Gone`].

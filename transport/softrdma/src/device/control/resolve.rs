@@ -1,6 +1,6 @@
-//! Addresses of connection endpoints: making, binding, resolving.
+//! Addresses of connection endpoints: creating, binding, resolving.
 //!
-//! Owns nothing: it joins endpoints with the device's addresses.
+//! Owns nothing. It joins endpoints with the device's addresses.
 
 use super::Control;
 use super::connections::PORTS_TRIED;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
-    /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
+    /// Creates an endpoint. A passive one is bound; an active one is resolved and its address opened.
     pub(in crate::device) fn create_endpoint(
         &mut self,
         shards: &mut Reach<'_>,
@@ -50,8 +50,8 @@ impl Control {
         Ok(self.connections.insert(endpoint))
     }
 
-    /// Binds an endpoint, for all devices that share the addresses. One that reuses its address can be
-    /// shared until an endpoint there listens.
+    /// Binds an endpoint, for all devices that share the addresses. An endpoint that reuses its address can
+    /// share it until an endpoint there listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
         let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;
@@ -101,7 +101,7 @@ impl Control {
         Ok(SocketAddr::new(local.ip(), port))
     }
 
-    /// Finds the own address for a peer.
+    /// Resolves the address of a peer to a local address.
     pub(in crate::device) fn resolve_address(
         &mut self,
         shards: &mut Reach<'_>,

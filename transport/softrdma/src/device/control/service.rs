@@ -1,6 +1,6 @@
-//! Endpoints of port space UDP: they ask for a QP, or answer with one, and are never connected.
+//! Endpoints of port space UDP: they request a QP, or answer with one, and are never connected.
 //!
-//! Owns nothing: everything else about endpoints is the same as in the other port spaces.
+//! Owns nothing. Everything else about endpoints is the same as in the other port spaces.
 
 use super::Control;
 use super::endpoint::{Role, refusal};
@@ -9,7 +9,7 @@ use trunkline_roce::cm::{Answer, Ask};
 use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, Time, VerbsError};
 
 impl Control {
-    /// Asks the peer of a resolved endpoint.
+    /// Sends a request to the peer of a resolved endpoint.
     pub(super) fn ask(
         &mut self,
         shards: &mut Reach<'_>,
@@ -31,7 +31,7 @@ impl Control {
         Ok(())
     }
 
-    /// Answers the question of an endpoint.
+    /// Answers the request of an endpoint.
     pub(super) fn answer(
         &mut self,
         shards: &mut Reach<'_>,
@@ -48,7 +48,7 @@ impl Control {
         Ok(())
     }
 
-    /// Refuses the question of an endpoint.
+    /// Refuses the request of an endpoint.
     pub(super) fn decline(
         &mut self,
         shards: &mut Reach<'_>,
@@ -64,7 +64,7 @@ impl Control {
     }
 }
 
-/// The parameters of a question or an answer, for the program: none of a connection.
+/// Returns the parameters of a request or an answer, as the program sees them; there is no connection.
 pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

@@ -1,7 +1,7 @@
 //! Work of other processes on the shard's QPs and SRQs.
 //!
-//! Owns nothing: these are the ways by which `device::sharing` reaches the shard; the other direction
-//! is the trait [`SharedTgt`].
+//! Owns nothing. `device::sharing` calls these methods on the shard; the shard calls `device::sharing`
+//! through the trait [`SharedTgt`].
 
 use super::Shard;
 use super::outbox::MemberOutbox;
@@ -15,7 +15,7 @@ use trunkline_roce::wire::Packet;
 use trunkline_verbs::{QpNumber, SrqNumber, Time};
 
 impl Shard {
-    /// The part of a TGT executed here that concerns other processes, if it is shared.
+    /// Returns the shared part of a TGT executed here, if it is shared.
     pub(in crate::device) fn shared_tgt(&mut self, number: u32) -> Option<&mut (dyn SharedTgt + 'static)> {
         self.qps.get_mut(number)?.shared()
     }
@@ -42,8 +42,8 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Hands a request that was kept to the responder of a QP; `None` when it has none. `joined` is whether it may
-    /// have the payload of several.
+    /// Hands a kept request to the responder of a QP; `None` when the QP has no responder. `joined` is true
+    /// if the request may have the payload of several packets.
     pub(in crate::device) fn take_kept(
         &mut self,
         number: u32,
@@ -54,7 +54,7 @@ impl Shard {
         self.qps.get_mut(number)?.handle_request(packet, joined, now, &mut self.resources)
     }
 
-    /// Has other processes end, or forget, the receive that the message in progress holds there.
+    /// Asks other processes to end, or forget, the receive that the message in progress holds there.
     pub(in crate::device) fn end_remote_message(&mut self, number: u32, is_error: bool) {
         let Self { qps, resources, .. } = self;
         if let Some(qp) = qps.get_mut(number) {
@@ -85,25 +85,25 @@ impl Shard {
         QpTarget::new(tgt, reception, &mut self.resources).read(piece, out)
     }
 
-    /// Ends in error what a TGT of another process has begun here (contract I2).
+    /// Completes in error what a TGT of another process has begun here (contract I2).
     pub(in crate::device) fn flush_for_member(&mut self, tgt: QpNumber, reception: &mut Reception) {
         let mut split = self.resources.split();
         let (intake, completer) = split.intake();
         reception.flush(tgt, intake, completer);
     }
 
-    /// The name of an XRC SRQ's domain, here and among the members of the host.
+    /// Returns the domain of an XRC SRQ: its number here, and its number among the members of the host.
     pub(in crate::device) fn domain_of(&mut self, srq: SrqNumber) -> Option<(DomainNumber, Option<u64>)> {
         let super::Resources { reader, tables, .. } = &mut self.resources;
         tables.srqs.domain_of(&reader.enter(), srq)
     }
 
-    /// Messages to other processes.
+    /// Returns the queue of messages to other processes.
     pub(in crate::device) fn outbox(&mut self) -> &mut MemberOutbox {
         &mut self.resources.outbox
     }
 
-    /// Asynchronous events of the device.
+    /// Returns the device's asynchronous events.
     pub(in crate::device) fn events(&self) -> &AsyncEvents {
         &self.resources.events
     }

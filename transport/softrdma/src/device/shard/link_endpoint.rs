@@ -1,7 +1,7 @@
 //! The shard's end of the link: datagrams in and out.
 //!
-//! Owns the link, the batches on their way, and which addresses are open. It must never look into a
-//! packet.
+//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never look into
+//! a packet.
 
 use super::no_link::NoLink;
 use super::route::Route;
@@ -20,16 +20,16 @@ const LAST_BATCHES: usize = 64;
 /// The MTU of a link that does not report one.
 const DEFAULT_MTU_BYTES: u32 = 1500;
 
-/// See the module.
+/// The shard's link, with its batches and open addresses.
 #[derive(Debug)]
 pub(in crate::device) struct LinkEndpoint {
     link: Box<dyn Link>,
     outgoing: Outgoing,
     /// `None` only while a batch is being handled.
     received: Option<ReceiveBatch>,
-    /// Addresses at which packets reach us.
+    /// Addresses on which packets are received.
     opened: Vec<IpAddr>,
-    /// Grows when we change the link's descriptors.
+    /// Incremented when the link's descriptors change.
     descriptors_changed: u64,
 }
 
@@ -45,12 +45,12 @@ impl LinkEndpoint {
         }
     }
 
-    /// Returns the name in reports.
+    /// Returns the link's name for reports.
     pub(super) fn name(&self) -> &'static str {
         self.link.name()
     }
 
-    /// Opens an address, the first time it is used.
+    /// Opens an address unless it is open.
     pub(in crate::device) fn open(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         if !self.is_open(address) {
             self.link.open(address)?;
@@ -60,7 +60,7 @@ impl LinkEndpoint {
         Ok(())
     }
 
-    /// Closes an address that is not used any more.
+    /// Closes an address.
     pub(in crate::device) fn close(&mut self, address: IpAddr) {
         if let Some(place) = self.opened.iter().position(|open| *open == address) {
             self.opened.swap_remove(place);
@@ -69,7 +69,7 @@ impl LinkEndpoint {
         }
     }
 
-    /// Returns true if packets to the address reach us.
+    /// Returns true if the address is open.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
     }
@@ -79,26 +79,25 @@ impl LinkEndpoint {
         self.link.source(address)
     }
 
-    /// The path MTU that the interface of an address allows.
+    /// Returns the path MTU that the interface of an address allows.
     pub(in crate::device) fn mtu_of(&self, address: IpAddr) -> Mtu {
         let bytes = self.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);
         Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
     }
 
-    /// Does what has become due at the link.
+    /// Handles a timeout of the link, if one has expired.
     pub(in crate::device) fn poll(&mut self, now: Time) {
         if self.link.next_timeout().is_some_and(|when| when <= now) {
             self.link.poll(now);
         }
     }
 
-    /// Returns the time at which [`LinkEndpoint::poll`] wants to be called.
+    /// Returns the time of the next [`LinkEndpoint::poll`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.link.next_timeout()
     }
 
-    /// Takes a batch off the link, and whether more may wait. Return it with
-    /// [`LinkEndpoint::recycle`].
+    /// Receives a batch; the flag is true if more may wait. Return the batch with [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
         let count = self.link.receive_judged(&mut batch, judge);
@@ -106,13 +105,13 @@ impl LinkEndpoint {
         Some((batch, more))
     }
 
-    /// A batch was handled.
+    /// Takes back the buffer of a handled batch.
     pub(super) fn recycle(&mut self, batch: ReceiveBatch) {
         self.received = Some(batch);
     }
 
-    /// Forwards the datagrams that wait here for other processes, because this process exits and its sockets close.
-    /// Drops its own.
+    /// Forwards the datagrams that wait here for other processes, and drops this process's own. Called before
+    /// this process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {
@@ -123,12 +122,12 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Packets on their way out.
+    /// Returns the queue of outgoing packets.
     pub(super) fn outgoing(&mut self) -> &mut Outgoing {
         &mut self.outgoing
     }
 
-    /// Returns true if no packet waits for room at the link.
+    /// Returns true if no outgoing packet is queued.
     pub(super) fn is_idle(&self) -> bool {
         self.outgoing.len() == 0
     }
@@ -142,8 +141,8 @@ impl LinkEndpoint {
         before - self.outgoing.len()
     }
 
-    /// Notifies the link that a thread is about to sleep on its descriptors; `true` when something
-    /// waits already.
+    /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if something
+    /// already waits.
     pub(in crate::device) fn arm(&mut self) -> bool {
         self.link.arm()
     }
@@ -153,27 +152,27 @@ impl LinkEndpoint {
         self.link.has_arrivals()
     }
 
-    /// Returns true if receiving leaves the link armed.
+    /// Returns true if the link stays armed while datagrams are received.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed()
     }
 
-    /// The link's descriptors.
+    /// Returns the link's descriptors.
     pub(in crate::device) fn descriptors(&self) -> Vec<RawFd> {
         self.link.fds().iter().map(AsRawFd::as_raw_fd).collect()
     }
 
-    /// A number that changes when the descriptors do.
+    /// Returns a number that changes with the set of descriptors.
     pub(in crate::device) fn descriptors_version(&self) -> u64 {
         self.descriptors_changed + self.link.changes()
     }
 
-    /// The link's counters.
+    /// Appends the link's counters.
     pub(in crate::device) fn counters(&self, into: &mut Vec<Counter>) {
         self.link.counters(into);
     }
 
-    /// From now on nothing arrives or leaves.
+    /// Disconnects the shard: nothing arrives or leaves from now on.
     pub(super) fn cut(&mut self) {
         self.link = Box::new(NoLink::after(&*self.link));
         self.descriptors_changed += 1;
@@ -181,7 +180,7 @@ impl LinkEndpoint {
     }
 }
 
-/// Packets on their way to the link, each with its ICRC.
+/// Outgoing packets, each with its ICRC.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
@@ -195,8 +194,8 @@ impl Outgoing {
         self.batch.len()
     }
 
-    /// Appends the packets that `write` appends, one by one, until it has no more or there are `most`; returns how
-    /// many.
+    /// Appends the packets that `write` produces, until it has no more or `most` were added. Returns the
+    /// number of packets.
     pub(super) fn push_run(
         &mut self,
         route: &Route,
@@ -228,7 +227,7 @@ impl Outgoing {
     }
 }
 
-/// The last flow, if it is this one; otherwise it becomes this one.
+/// Returns the cached flow of these addresses, and replaces the cache if they differ.
 fn flow_of(last: &mut Option<Flow>, source: SocketAddr, destination: SocketAddr) -> &mut Flow {
     let headers = IpUdp::new(source, destination);
     match last {

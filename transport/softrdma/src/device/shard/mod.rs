@@ -1,9 +1,9 @@
 //! A shard: the data path of a device, for one group of CQs.
 //!
-//! Owns QPs, their timers and the shard's end of the link; it reads SRQs and keys, which all shards of the device
-//! have in common. Called in a turn of the shard by threads that poll or post, by its background machine, and
-//! by control. It must never wait, and knows nothing of connections: what is control's business it queues as [`Found`], in order, until control
-//! takes it.
+//! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the
+//! device share. Threads that poll or post, the shard's background machine, and control call it in a turn of
+//! the shard. It must never wait, and knows nothing of connections: findings that control handles are queued
+//! in order as [`Found`].
 //!
 //! ```text
 //! link -> receive -> engine halves -> completions -> CQs
@@ -16,14 +16,14 @@
 //! |---|---|
 //! | `link_endpoint`, `no_link` | the link, datagrams in and out, open addresses |
 //! | `qp_table`, `timers` | QPs by number, the service order of QPs, deadlines |
-//! | `qp`, `route` | one QP: engine halves, attributes, where its packets go |
-//! | `reception`, `target`, `memory` | what a QP's halves reach: receives, registered memory |
+//! | `qp`, `route` | one QP: engine halves, attributes, addresses of its packets |
+//! | `reception`, `target`, `memory` | the receives and the registered memory that a QP's halves use |
 //! | `receives` | the queue that a message takes its receive from |
-//! | `resources` | what the QPs share |
-//! | `peers` | whose ICRC may be solved for |
-//! | `receive`, `transmit` | the ways in and out |
+//! | `resources` | resources shared by the QPs |
+//! | `peers` | peers whose ICRC may be solved for |
+//! | `receive`, `transmit` | the receive path and the send path |
 //! | `local`, `memory_packets` | memory shared with other processes, in place of the link |
-//! | `found`, `outbox`, `neighbours` | what leaves for control, for other processes, and for other shards |
+//! | `found`, `outbox`, `neighbours` | output for control, for other processes, and for other shards |
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
 
@@ -81,18 +81,18 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Interval at which a polling thread looks at the link while packets come through memory.
+/// Interval at which a polling thread polls the link while packets come through memory.
 const LOOK_AT_LINK_NS: u64 = 10_000;
-/// Time until a link without room is tried again.
+/// Time after which a link without room is tried again.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
 /// The error of posting to a QP that does not exist.
 const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 
-/// Batches of packets handled before other work gets its turn.
+/// Maximum number of received batches per turn.
 const BATCHES_IN_TURN: usize = 4;
 
-/// Parts that a shard is made with.
+/// Parts that a shard is created from.
 #[derive(Debug)]
 pub(super) struct ShardInit {
     pub(super) index: ShardIndex,
@@ -101,13 +101,13 @@ pub(super) struct ShardInit {
     pub(super) unknown_srq: UnknownSrq,
     pub(super) tables: Arc<Tables>,
     pub(super) neighbours: Arc<Neighbours>,
-    /// Messages to the other members of the host; none on a network in process.
+    /// Messages to the other members of the host; `None` on a network in process.
     pub(super) members: Option<Arc<Members>>,
     /// Memory that is shared with other processes.
     pub(super) local: LocalInit,
 }
 
-/// See the module.
+/// A shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     index: ShardIndex,
@@ -117,9 +117,9 @@ pub(super) struct Shard {
     local: LocalPaths,
     peers: Peers,
     neighbours: Arc<Neighbours>,
-    /// Room for packets that other shards hand over.
+    /// Buffer for packets that other shards handed over.
     handed_over: Vec<HandedOver>,
-    /// Completions lost in the device's CQs that the QPs know of.
+    /// Number of the CQs' lost completions that were handled.
     overflows_served: u64,
     looked_at_link: Time,
 }
@@ -154,14 +154,14 @@ impl Shard {
         }
     }
 
-    /// Does pending work, by a thread that will soon call again: while packets come through memory, it looks
-    /// at the link less often.
+    /// Does pending work, for a thread that polls: while packets come through memory, the link is polled less
+    /// often.
     pub(super) fn poll(&mut self, now: Time) {
         let skips = self.local.is_active() && now.since(self.looked_at_link) < LOOK_AT_LINK_NS;
         self.work_with(now, !skips);
     }
 
-    /// Does pending work; returns whether more is ready at once.
+    /// Does pending work; returns true if more is ready at once.
     pub(super) fn work(&mut self, now: Time) -> bool {
         self.work_with(now, true) || self.local.lingers(now)
     }
@@ -184,7 +184,7 @@ impl Shard {
         more || self.has_work()
     }
 
-    /// Returns the time at which it wants to be called although nothing arrives; it may have passed.
+    /// Returns the time of the next call if nothing arrives before; it may have passed.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
@@ -195,7 +195,7 @@ impl Shard {
         self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
     }
 
-    /// Returns true if something was found for control.
+    /// Returns true if findings for control are queued.
     pub(super) fn has_found(&self) -> bool {
         !self.resources.found.is_empty()
     }
@@ -210,22 +210,22 @@ impl Shard {
         self.qps.ready() > 0 && self.link.is_idle()
     }
 
-    /// The link, and the addresses that are open on it.
+    /// Returns the link and its open addresses.
     pub(super) fn link(&self) -> &LinkEndpoint {
         &self.link
     }
 
-    /// The link, and the addresses that are open on it.
+    /// Returns the link and its open addresses.
     pub(in crate::device) fn link_mut(&mut self) -> &mut LinkEndpoint {
         &mut self.link
     }
 
-    /// Takes what is control's business, in the order in which it was found.
+    /// Takes the findings for control, in order.
     pub(super) fn take_found(&mut self) -> Vec<Found> {
         std::mem::take(&mut self.resources.found)
     }
 
-    /// A route from an address of ours, which is open afterwards.
+    /// Creates a route from a local address, and opens that address.
     pub(super) fn open_route(&mut self, source: IpAddr, destination: IpAddr) -> Result<Route, VerbsError> {
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(VerbsError::Invalid("the two GIDs are of different address families"));
@@ -234,19 +234,19 @@ impl Shard {
         Ok(Route::new(self.link.source(source), destination))
     }
 
-    /// The QPs, by number.
+    /// Returns the QPs by number.
     pub(super) fn qps(&mut self) -> &mut QpTable {
         &mut self.qps
     }
 
-    /// Makes a QP in RESET.
+    /// Creates a QP in RESET.
     pub(super) fn create_qp(&mut self, number: u32, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) {
         self.qps.insert(number, Qp::new(QpNumber::new(number), parts, shared));
         self.publish(number);
     }
 
-    /// Goes on with a TGT that another process executed. `is_whole` is `false` when its state or its
-    /// address is lost. Returns the SRQ whose receive the message in progress holds.
+    /// Takes over a TGT that another process executed. `is_whole` is false if its state or its address is
+    /// lost. Returns the SRQ whose receive the message in progress holds.
     pub(super) fn revive_tgt(
         &mut self,
         number: u32,
@@ -262,12 +262,12 @@ impl Shard {
         message
     }
 
-    /// Counts one more handle on a TGT of the domain; returns whether there is one.
+    /// Counts one more handle on a TGT of the domain; returns false if there is no such TGT.
     pub(super) fn open_handle(&mut self, number: u32, domain: DomainNumber) -> bool {
         self.qps.get_mut(number).is_some_and(|qp| qp.open_handle(domain))
     }
 
-    /// Closes a handle, and with the last one the QP (contract C6).
+    /// Closes a handle, and the QP with its last handle (contract C6).
     pub(super) fn close_handle(&mut self, number: u32) {
         if self.qps.get_mut(number).is_some_and(Qp::close_handle) {
             self.remove_qp(number);
@@ -280,12 +280,12 @@ impl Shard {
         self.qps.remove(number);
     }
 
-    /// Attributes and state of a QP.
+    /// Returns attributes and state of a QP.
     pub(super) fn attributes(&self, number: u32) -> Option<&QpAttributes> {
         self.qps.get(number).map(Qp::attributes)
     }
 
-    /// Changes a QP by attributes that were checked.
+    /// Modifies a QP by attributes that were checked.
     pub(super) fn modify(
         &mut self,
         number: u32,
@@ -303,14 +303,14 @@ impl Shard {
         Ok(())
     }
 
-    /// If `awaits` is true, the first packet at a QP stands in for the RTU of its connection.
+    /// Sets whether the first packet at a QP replaces the RTU of its connection.
     pub(super) fn await_rtu(&mut self, number: u32, awaits: bool) {
         if let Some(qp) = self.qps.get_mut(number) {
             qp.await_rtu(awaits);
         }
     }
 
-    /// Posts sends and lets them leave.
+    /// Posts sends and transmits them.
     pub(super) fn post_send(
         &mut self,
         number: u32,
@@ -323,7 +323,7 @@ impl Shard {
         result
     }
 
-    /// Posts all sends or, when one is refused, none.
+    /// Posts all sends, or none if any is refused.
     pub(super) fn post_send_whole(
         &mut self,
         number: u32,
@@ -344,13 +344,14 @@ impl Shard {
         qps.get_mut(number).ok_or(NO_QP)?.post_receive(requests, resources)
     }
 
-    /// Returns the shard's counts, and those of its QPs; appends those of its link.
+    /// Returns the counters of the shard and of its QPs; appends those of its link.
     pub(super) fn counters(&self, link: &mut Vec<Counter>) -> (&ShardCounters, QpCounters) {
         self.link.counters(link);
         (&self.resources.counters, self.qps.counters())
     }
 
-    /// The device is removed: nothing arrives or leaves from now on, and no QP is left.
+    /// Shuts down the shard of a removed device: it destroys all QPs, and nothing arrives or leaves from now
+    /// on.
     pub(super) fn shut_down(&mut self) {
         self.link.cut();
         self.resources.outbox.cut();

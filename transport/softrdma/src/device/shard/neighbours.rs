@@ -1,9 +1,10 @@
-//! Packets that arrive at another shard than their QP's.
+//! Packets that arrive at a shard other than their QP's.
 //!
-//! Owns an inbox per shard, of one bounded ring per sender, and what wakes the shard's machine. A peer that does not
-//! know yet where a QP sends from, or that is not a software device, sends to port 4791, which the first shard
-//! has. It judges the packet, and the QP's own shard does the rest as if it had come by its link. A
-//! packet that finds no room is dropped, and the peer sends it again.
+//! Owns an inbox per shard, with one bounded ring per sending shard, and the handle that wakes the shard's
+//! machine. Peers send to port 4791, which belongs to the first shard, until they know the QP's port, or
+//! always if they are not software devices. The first shard checks such a packet, and the QP's shard handles
+//! it as if its own link had received it. A packet that finds no room is dropped, and the peer retransmits
+//! it.
 
 use crate::device::directory::{QpDirectory, ShardIndex};
 use crate::device::wake_up::WakeUp;
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use trunkline_mutants::mutant;
 use trunkline_rings::crossing::{Crossing, MAX_SENDERS, Sent};
 
-/// Packets that wait for a shard at most, by sender.
+/// Maximum number of packets queued for a shard by one sending shard.
 const MAX_WAITING: usize = 256;
 
 /// A packet for another shard.
@@ -27,7 +28,7 @@ pub(super) struct HandedOver {
 }
 
 impl HandedOver {
-    /// The packet.
+    /// Returns the packet as a datagram.
     pub(super) fn datagram(&self) -> Datagram<'_> {
         Datagram { source: self.source, destination: self.destination, bytes: &self.bytes }
     }
@@ -39,7 +40,7 @@ struct Inbox {
     waker: Arc<WakeUp>,
 }
 
-/// See the module.
+/// The inboxes of a device's shards.
 #[derive(Debug)]
 pub(in crate::device) struct Neighbours {
     directory: QpDirectory,
@@ -48,13 +49,13 @@ pub(in crate::device) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Creates the neighbours of a device that has no shards yet.
+    /// Creates the inboxes of a device that has no shards yet.
     pub(in crate::device) fn new(directory: QpDirectory) -> Arc<Self> {
         let inboxes = [const { OnceLock::new() }; MAX_SENDERS];
         Arc::new(Self { directory, inboxes, count: AtomicUsize::new(0) })
     }
 
-    /// One more shard, whose machine `waker` wakes.
+    /// Adds a shard whose machine `waker` wakes.
     pub(in crate::device) fn add(&self, index: ShardIndex, waker: Arc<WakeUp>) {
         let inbox = Inbox { packets: Crossing::new(MAX_WAITING), waker };
         if self.inboxes[index.place()].set(Box::new(inbox)).is_ok() {
@@ -73,8 +74,8 @@ impl Neighbours {
         self.count.load(Ordering::Relaxed) > 1
     }
 
-    /// Hands a packet to another shard, if that has its QP; `None` when there is no such QP elsewhere, else whether
-    /// there was room.
+    /// Hands a packet to the shard that has its QP. `None` if no other shard has the QP; false if its inbox
+    /// is full.
     pub(super) fn hand_over(
         &self,
         from: ShardIndex,
@@ -98,7 +99,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes what was handed to a shard.
+    /// Takes the packets that were handed to a shard.
     #[inline]
     pub(super) fn receive(&self, own: ShardIndex, into: &mut Vec<HandedOver>) {
         if let Some(inbox) = self.inboxes[own.place()].get() {
@@ -106,19 +107,19 @@ impl Neighbours {
         }
     }
 
-    /// Returns true if something was handed to a shard.
+    /// Returns true if packets were handed to a shard.
     pub(in crate::device) fn has_packets(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.has_items())
     }
 
-    /// The shard's machine need not be woken any more.
+    /// Stops waking the shard's machine.
     pub(in crate::device) fn ignore(&self, own: ShardIndex) {
         if let Some(inbox) = self.inboxes[own.place()].get() {
             inbox.packets.ignore();
         }
     }
 
-    /// The shard's machine has to be woken from now on. Returns whether something was handed over before.
+    /// Starts to wake the shard's machine. Returns true if packets were handed over before.
     pub(in crate::device) fn listen(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.listen())
     }

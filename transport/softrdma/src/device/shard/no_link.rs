@@ -1,13 +1,13 @@
-//! Remains of the link of a device that was removed.
+//! The link of a removed device.
 //!
-//! Owns the last counts. Nothing arrives, leaves or opens.
+//! Owns the last counts of the real link. It receives, sends and opens nothing.
 
 use crate::link::{Link, LinkError, ReceiveBatch, SendBatch};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// See the module.
+/// A link that does nothing.
 #[derive(Debug)]
 pub(super) struct NoLink {
     name: &'static str,

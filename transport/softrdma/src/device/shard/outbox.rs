@@ -1,8 +1,8 @@
 //! Messages to other members of the host.
 //!
-//! Owns messages that are written and not yet sent. A message without room at its receiver stays, in order and
-//! bounded. One that no longer fits is dropped, and its sender asks again if it waits for an answer. The outbox
-//! does not interpret messages.
+//! Owns messages that are written and not yet sent. A message without room at its receiver stays queued, in
+//! order; the queue is bounded. A message that no longer fits is dropped, and its sender repeats it if it
+//! waits for an answer. The outbox does not interpret messages.
 #![forbid(unsafe_code)]
 
 use super::found::Found;
@@ -10,11 +10,12 @@ use crate::host::{AreaHandle, MemberId, Members, Undelivered};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Messages that wait at most.
+/// Maximum number of queued messages.
 const MAX_WAITING: usize = 2048;
-/// Limit for one member among those: one that takes none leaves room for the others.
+/// Maximum number of queued messages for one member, so that a member that takes none leaves room for the
+/// others.
 const MAX_WAITING_OF_ONE: usize = 1024;
-/// Buffers kept for the next messages.
+/// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 64;
 
 /// A message that has not been sent.
@@ -23,14 +24,14 @@ struct Waiting {
     to: MemberId,
     kind: u8,
     bytes: Vec<u8>,
-    /// An area that goes along.
+    /// An area that is handed over with the message.
     area: Option<AreaHandle>,
 }
 
-/// See the module.
+/// Queue of messages to other members.
 #[derive(Debug)]
 pub(in crate::device) struct MemberOutbox {
-    /// `None` on a network in process, and after a removal.
+    /// `None` on a network in process, and after the device was removed.
     members: Option<Arc<Members>>,
     waiting: VecDeque<Waiting>,
     spare: Vec<Vec<u8>>,
@@ -41,13 +42,12 @@ impl MemberOutbox {
         Self { members, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
-    /// Adds the message that `write` appends, of the kind that it returns; `false` when there is no
-    /// room.
+    /// Queues the message that `write` appends and whose kind it returns. Returns false if there is no room.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
         self.push_with(to, None, write)
     }
 
-    /// Like [`MemberOutbox::push`], with an area of ours.
+    /// Like [`MemberOutbox::push`], with an area of this process.
     pub(super) fn hand_over(
         &mut self,
         to: MemberId,
@@ -75,7 +75,7 @@ impl MemberOutbox {
 
     fn has_room(&self, to: MemberId) -> bool {
         let all = self.waiting.len();
-        // As a rule few wait, and none are counted.
+        // Usually few messages are queued, and the ones for this member need not be counted.
         all < MAX_WAITING_OF_ONE
             || all < MAX_WAITING
                 && self.waiting.iter().filter(|waiting| waiting.to == to).count() < MAX_WAITING_OF_ONE
@@ -86,13 +86,13 @@ impl MemberOutbox {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Returns true if nothing waits.
+    /// Returns true if no message is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Sends the messages that wait. Messages for this process itself, and members that can no longer be reached, are
-    /// added to `found`.
+    /// Sends the queued messages. Messages for this process itself, and members that can no longer be
+    /// reached, are added to `found`.
     pub(super) fn send(&mut self, found: &mut Vec<Found>) {
         let mut full: Vec<MemberId> = Vec::new();
         let me = self.members.as_ref().map(|members| members.host().me());
@@ -102,7 +102,7 @@ impl MemberOutbox {
                 found.push(Found::OwnMessage { me: to, kind, bytes, area });
                 continue;
             }
-            // Later messages to a receiver without room must not overtake.
+            // Later messages to a receiver without room must not overtake earlier ones.
             let sent = match &self.members {
                 Some(_) if full.contains(&to) => Err(Undelivered::Full),
                 Some(members) => match &area {
@@ -127,13 +127,13 @@ impl MemberOutbox {
         }
     }
 
-    /// The messages that wait: kind and body.
+    /// Returns the queued messages: kind and body.
     #[cfg(test)]
     pub(super) fn waiting_for_tests(&self) -> impl Iterator<Item = (u8, &[u8])> {
         self.waiting.iter().map(|waiting| (waiting.kind, &*waiting.bytes))
     }
 
-    /// From now on nobody is reached.
+    /// Disconnects from the other members: messages are dropped from now on.
     pub(super) fn cut(&mut self) {
         self.members = None;
     }

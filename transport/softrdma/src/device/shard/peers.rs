@@ -1,12 +1,12 @@
 //! Peers whose ICRC may be solved for.
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
-//! (contract rocev2 5.7). Our own kind sends 0; that is tried first. For other senders, a NIC or
-//! the kernel's rxe, the identification is solved for. So it is done only for addresses that never
-//! sent a packet of our own kind, and only identifications that follow each other are believed. Owns what
-//! is known of each sender, separately for each of our addresses: a kernel counts one identification for all
-//! its packets between two addresses. The link has each packet judged as it arrives, also those
-//! that it forwards to other processes at the address, so that the process with port 4791, to which
+//! (contract rocev2 5.7). Software devices send 0, so 0 is tried first. For other senders, a NIC or the
+//! kernel's rxe, the identification is solved for. This is done only for addresses that never sent a packet
+//! of a software device, and a solution is believed only if it is close to the identification of another
+//! packet. Owns the state of each sender, separately for each local address: a kernel counts one
+//! identification for all its packets between two addresses. The link has each packet judged as it arrives,
+//! also those that it forwards to other processes at the address. So the process with port 4791, to which
 //! foreign peers send everything, sees all that the peer counts; the others inherit its judgement.
 //!
 //! | known as | packet with identification 0 | packet that solves |
@@ -16,25 +16,23 @@
 //! | soft | taken | refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! A foreign peer that has left its window is known again with the second of two packets that follow
-//! each other. An unsure packet is dropped, except where its content is proof in itself: management
-//! datagrams, and acknowledgements of a PSN that is outstanding at the QP that they name. An
-//! acknowledgement may be a fatal NAK, which is sent only once. Everything else comes again by
-//! retransmission.
+//! A foreign peer that has left its window is recognised again by the second of two packets that are close to
+//! each other. An unsure packet is dropped, unless its content is proof in itself: management datagrams, and
+//! acknowledgements of a PSN that is outstanding at the QP that they name. An acknowledgement may be a fatal
+//! NAK, which is sent only once. All other packets are retransmitted.
 //!
 //! # Odds
 //! One of the 65,536 identifications makes the ICRC of a corrupted packet right once in 65,536 packets. That
-//! one must be within 64 of one of two others, and one more for each millisecond in between, so a corrupted
-//! packet of a foreign peer is taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted acknowledgement
-//! that is unsure is taken once in 65,536 if what is corrupted is not what makes it plausible: addresses, QP
-//! and PSN. None of this is proof against forgers, who can compute the ICRC.
+//! identification must be within 64 of one of two others, plus one for each millisecond in between. So a
+//! corrupted packet of a foreign peer is taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted
+//! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
+//! plausible: addresses, QP and PSN. None of this is proof against forgers, who can compute the ICRC.
 //!
-//! Soft is permanent, and that is a choice: an attacker that forges one packet with identification 0 in
-//! the name of a NIC or of rxe, before that peer's own first packets, keeps the device from
-//! solving for that address until it is opened again, or until the table is full. With the opposite
-//! choice, a forger could make a soft peer foreign and so weaken the check of its packets; a
-//! connection that cannot be made is the lesser harm, and it is counted
-//! (`drop_bad_icrc`). Once foreign, an address stays so.
+//! Soft is permanent by choice. An attacker that forges one packet with identification 0 in the name of a NIC
+//! or of rxe, before that peer's own first packets, keeps the device from solving for that address until it
+//! is opened again, or until the table is full. With the opposite choice, a forger could make a soft peer
+//! foreign and so weaken the check of its packets. A connection that cannot be made is the lesser harm, and
+//! it is counted (`drop_bad_icrc`). An address that is foreign stays foreign.
 
 use crate::device::counters::ShardCounters;
 use crate::device::guid::is_soft;
@@ -45,9 +43,9 @@ use trunkline_roce::wire::IpUdp;
 use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_verbs::Time;
 
-/// Pairs of addresses remembered at most. Forged sources can fill the table, never grow it.
+/// Maximum number of address pairs remembered. Forged sources can fill the table, but not grow it.
 const MAX_PEERS: usize = 4096;
-/// Identifications that may lie between two packets that follow each other at once.
+/// Maximum distance of the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
 
 /// A sender's address and ours.
@@ -61,12 +59,12 @@ enum Peer {
     },
     Foreign {
         last: Identification,
-        /// The last one outside the window.
+        /// Last identification outside the window.
         stray: Option<Identification>,
     },
 }
 
-/// The identification of a packet, and when it came.
+/// The identification of a packet, and its time of arrival.
 #[derive(Debug, Clone, Copy)]
 struct Identification {
     value: u16,
@@ -100,12 +98,12 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Pair, Peer>,
-    /// The ports that the last packet of a soft peer came from and to, so that the next one costs no look-up.
+    /// Flow of the last packet from a soft peer, so that the next packet needs no look-up.
     last_soft: Option<Flow>,
 }
 
 impl Peers {
-    /// Returns true if a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
+    /// Returns true if a sender is known to be a software device: only identification 0 is tried.
     pub(super) fn is_soft(&self, pair: Pair) -> bool {
         let is_last = self.last_soft.as_ref().is_some_and(|flow| {
             let headers = flow.headers();
@@ -132,7 +130,7 @@ impl Peers {
         Some(self.judge(pair, identification, now))
     }
 
-    /// Notes what the process that received a datagram found out of its sender.
+    /// Records the verdict of the process that received a datagram.
     pub(super) fn inherit(&mut self, datagram: &Datagram<'_>, verdict: Verdict) {
         let pair = (datagram.source.ip(), datagram.destination.ip());
         if verdict == (Verdict::Taken { is_soft: true }) && !self.is_soft(pair) {
@@ -155,7 +153,7 @@ impl Peers {
         verdict
     }
 
-    /// A peer has shown its CA GUID in a message of the connection manager.
+    /// Records the CA GUID that a peer sent in a message of the connection manager.
     pub(super) fn saw_guid(&mut self, pair: Pair, guid: u64) {
         if is_soft(guid) && !matches!(self.known.get(&pair), Some(Peer::Foreign { .. })) {
             self.remember(pair, Peer::Soft);
@@ -186,7 +184,7 @@ impl Identification {
     fn after_foreign(self, last: Self, stray: Option<Self>) -> (Peer, Verdict) {
         let taken = Verdict::Taken { is_soft: false };
         if self.follows(last) {
-            // One that was overtaken does not move the window back.
+            // A reordered packet does not move the window back.
             let is_behind = last.value.wrapping_sub(self.value) <= u16::MAX / 2;
             let last = if is_behind { Self { at: self.at, ..last } } else { self };
             return (Peer::Foreign { last, stray }, taken);
@@ -197,8 +195,9 @@ impl Identification {
         }
     }
 
-    /// Returns true if it is close enough after another (or, reordered, before it): within 64, and one more for
-    /// each millisecond in between, in which its sender may have served other peers.
+    /// Returns true if this identification closely follows `last`, or precedes it because of reordering.
+    /// Close is within 64; ahead, each millisecond in between adds one, since the sender may have served
+    /// other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();
         let window = WINDOW.saturating_add(u64::try_from(waited_ms).unwrap_or(u64::MAX));

@@ -1,7 +1,7 @@
 //! The QPs of the shard: by number, in service order, by deadline.
 //!
-//! Owns the list of those that want service, each once, and their timers. It keeps the device's directory of
-//! QPs up to date.
+//! Owns the QPs, the list of QPs that want service, each at most once, and their timers. It keeps the
+//! device's directory of QPs up to date.
 
 use super::neighbours::Neighbours;
 use super::qp::Qp;
@@ -15,16 +15,16 @@ use trunkline_mutants::mutant;
 use trunkline_roce::wire::{Bth, Service};
 use trunkline_verbs::{QpType, Time};
 
-/// A QP with its place in the lists.
+/// A QP with its state in the lists.
 #[derive(Debug)]
 struct Entry {
     qp: Qp,
-    /// It is in `ready`.
+    /// True if the QP is in `ready`.
     is_ready: bool,
     scheduled: Scheduled,
 }
 
-/// A QP's place on the list of those that want service.
+/// A QP's place in the list of QPs that want service.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     number: u32,
@@ -33,7 +33,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Puts the QP on the list, unless it is there.
+    /// Adds the QP to the list unless it is there.
     pub(super) fn take(self) {
         if !std::mem::replace(self.is_ready, true) {
             self.ready.push_back(self.number);
@@ -41,7 +41,7 @@ impl Turn<'_> {
     }
 }
 
-/// See the module.
+/// The QPs of a shard.
 #[derive(Debug)]
 pub(in crate::device) struct QpTable {
     index: ShardIndex,
@@ -49,7 +49,7 @@ pub(in crate::device) struct QpTable {
     entries: NumberMap<Box<Entry>>,
     ready: VecDeque<u32>,
     timers: Timers,
-    /// Counts of QPs that were destroyed.
+    /// Counters of QPs that were destroyed.
     retired: QpCounters,
 }
 
@@ -65,7 +65,7 @@ impl QpTable {
         }
     }
 
-    /// Enters a QP.
+    /// Adds a QP.
     pub(super) fn insert(&mut self, number: u32, qp: Qp) {
         self.entries.insert(number, Box::new(Entry { qp, is_ready: false, scheduled: Scheduled::default() }));
         self.neighbours.directory().enter(number, self.index);
@@ -80,7 +80,7 @@ impl QpTable {
         }
     }
 
-    /// Returns true if it has a QP.
+    /// Returns true if the table has the QP.
     #[inline]
     pub(super) fn contains(&self, number: u32) -> bool {
         self.entries.contains(number)
@@ -94,13 +94,13 @@ impl QpTable {
         self.entries.get_mut(number).map(|entry| &mut entry.qp)
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers, in order.
     pub(in crate::device) fn numbers(&self) -> Vec<u32> {
         self.entries.numbers()
     }
 
-    /// The QP that a packet names, if the packet may come to it, which `is_connected` decides, and how it gets
-    /// service.
+    /// Returns the QP that a packet names, with its place in the service list, if `is_connected` accepts the
+    /// packet.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
@@ -128,19 +128,19 @@ impl QpTable {
         Some((qp, Turn { number, is_ready, ready }))
     }
 
-    /// Puts a QP on the list of those that want service.
+    /// Adds a QP to the list of QPs that want service.
     pub(in crate::device) fn mark_ready(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(number) {
             Turn { number, is_ready: &mut entry.is_ready, ready: &mut self.ready }.take();
         }
     }
 
-    /// Returns the length of that list.
+    /// Returns the number of QPs that want service.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Takes the next off that list; the QP may be gone.
+    /// Takes the next QP that wants service; it may have been destroyed.
     pub(super) fn pop_ready(&mut self) -> Option<u32> {
         let number = self.ready.pop_front()?;
         if let Some(entry) = self.entries.get_mut(number) {
@@ -149,19 +149,19 @@ impl QpTable {
         Some(number)
     }
 
-    /// Notes when a QP wants to be called.
+    /// Schedules the QP's next timeout.
     pub(super) fn schedule(&mut self, number: u32) {
         if let Some(Entry { qp, scheduled, .. }) = self.entries.get_mut(number).map(|entry| &mut **entry) {
             self.timers.schedule(number, scheduled, qp.next_timeout());
         }
     }
 
-    /// Returns the time at which the first of them comes up.
+    /// Returns the time of the first timer.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Takes the next QP whose time has come.
+    /// Takes the next QP whose timer has expired.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<u32> {
         while let Some(due) = self.timers.pop_due(now) {
             if mutant!(timers_do_not_fire) {
@@ -174,7 +174,7 @@ impl QpTable {
         None
     }
 
-    /// Returns the sums of all QPs' counters, including those that are gone.
+    /// Returns the sums of all QPs' counters, including destroyed QPs.
     pub(super) fn counters(&self) -> QpCounters {
         let mut sum = self.retired.clone();
         for entry in self.entries.values() {

@@ -1,8 +1,8 @@
-//! Packets that arrive.
+//! The receive path of a shard.
 //!
-//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form,
-//! QP, P_Key, address, service. Each failure is silent on the wire and counted by cause. A packet whose QP is
-//! another shard's is handed to that one after the first check.
+//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form, QP, P_Key,
+//! address, service. Each failure is silent on the wire and counted by cause. A packet for a QP of another
+//! shard is handed over after the ICRC check.
 
 use super::Shard;
 use super::found::Found;
@@ -17,7 +17,7 @@ use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
-    /// Takes one batch off the link; returns whether more may wait.
+    /// Receives one batch from the link; returns true if more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
         self.receive_handed_over(now);
         let Self { link, peers, resources, .. } = self;
@@ -31,7 +31,7 @@ impl Shard {
         more
     }
 
-    /// Takes what other shards have handed over.
+    /// Handles the packets that other shards handed over.
     fn receive_handed_over(&mut self, now: Time) {
         let mut packets = std::mem::take(&mut self.handed_over);
         self.neighbours.receive(self.index, &mut packets);
@@ -41,7 +41,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Hands a packet to the shard that has its QP, if that is another one; returns whether it is.
+    /// Hands a packet to the shard that has its QP, if that is another shard; returns true if it is.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();
@@ -78,7 +78,7 @@ impl Shard {
             }
         }
         let counters = &mut self.resources.counters;
-        // Not moved out of the result: it is large.
+        // Not moved out of the result, because it is large.
         let parsed = Packet::parse(body);
         let packet = match &parsed {
             Ok(packet) => packet,
@@ -90,7 +90,7 @@ impl Shard {
                 return;
             }
         };
-        // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
+        // Our P_Key is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
         } else if packet.bth.destination == QP1 {
@@ -102,7 +102,7 @@ impl Shard {
         }
     }
 
-    /// A packet for QP 1, which is control's.
+    /// Passes a packet for QP 1 to control.
     fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) {
         let Some(mad) = Mad::from_packet(packet) else {
             self.resources.counters.bad_mads += 1;
@@ -117,8 +117,8 @@ impl Shard {
         self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
     }
 
-    /// Returns true if a packet of a peer that is not known yet is plausible by what it contains: an
-    /// acknowledgement, without payload, of a PSN that is outstanding.
+    /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,
+    /// without payload, of a PSN that is outstanding.
     fn proves_itself(&self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) -> bool {
         packet.bth.opcode.operation() == Operation::ACKNOWLEDGE
             && packet.payload.is_empty()
@@ -138,7 +138,7 @@ impl Shard {
             local.note_silence(pair, now);
         }
         let source = || Heard { from: datagram.source, is_member: origin.is_member };
-        // Members are of our kind, and so is who shares an address with us.
+        // Members are software devices, and so are peers that share an address with us.
         let soft = || {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)

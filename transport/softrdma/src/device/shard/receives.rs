@@ -1,6 +1,6 @@
 //! The receive queue that a message uses.
 //!
-//! Owns nothing: it joins a queue of a QP's own, or an SRQ, with its protection domains and its CQ.
+//! Owns nothing. It joins a QP's own queue, or an SRQ, with its protection domains and its CQ.
 
 use super::resources::Intake;
 use crate::device::async_events::AsyncEvents;
@@ -12,7 +12,7 @@ use crate::device::receive_queue::{ReceiveQueue, Taken};
 use crate::device::srqs::Srq;
 use trunkline_verbs::SrqNumber;
 
-/// See the module.
+/// A receive queue, with its protection domains and its CQ.
 #[derive(Debug)]
 pub(super) struct Receives<'a> {
     queue: Queue<'a>,
@@ -28,19 +28,19 @@ enum Queue<'a> {
 }
 
 impl<'a> Receives<'a> {
-    /// A queue of a QP's own.
+    /// Creates it for a QP's own queue.
     pub(super) fn own(queue: &'a mut ReceiveQueue, pd: PdNumber, cq: &'a CqRing) -> Self {
         Self { queue: Queue::Own(queue), lkey_pd: pd, rkey_pd: pd, cq }
     }
 
-    /// A basic SRQ, for a QP with this PD and CQ.
+    /// Creates it for a basic SRQ of a QP with this PD and CQ.
     pub(super) fn basic(intake: Intake<'a>, number: u32, rkey_pd: PdNumber, cq: &'a CqRing) -> Option<Self> {
         let srq = intake.srq(number)?;
         let queue = Queue::Shared { srq, borrower: intake.borrower };
         Some(Self { queue, lkey_pd: srq.pd(), rkey_pd, cq })
     }
 
-    /// The SRQ that a packet names, if it is in the domain.
+    /// Creates it for the SRQ that a packet names, if the SRQ is in the domain.
     #[inline]
     pub(super) fn in_domain(
         intake: Intake<'a>,
@@ -53,27 +53,27 @@ impl<'a> Receives<'a> {
         Some(Self { queue, lkey_pd: srq.pd(), rkey_pd: srq.pd(), cq })
     }
 
-    /// Returns true if it is an SRQ.
+    /// Returns true if the queue is an SRQ.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.queue, Queue::Shared { .. })
     }
 
-    /// The PD that the lkeys of receives belong to.
+    /// Returns the PD of the lkeys of receives.
     pub(super) fn lkey_pd(&self) -> PdNumber {
         self.lkey_pd
     }
 
-    /// The PD that the rkeys of messages belong to.
+    /// Returns the PD of the rkeys of messages.
     pub(super) fn rkey_pd(&self) -> PdNumber {
         self.rkey_pd
     }
 
-    /// Returns the CQ in which they complete.
+    /// Returns the CQ in which receives complete.
     pub(super) fn cq(&self) -> &'a CqRing {
         self.cq
     }
 
-    /// Returns true if any is posted. Another shard may take the last one of an SRQ after this.
+    /// Returns true if a receive is posted. Another shard may take the last one of an SRQ after this.
     pub(super) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,
@@ -81,7 +81,7 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive for a message, and raises the limit event (contract D6); `false` when none is
+    /// Takes a receive for a message, and raises the limit event (contract D6). Returns false if none is
     /// posted.
     #[inline]
     pub(super) fn take(&mut self, taken: &mut Taken, events: &AsyncEvents) -> bool {
@@ -91,7 +91,8 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive that is to be flushed; `false` when none is left. Those of an SRQ are not flushed.
+    /// Takes a receive that is to be flushed; returns false if none is left. Receives of an SRQ are not
+    /// flushed.
     pub(super) fn take_to_flush(&mut self, taken: &mut Taken) -> bool {
         match &mut self.queue {
             Queue::Own(queue) => queue.take(taken),

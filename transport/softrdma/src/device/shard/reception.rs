@@ -1,7 +1,7 @@
 //! The receive side of a QP.
 //!
-//! Owns where receives come from and the one that a half-arrived message holds. `target` decides
-//! what a packet does to it.
+//! Owns the source of receives, and the receive that a half-arrived message holds. `target` decides what a
+//! packet does to that receive.
 
 use super::receives::Receives;
 use super::resources::{Completer, Intake};
@@ -36,7 +36,7 @@ pub(in crate::device) struct Reception {
 /// The receive of the message in progress.
 #[derive(Debug, Default)]
 pub(super) struct HeldReceive {
-    /// The receive, when `in_use`; else room for the next.
+    /// The receive if `in_use`, otherwise a buffer for the next one.
     taken: Taken,
     in_use: bool,
     /// The SRQ that the message named.
@@ -54,7 +54,7 @@ impl HeldReceive {
         self.in_use = false;
     }
 
-    /// Takes a receive for a message that names `srq`; `false` when none is posted.
+    /// Takes a receive for a message that names `srq`; returns false if none is posted.
     pub(super) fn begin(
         &mut self,
         receives: &mut Receives<'_>,
@@ -69,13 +69,13 @@ impl HeldReceive {
         true
     }
 
-    /// The message ends; returns the program's number of its receive.
+    /// Ends the message; returns the `wr_id` of its receive.
     pub(super) fn end(&mut self) -> u64 {
         self.in_use = false;
         self.taken.wr_id
     }
 
-    /// The receive.
+    /// Returns the receive.
     pub(super) fn taken(&self) -> &Taken {
         &self.taken
     }
@@ -92,7 +92,8 @@ impl ReceiveSource {
         }
     }
 
-    /// Returns true if the CQ of receives has lost a completion; an XRC SRQ has its own.
+    /// Returns true if the receive CQ has lost a completion. Always false for XRC, whose SRQs have their own
+    /// CQs.
     pub(super) fn is_overflowed(&self) -> bool {
         match self {
             Self::Own { cq, .. } | Self::Basic { cq, .. } => cq.is_overflowed(),
@@ -102,7 +103,7 @@ impl ReceiveSource {
 }
 
 impl Reception {
-    /// The receive side of a TGT of the domain.
+    /// Creates the receive side of a TGT of the domain.
     pub(in crate::device) fn of_domain(domain: DomainNumber) -> Self {
         Self::new(ReceiveSource::Xrc { domain })
     }
@@ -111,8 +112,8 @@ impl Reception {
         Self { source, held: HeldReceive::default() }
     }
 
-    /// Ends a half-received message, when the QP goes to ERR (contract I2), and flushes a receive
-    /// queue of the QP's own.
+    /// Ends a half-received message when the QP goes to ERR (contract I2), and flushes the QP's own receive
+    /// queue.
     pub(super) fn flush(&mut self, number: QpNumber, intake: Intake<'_>, completer: &mut Completer<'_>) {
         let Self { source, held: HeldReceive { taken, in_use, srq } } = self;
         let Some(mut receives) = source.select(intake, *srq) else {
@@ -141,12 +142,12 @@ impl Reception {
         self.held.drop_message();
     }
 
-    /// The source of receives.
+    /// Returns the source of receives.
     pub(super) fn source(&self) -> &ReceiveSource {
         &self.source
     }
 
-    /// The own queue of an RC QP.
+    /// Returns the own queue of an RC QP.
     pub(super) fn own_queue(&mut self) -> Option<&mut ReceiveQueue> {
         match &mut self.source {
             ReceiveSource::Own { queue, .. } => Some(queue),
@@ -154,7 +155,7 @@ impl Reception {
         }
     }
 
-    /// The receives that a message which names `srq` uses, and the receive of the message in progress.
+    /// Returns the receive queue for a message that names `srq`, and the receive of the message in progress.
     #[inline]
     pub(super) fn select<'a>(
         &'a mut self,
@@ -165,7 +166,7 @@ impl Reception {
         Some((receives, &mut self.held))
     }
 
-    /// The message in progress ends in an error of its receive: with `completion`, whose `wr_id` is filled in.
+    /// Ends the message in progress with an error completion of its receive; fills in the `wr_id`.
     pub(super) fn fail(&mut self, intake: Intake<'_>, completer: &mut Completer<'_>, completion: Completion) {
         let Self { source, held } = self;
         let completion = Completion { wr_id: held.end(), ..completion };

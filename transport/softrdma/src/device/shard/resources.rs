@@ -1,8 +1,8 @@
 //! Resources that the QPs of a shard work on.
 //!
-//! Owns the shard's reader of the device's tables (memory by key, SRQs), counters, and the ways out for what QPs produce besides packets:
-//! asynchronous events, messages to other members, and what is control's business. Each call into a QP
-//! borrows it whole.
+//! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues of
+//! everything that QPs produce besides packets: asynchronous events, messages to other members, and findings
+//! for control. Each call into a QP borrows it whole.
 
 use super::found::Found;
 use super::neighbours::Neighbours;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use trunkline_rings::readers::{Reader, Reading};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Completion};
 
-/// See the module.
+/// Resources of a shard, shared by its QPs.
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) index: ShardIndex,
@@ -36,16 +36,16 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// The way out for completions alone.
+    /// Returns the parts that report completions.
     pub(super) fn completer(&mut self) -> Completer<'_> {
         let Self { index, events, counters, tables, .. } = self;
         Completer { index: *index, events, counters, tables }
     }
 
-    /// The ways out, and what the QPs' receives and memory are found by.
+    /// Returns the parts that report, and those that find receives and memory.
     pub(super) fn split(&mut self) -> Split<'_> {
         let Self { index, reader, tables, neighbours, counters, events, outbox, .. } = self;
-        // Nothing is lent while there is nobody else who takes.
+        // Receives are borrowed in batches only if other shards take from the same SRQs.
         let borrower = neighbours.are_many().then_some(*index);
         Split {
             reading: reader.enter(),
@@ -62,14 +62,14 @@ impl Resources {
 pub(super) struct Split<'a> {
     pub(super) reading: Reading<'a>,
     pub(super) tables: &'a Tables,
-    /// Shard in whose name receives are taken.
+    /// Shard in whose name receives are borrowed.
     pub(super) borrower: Option<ShardIndex>,
     pub(super) completer: Completer<'a>,
     pub(super) outbox: &'a mut MemberOutbox,
 }
 
 impl<'a> Split<'a> {
-    /// Returns the intake, which finds SRQs, and the way out for completions.
+    /// Returns the intake, which finds SRQs, and the completer.
     pub(super) fn intake(&mut self) -> (Intake<'_>, &mut Completer<'a>) {
         (Intake::new(self.tables, &self.reading, self.borrower), &mut self.completer)
     }
@@ -89,13 +89,13 @@ impl<'a> Intake<'a> {
         Self { tables, reading, borrower }
     }
 
-    /// An SRQ.
+    /// Returns an SRQ by number.
     #[inline]
     pub(super) fn srq(&self, number: u32) -> Option<&'a Srq> {
         self.tables.srqs.get(self.reading, number)
     }
 
-    /// Registered memory.
+    /// Returns the registered memory.
     #[inline]
     pub(super) fn keys(&self) -> KeyView<'a> {
         self.tables.keys.view(self.reading)
@@ -112,7 +112,7 @@ pub(super) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Pushes a completion; a CQ without room raises its error event once (contract H5).
+    /// Pushes a completion. A CQ without room raises its error event once (contract H5).
     #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {
         if !cq.push(self.index, completion, solicited) {

@@ -1,20 +1,20 @@
-//! From where to where a QP's packets travel.
+//! Source and destination addresses of a QP's packets.
 //!
-//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A peer of our own kind may share its address with
-//! other processes, and then uses a separate port; port 4791 always leads to it too, through
-//! the process that holds it. A foreign peer is reached at 4791 only.
+//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
+//! other processes, and then uses a separate port. Port 4791 always leads to it too, through the process that
+//! holds that port. A foreign peer is reached at 4791 only.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
-//! response to a PSN that is outstanding. Everything that a QP sends goes to the port it has learned, never
-//! to the source of the packet that it answers, so a forger sees no PSN of the QP. One that knows
-//! addresses and QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in
-//! 2^24 / n as a response while n PSNs are outstanding; a duplicate, half of all guesses, moves nothing.
+//! response to a PSN that is outstanding. A QP sends everything to the port it has learned, never to the
+//! source of the packet that it answers, so a forger sees no PSN of the QP. A forger that knows the addresses
+//! and the QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n
+//! as a response while n PSNs are outstanding. A duplicate, half of all guesses, changes nothing.
 //!
-//! | time-outs without an answer | the next packets go to |
+//! | time-outs without an answer | destination of the next packets |
 //! |---|---|
-//! | 0 or 1 | where the peer has proved to be; 4791 before that |
+//! | 0 or 1 | the peer's proven port; 4791 before there is proof |
 //! | 2, 4, ... | 4791: the peer may have moved |
-//! | 3, 5, ... | where it has proved to be: the process that holds 4791 may be the silent one |
+//! | 3, 5, ... | the proven port: the process that holds 4791 may be the silent one |
 
 use crate::link::{Datagram, ROCE_PORT};
 use std::net::{IpAddr, SocketAddr};
@@ -22,24 +22,24 @@ use std::net::{IpAddr, SocketAddr};
 /// Time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
 
-/// Source of a packet that proved it.
+/// Source of a packet that proved the peer's address.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
     pub(super) from: SocketAddr,
-    /// A member of this host sends from there.
+    /// True if a member of this host sends from there.
     pub(super) is_member: bool,
 }
 
-/// A route.
+/// The addresses of a QP and its peer, with the peer's proven port.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct Route {
     source: SocketAddr,
     destination: SocketAddr,
-    /// The port that the peer's last proof came from.
+    /// Port from which the peer's last proof came.
     seen: u16,
-    /// The peer is a member of this host.
+    /// True if the peer is a member of this host.
     is_to_member: bool,
-    /// Time-outs since the last answer.
+    /// Number of time-outs since the last answer.
     silences: u32,
 }
 
@@ -59,13 +59,13 @@ impl Route {
         self.destination
     }
 
-    /// Returns true if a datagram has come from the one address to the other.
+    /// Returns true if a datagram came from the destination to the source of this route.
     pub(super) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
         is_same_address(&self.destination, &datagram.source)
             && is_same_address(&self.source, &datagram.destination)
     }
 
-    /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
+    /// Records the proven source of the peer; `soft` peers are reached at that port.
     pub(super) fn heard(&mut self, source: &Heard, soft: impl FnOnce() -> bool) {
         self.silences = 0;
         self.is_to_member |= source.is_member;
@@ -76,18 +76,18 @@ impl Route {
         }
     }
 
-    /// A packet through memory has proved itself.
+    /// Records a proof that came through memory.
     pub(super) fn heard_by_memory(&mut self) {
         self.silences = 0;
         self.is_to_member = true;
     }
 
-    /// Returns true if the peer has proved to be a member of this host.
+    /// Returns true if the peer is proven to be a member of this host.
     pub(super) fn is_to_member(&self) -> bool {
         self.is_to_member
     }
 
-    /// A time-out passed without an answer.
+    /// Counts a time-out without an answer.
     pub(super) fn silent(&mut self) {
         self.silences = self.silences.saturating_add(1);
         let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
@@ -95,7 +95,7 @@ impl Route {
     }
 }
 
-/// Returns true if two ports are at the same address.
+/// Returns true if two socket addresses have the same IP address.
 fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
     match (one, other) {
         (SocketAddr::V4(one), SocketAddr::V4(other)) => one.ip() == other.ip(),

@@ -1,8 +1,8 @@
 //! The seam to TGTs that processes share.
 //!
-//! A TGT of an XRC domain that a file names has, besides its engine half, a [`SharedTgt`]: it places
-//! packets in the SRQs of other processes and publishes the TGT's state. `device::sharing` implements
-//! it; nothing else of that module is known here. A QP without one costs what it costs without sharing.
+//! A TGT of an XRC domain that a file names has, besides its engine half, a [`SharedTgt`]: it places packets
+//! in the SRQs of other processes and publishes the TGT's state. `device::sharing` implements it; nothing
+//! else of that module is known here. QPs that are not shared have none and pay nothing for it.
 
 use super::outbox::MemberOutbox;
 use crate::device::async_events::AsyncEvents;
@@ -15,14 +15,15 @@ use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, Time};
 /// Outcome of a packet in another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum RemoteOutcome {
-    /// As the engine has it; never `Later`, and never `Drop`, which is the executor's to choose.
+    /// A placement as the engine defines it; never `Later`, and never `Drop`, which only the executor
+    /// chooses.
     Done(Placement),
-    /// There is no such SRQ in the domain: the executor has the policy for that (contract G7).
+    /// The domain has no such SRQ: the executor applies its policy (contract G7).
     UnknownSrq,
 }
 
 /// Context of a shared TGT's calls besides its own state: the serial number of the responder's next
-/// placement, the time, and where messages to other processes go.
+/// placement, the time, and the outbox for messages to other processes.
 #[derive(Debug)]
 pub(in crate::device) struct RemoteCall<'a> {
     pub(in crate::device) tgt: QpNumber,
@@ -36,15 +37,15 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Returns true if a placement in another process is pending. Packets that arrive meanwhile are kept.
     fn is_waiting(&self) -> bool;
 
-    /// Keeps a packet until the pending placement is answered; `joined` is whether it may have the payload of
-    /// several.
+    /// Keeps a packet until the pending placement is answered. `joined` is true if it may have the payload of
+    /// several packets.
     fn keep(&mut self, packet: &[u8], joined: bool);
 
     /// Returns the outcome of the packet of this serial number, if it was placed before this process executed
     /// the TGT.
     fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
 
-    /// Asks the owner of the SRQ for a placement; `false` when no other process owns it.
+    /// Asks the owner of the SRQ for a placement; returns false if no other process owns the SRQ.
     fn place(&mut self, call: RemoteCall<'_>, request: &Place<'_>) -> bool;
 
     /// Appends bytes for a READ's answer, or asks the owner of the SRQ for them; `None` when no other
@@ -56,14 +57,14 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
         out: &mut Vec<u8>,
     ) -> Option<Result<ReadOutcome, RemoteOutcome>>;
 
-    /// A packet is placed here. Called before the program can see it.
+    /// Records a placement in this process. Called before the program can see the packet.
     fn note_placed(&self, serial: u64);
 
-    /// Returns true if this packet was placed by a process that has ended: it only remains to acknowledge it.
+    /// Returns true if a process that has ended placed this packet, so that it only has to be acknowledged.
     fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool;
 
-    /// Publishes the TGT's state. Before that nothing may leave that reveals what the state has become.
-    /// `image` is scratch space.
+    /// Publishes the TGT's state. Nothing that reveals the new state may leave before. `image` is scratch
+    /// space.
     fn publish(
         &self,
         attributes: &QpAttributes,
@@ -72,18 +73,18 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
         image: &mut Vec<u64>,
     );
 
-    /// Notes an event of the TGT for all that have a handle.
+    /// Queues an event of the TGT for every process that has a handle.
     fn raise(&mut self, kind: AsyncEventKind);
 
-    /// Passes the noted events on.
+    /// Sends the queued events.
     fn notify(&mut self, tgt: QpNumber, events: &AsyncEvents, outbox: &mut MemberOutbox);
 
-    /// Asks again where no answer came.
+    /// Repeats requests that were not answered.
     fn ask_again(&mut self, tgt: QpNumber, now: Time, outbox: &mut MemberOutbox);
 
-    /// Returns the time at which [`SharedTgt::ask_again`] wants to be called.
+    /// Returns the time of the next [`SharedTgt::ask_again`].
     fn next_timeout(&self) -> Option<Time>;
 
-    /// Drops what is in progress, and has its owner end, or forget, the receive that it holds.
+    /// Drops the message in progress, and asks the owner of its receive to end or forget the receive.
     fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox);
 }

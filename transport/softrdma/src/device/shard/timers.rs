@@ -1,23 +1,23 @@
 //! Deadlines of QPs.
 //!
-//! Owns a heap of the times at which QPs want to be called. An entry is not moved when its QP's
-//! deadline is put off, which happens with each acknowledgement: it comes up early, the engine
-//! does nothing, and the QP is entered again at its new time.
+//! Owns a heap of the QPs' deadlines. When a deadline is put off, which happens with each acknowledgement,
+//! its entry is not moved: the entry expires early, the engine does nothing, and the QP is entered again at
+//! its new deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use trunkline_verbs::Time;
 
-/// The heap.
+/// Heap of deadlines.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
 
-/// A QP's record of its place in the heap.
+/// Time of a QP's current entry in the heap.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scheduled(Option<Time>);
 
 impl Timers {
-    /// Makes the QP come up at `when` or earlier.
+    /// Schedules the QP for `when`; it may come up earlier.
     pub(super) fn schedule(&mut self, number: u32, scheduled: &mut Scheduled, when: Option<Time>) {
         let Some(when) = when else { return };
         if scheduled.0.is_none_or(|earlier| when < earlier) {
@@ -26,12 +26,12 @@ impl Timers {
         }
     }
 
-    /// The earliest time at which something may come up.
+    /// Returns the earliest time at which an entry may expire.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes out the next entry whose time has come.
+    /// Takes the next entry whose time has come.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Due> {
         let Reverse((when, number)) = *self.0.peek().filter(|Reverse((when, _))| *when <= now)?;
         self.0.pop();
@@ -39,16 +39,16 @@ impl Timers {
     }
 }
 
-/// An entry that came up.
+/// An entry that has expired.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due {
-    /// Whose.
+    /// Number of the QP.
     pub(super) number: u32,
     when: Time,
 }
 
 impl Due {
-    /// Returns true if it is the QP's present entry, which ends with that; otherwise it is a stale one.
+    /// Returns true if this is the QP's current entry, and clears it; returns false for a stale entry.
     pub(super) fn accept(self, scheduled: &mut Scheduled) -> bool {
         let current = scheduled.0 == Some(self.when);
         if current {

@@ -1,6 +1,6 @@
-//! Packets, completions and events that leave.
+//! The send path of a shard.
 //!
-//! Owns the order in which QPs are served: each in turn, some packets at a time, so that a long
+//! Owns the order in which QPs are served. Each QP sends a limited number of packets per turn, so that a long
 //! message or READ does not hold up the others.
 
 use super::Shard;
@@ -11,7 +11,7 @@ use trunkline_verbs::{AsyncEventKind, Psn, Time};
 
 /// Packets gathered before the link is called.
 const PACKETS_AT_ONCE: usize = 64;
-/// Packets that may wait when many QPs stop one after the other; beyond that, QPs stop silently.
+/// Maximum number of queued final acknowledgements; beyond it, QPs stop silently.
 const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Shard {
@@ -41,25 +41,25 @@ impl Shard {
         self.send(now);
     }
 
-    /// Passes the gathered packets to the link; returns whether all of them were sent.
+    /// Passes the gathered packets to the link; returns true if all of them were sent.
     pub(in crate::device) fn send(&mut self, now: Time) -> bool {
         self.resources.counters.packets_sent += self.link.send(now) as u64;
         self.link.is_idle()
     }
 
-    /// Adds a management datagram to the packets on their way.
+    /// Queues a management datagram.
     pub(in crate::device) fn push_mad(&mut self, from: IpAddr, to: IpAddr, psn: Psn, mad: &Mad) {
         let source = self.link.source(from);
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ROCE_PORT), psn, mad);
     }
 
-    /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may
-    /// still wait for that acknowledgement, which can have been lost, and would retransmit to a QP that
-    /// no longer exists until its retries run out. Several copies are sent, since each can be lost.
+    /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may still
+    /// wait for that acknowledgement if it was lost, and would retransmit to a QP that no longer exists until
+    /// its retries run out. Several copies are sent, since each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, link, local, resources, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
-        // Nothing is lost in memory, and what is published there stays.
+        // Nothing is lost in memory, and published packets stay there.
         if !qp.send_final_ack_by_memory(local, resources) {
             qp.send_final_ack(link.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
         }
@@ -86,7 +86,7 @@ impl Shard {
         }
     }
 
-    /// Calls the QPs whose time has come.
+    /// Handles the timers that have expired.
     pub(in crate::device) fn run_timers(&mut self, now: Time) {
         let Self { qps, local, resources, .. } = self;
         while let Some(number) = qps.pop_due(now) {
@@ -100,9 +100,9 @@ impl Shard {
         }
     }
 
-    /// Sees to what completes into CQs that have lost a completion since the last call (contract H5).
-    /// QPs of such a CQ go to ERR. An XRC SRQ that completes into it is in error, which its senders see
-    /// as an empty one (contract G10); the TGTs go on, since they serve other SRQs too.
+    /// Handles CQs that have lost a completion since the last call (contract H5). QPs of such a CQ go to ERR.
+    /// An XRC SRQ that completes into it is in error, and its senders see it as empty (contract G10). The
+    /// TGTs continue, since they serve other SRQs too.
     fn serve_overflows(&mut self) {
         // Ending QPs flushes their work, which may break further CQs.
         while self.overflows_served != self.resources.tables.overflows() {

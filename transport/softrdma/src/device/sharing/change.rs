@@ -1,7 +1,7 @@
-//! Changes and attributes of a TGT in plain numbers.
+//! Changes and attributes of a TGT as plain numbers.
 //!
-//! Owns their form in messages and in the shared image. Values read back are checked as far as
-//! types go. The code that carries out a change decides whether it is legal.
+//! Owns their encoding in messages and in the shared image. Decoded values are checked only against their
+//! types. The code that applies a change decides whether it is legal.
 #![forbid(unsafe_code)]
 
 use super::message::{Reader, put32, put64};
@@ -10,7 +10,7 @@ use trunkline_verbs::{
     Access, AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNumber, QpState, QpType,
 };
 
-/// Words of the attributes in an image.
+/// Number of words of the attributes in an image.
 pub(super) const ATTRIBUTE_WORDS: usize = 22;
 
 fn state_code(state: QpState) -> u32 {
@@ -21,7 +21,7 @@ fn state_of(code: u64) -> Option<QpState> {
     QpState::from_code(u32::try_from(code).ok()?)
 }
 
-/// Appends a change. The source of the address vector travels next to it.
+/// Appends a change. The message carries the source of the address vector separately.
 pub(super) fn put_change(out: &mut Vec<u8>, change: &QpModify) {
     let fields = [
         change.state.map(state_code),
@@ -57,7 +57,7 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
     fn byte(value: u32) -> Option<u8> {
         u8::try_from(value).ok()
     }
-    /// `None`: what is there is no value of the type.
+    /// Reads an optional field; `None` if it holds no value of the type.
     fn field<T>(from: &mut Reader<'_>, read: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
         let (is_some, value) = (from.u8()?, from.u32()?);
         if is_some == 0 { Some(None) } else { read(value).map(Some) }
@@ -131,7 +131,7 @@ pub(super) fn put_attributes(out: &mut Vec<u64>, attributes: &QpAttributes, sour
     }));
 }
 
-/// Attributes as they are stored in an image, and the local address of their address vector.
+/// Decodes the attributes in an image, and the local address of their address vector.
 pub(super) fn take_attributes(words: &[u64]) -> Option<(QpAttributes, Option<IpAddr>)> {
     let words: &[u64; ATTRIBUTE_WORDS] = words.get(..ATTRIBUTE_WORDS)?.try_into().ok()?;
     let byte = |index: usize| u8::try_from(words[index]).ok();

@@ -1,12 +1,12 @@
 //! A TGT that this member executes for all that share it.
 //!
-//! Owns its placement in another member's SRQ, of which there is one at a time; the packets that
-//! came meanwhile; bytes fetched for a READ; events that are due to the handles.
+//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive meanwhile;
+//! bytes fetched for a READ; and events for the handles.
 //!
-//! | `pending` | a packet comes | the owner answers | the owner dies | no answer for a while |
+//! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|
-//! | none | its SRQ is ours: placed. Another's: published, asked, pending | ignored | - | - |
-//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | asked again, same serial |
+//! | none | its SRQ is ours: placed. Another's: published, requested, pending | ignored | - | - |
+//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | repeated, same serial |
 #![forbid(unsafe_code)]
 
 use super::change::{ATTRIBUTE_WORDS, put_attributes};
@@ -24,18 +24,18 @@ use trunkline_roce::engine::{
 };
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber, SrqNumber, Time};
 
-/// Time until an owner that does not answer is asked again.
+/// Time after which a request that its owner has not answered is repeated.
 const AGAIN_NS: u64 = 10_000_000;
-/// Packets that wait for a placement, and their bytes. Packets that no longer fit are lost, and
-/// repeated by the peer.
+/// Limits of the packets that wait for a placement, in number and in bytes. Packets beyond them are lost, and
+/// the peer repeats them.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
-/// Packets of a READ's answer fetched at once.
+/// Number of packets of a READ's answer that are fetched at once.
 const PACKETS_AT_ONCE: u32 = 16;
-/// Events that wait for their handles at most.
+/// Maximum number of queued events.
 const MAX_EVENTS: usize = 16;
 
-// The largest image fits, and the word for its length.
+// The largest image fits, including the word for its length.
 const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
 
 /// State that a TGT's executor keeps in addition to the QP itself.
@@ -45,29 +45,28 @@ pub(super) struct Executor {
     record: TargetRecord,
     pending: Option<Pending>,
     fetch: Fetch,
-    /// Packets, and whether each may have the payload of several.
+    /// Kept packets, each flagged if it may have the payload of several.
     backlog: VecDeque<(Vec<u8>, bool)>,
     backlog_bytes: usize,
-    /// Outcome of the last placement that a predecessor asked this very process for, and its serial
-    /// number.
+    /// Serial number and outcome of the last placement that a predecessor requested from this process.
     inherited: Option<(u64, RemoteOutcome)>,
-    /// The process that holds the receive of the SEND in progress, if it is another one.
+    /// Process that holds the receive of the SEND in progress, if it is another one.
     message_at: Option<MemberId>,
     events: Vec<AsyncEventKind>,
 }
 
-/// A placement that another process was asked for.
+/// A placement requested from another process.
 #[derive(Debug)]
 pub(super) struct Pending {
     owner: MemberId,
     serial: u64,
-    /// The request as it was sent.
+    /// Kind and bytes of the request as it was sent.
     kind: u8,
     bytes: Vec<u8>,
     again: Time,
 }
 
-/// Bytes for the answer of a READ from another process's memory.
+/// State of the bytes that a READ's answer needs from another process's memory.
 #[derive(Debug, Default)]
 enum Fetch {
     #[default]
@@ -77,7 +76,7 @@ enum Fetch {
         piece: ReadPiece,
         again: Time,
     },
-    /// They start with what `next` wants.
+    /// The bytes have arrived; they start with the piece `next`.
     Here {
         next: ReadPiece,
         at: usize,
@@ -86,7 +85,7 @@ enum Fetch {
     Refused(RemoteOutcome),
 }
 
-/// The executor's part of a TGT that is executed here.
+/// Returns the executor of a TGT that is executed here.
 pub(super) fn executor_of(shard: &mut Shard, number: u32) -> Option<&mut Executor> {
     let shared: &mut dyn Any = shard.shared_tgt(number)?;
     shared.downcast_mut()
@@ -107,8 +106,8 @@ impl Executor {
         }
     }
 
-    /// Creates the executor of a TGT that was taken over; `last` is the outcome of the last placement that its
-    /// predecessor asked this process for.
+    /// Creates the executor of a TGT that was taken over. `last` is the outcome of the last placement that
+    /// its predecessor requested from this process.
     pub(super) fn heir(
         targets: Arc<Targets>,
         record: TargetRecord,
@@ -117,24 +116,24 @@ impl Executor {
         Self { inherited: last, ..Self::new(targets, record) }
     }
 
-    /// The TGT's record in the host's table.
+    /// Returns the TGT's record in the host's table.
     pub(super) fn record(&self) -> TargetRecord {
         self.record
     }
 
-    /// Takes the next packet that was kept.
+    /// Takes the next kept packet.
     pub(super) fn next_kept(&mut self) -> Option<(Vec<u8>, bool)> {
         let kept = self.backlog.pop_front()?;
         self.backlog_bytes -= kept.0.len();
         Some(kept)
     }
 
-    /// Takes the placement that this process was asked for, if its serial number is this, or any.
+    /// Takes the pending placement of this owner, if its serial number matches; `None` matches any.
     pub(super) fn take_pending(&mut self, owner: MemberId, serial: Option<u64>) -> Option<Pending> {
         self.pending.take_if(|it| it.owner == owner && serial.is_none_or(|serial| it.serial == serial))
     }
 
-    /// Returns the outcome of a placement. Its owner may have no such SRQ any more but have carried it out
+    /// Returns the outcome of a placement. An owner that reports an unknown SRQ may have placed the packet
     /// before.
     pub(super) fn settle(&self, pending: &Pending, outcome: RemoteOutcome) -> RemoteOutcome {
         let was_placed = || match Message::read(pending.kind, &pending.bytes) {
@@ -147,12 +146,12 @@ impl Executor {
         }
     }
 
-    /// The process that holds the receive of the SEND in progress, if it is another one.
+    /// Sets the process that holds the receive of the SEND in progress, if it is another one.
     pub(super) fn set_message_at(&mut self, owner: Option<MemberId>) {
         self.message_at = owner;
     }
 
-    /// Another process has died: nothing is asked of it any more. Returns the placement that it owed.
+    /// Drops the requests to a dead process. Returns the placement that it has not answered.
     pub(super) fn forget_member(&mut self, dead: MemberId) -> Option<Pending> {
         self.message_at.take_if(|owner| *owner == dead);
         if matches!(&self.fetch, Fetch::Requested { owner, .. } if *owner == dead) {
@@ -161,7 +160,7 @@ impl Executor {
         self.take_pending(dead, None)
     }
 
-    /// Bytes of a READ, or why there are none; returns whether they were asked for.
+    /// Takes the bytes of a READ, or the reason why there are none. Returns false if they were not requested.
     pub(super) fn fetched(
         &mut self,
         from: MemberId,
@@ -182,7 +181,7 @@ impl Executor {
         true
     }
 
-    /// The other process that has the SRQ.
+    /// Returns the other process that has the SRQ.
     fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq?.get()).filter(|owner| *owner != host.me())
@@ -212,11 +211,11 @@ impl SharedTgt for Executor {
         let message = Message::Place { tgt: tgt.get(), serial, place: *request };
         let mut bytes = Vec::new();
         let kind = message.write(&mut bytes);
-        // Without room it is asked again.
+        // If there is no room, the request is repeated later.
         message.send(outbox, owner);
         self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
         self.fetch = match std::mem::take(&mut self.fetch) {
-            // A READ's bytes that were fetched for one answer serve no later one.
+            // Bytes that were fetched for one answer of a READ cannot be used for a later one.
             Fetch::Here { .. } | Fetch::Refused(_) => Fetch::None,
             fetch => fetch,
         };
@@ -270,7 +269,7 @@ impl SharedTgt for Executor {
     }
 
     fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool {
-        // Atomics and READs need an answer that ended with the process.
+        // Atomics and READs need an answer, which was lost with the process.
         matches!(request.work, Work::Send { .. } | Work::Write { .. })
             && self.targets.is_placed(self.record, serial)
     }
@@ -295,8 +294,8 @@ impl SharedTgt for Executor {
         }
     }
 
-    /// Passes events on to the handles of the TGT (contract H1, H2). A process is notified once, however
-    /// many handles it has: its events name the QP, not the handle.
+    /// Sends the queued events to the handles of the TGT (contract H1, H2). A process is notified once, no
+    /// matter how many handles it has: its events name the QP, not the handle.
     fn notify(&mut self, tgt: QpNumber, events: &AsyncEvents, outbox: &mut MemberOutbox) {
         let me = self.targets.host().me();
         for kind in self.events.drain(..) {

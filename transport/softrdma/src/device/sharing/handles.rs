@@ -1,6 +1,6 @@
 //! Handles on TGTs that another process may execute (contract C4 to C8, B10).
 //!
-//! Owns how many handles this process has on which TGT.
+//! Owns the number of handles that this process has on each TGT.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -15,7 +15,7 @@ use crate::host::{Left, TargetRecord};
 use std::sync::Arc;
 use trunkline_verbs::{QpAttributes, Time, VerbsError};
 
-/// Attempts to read an executor that writes faster than we read.
+/// Maximum number of attempts to read the image of an executor that writes faster than we read.
 const TRIES: usize = 1000;
 
 /// Handles of this process on a TGT.
@@ -26,19 +26,19 @@ struct Opened {
     handles: usize,
 }
 
-/// The handles, by TGT.
+/// Handles of this process, by TGT.
 #[derive(Debug, Default)]
 pub(super) struct Handles(NumberMap<Opened>);
 
 impl Handles {
-    /// Counts one more.
+    /// Counts one more handle.
     fn open(&mut self, number: u32, record: TargetRecord, domain: &Arc<Domain>) {
         let opened =
             self.0.get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 });
         opened.handles += 1;
     }
 
-    /// Counts one less; `None` when there was none.
+    /// Counts one handle less; `None` if there was none.
     fn close(&mut self, number: u32) -> Option<TargetRecord> {
         let opened = self.0.get_mut(number)?;
         opened.handles -= 1;
@@ -49,7 +49,7 @@ impl Handles {
         Some(record)
     }
 
-    /// The record of a TGT that this process has a handle on.
+    /// Returns the record of a TGT that this process has a handle on.
     pub(super) fn record(&self, number: u32) -> Option<TargetRecord> {
         self.0.get(number).map(|opened| opened.record)
     }
@@ -59,7 +59,7 @@ impl Handles {
         self.0.get(number).map(|opened| &opened.domain)
     }
 
-    /// All TGTs with a handle, in order.
+    /// Returns all TGTs with a handle, in order.
     pub(super) fn records(&self) -> Vec<(u32, TargetRecord)> {
         let numbers = self.0.numbers().into_iter();
         numbers.filter_map(|number| Some((number, self.record(number)?))).collect()
@@ -67,13 +67,13 @@ impl Handles {
 }
 
 impl Sharing {
-    /// Returns true if a TGT of the host has the number: one that outlived its maker may have a number of a block
-    /// that was given away again.
+    /// Returns true if a TGT of the host has the number: a TGT that outlived its creator may have a number of
+    /// a block that was reassigned.
     pub(in crate::device) fn is_taken(&self, number: u32) -> bool {
         self.targets.find(number).is_some()
     }
 
-    /// Enters a new TGT into the host's table; `None` for one of a private domain.
+    /// Adds a new TGT to the host's table; `None` for a TGT of a private domain.
     pub(in crate::device) fn create(
         &mut self,
         number: u32,
@@ -86,7 +86,7 @@ impl Sharing {
         Ok(Some(Box::new(Executor::new(Arc::clone(&self.targets), record))))
     }
 
-    /// Opens a handle on a TGT; `false` for one of a private domain.
+    /// Opens a handle on a TGT; returns false for a TGT of a private domain.
     pub(in crate::device) fn open(
         &mut self,
         number: u32,
@@ -101,7 +101,7 @@ impl Sharing {
         Ok(true)
     }
 
-    /// Closes a handle; `false` when the TGT is not shared.
+    /// Closes a handle; returns false if the TGT is not shared.
     pub(in crate::device) fn close(&mut self, shard: &mut Shard, number: u32) -> bool {
         let Some(record) = self.handles.close(number) else { return false };
         match self.targets.leave(record) {
@@ -117,14 +117,14 @@ impl Sharing {
         true
     }
 
-    /// Closes all handles: other processes go on with these TGTs.
+    /// Closes all handles; other processes continue with these TGTs.
     pub(in crate::device) fn close_all(&mut self, shard: &mut Shard) {
         for (number, _) in self.handles.records() {
             while self.close(shard, number) {}
         }
     }
 
-    /// The executor of a TGT learns that nobody has a handle any more.
+    /// Destroys a TGT executed here if its last handle was closed.
     pub(super) fn handle_closed(&self, shard: &mut Shard, tgt: u32) {
         let Some(record) = executor_of(shard, tgt).map(|executor| executor.record()) else { return };
         if !self.targets.exists(record) {
@@ -133,7 +133,7 @@ impl Sharing {
         }
     }
 
-    /// The attributes of a TGT that another process executes.
+    /// Returns the attributes of a TGT that another process executes.
     pub(in crate::device) fn query(&self, number: u32, gids: &GidTable) -> Option<QpAttributes> {
         let mut words = Vec::new();
         if !self.targets.image(self.handles.record(number)?).load(&mut words, TRIES) {

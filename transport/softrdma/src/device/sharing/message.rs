@@ -1,7 +1,7 @@
 //! Messages between the members that share a TGT.
 //!
-//! Owns their form. Numbers are little-endian and of fixed width; a message is read whole or not
-//! at all. Reading one checks nothing but its form: the numbers in it may be anything.
+//! Owns their encoding. Integers are little-endian and of fixed width; a message is read whole or not at all.
+//! Reading a message checks only its form: the values in it may be arbitrary.
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
@@ -23,30 +23,30 @@ use std::net::IpAddr;
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
 use trunkline_verbs::{AsyncEventKind, Gid, IoAddress, Psn, QpModify, RemoteAddress, Rkey, SrqNumber};
 
-/// The kinds that are read here.
+/// Message kinds that are read here.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// Carry out a packet.
+    /// Requests the placement of a packet.
     Place { tgt: u32, serial: u64, place: Place<'a> },
     /// Outcome of a placement.
     Placed { tgt: u32, serial: u64, outcome: RemoteOutcome },
-    /// Fetch bytes for the answer of a READ.
+    /// Requests bytes for the answer of a READ.
     Read { tgt: u32, piece: ReadPiece },
-    /// They are these; or the READ is refused.
+    /// The requested bytes, or the refusal of the READ.
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
-    /// The message in progress ends: in error, or silently.
+    /// Ends the message in progress, in error or silently.
     Flush { tgt: u32, is_error: bool },
-    /// Change the TGT. The GID index of the address vector means nothing to another process, so
-    /// the address goes along.
+    /// Requests a change of the TGT. The GID index of the address vector is meaningless in another process,
+    /// so the address itself is sent.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
-    /// It was changed, or refused with this errno.
+    /// Outcome of a change: 0, or the errno of its refusal.
     Modified { ticket: u64, errno: i32 },
     /// The last handle was closed.
     Closed { tgt: u32 },
-    /// Something happened to the TGT.
+    /// An event of the TGT.
     Event { tgt: u32, kind: AsyncEventKind },
 }
 
@@ -67,7 +67,7 @@ const FIRST: u8 = 2;
 const LAST: u8 = 4;
 const IMMEDIATE: u8 = 8;
 
-/// Events that a TGT can have, by their code.
+/// Events that a TGT can raise, by their code.
 const EVENTS: [AsyncEventKind; 7] = [
     AsyncEventKind::QpFatal,
     AsyncEventKind::QpRequestError,
@@ -79,7 +79,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Adds it to the messages that leave; `false` when there is no room.
+    /// Queues the message; returns false if there is no room.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }
@@ -152,7 +152,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Reads a message; `None` when it has not the form of its kind.
+    /// Reads a message; `None` if it is malformed.
     pub(super) fn read(kind: u8, bytes: &'a [u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let message = match kind {
@@ -319,7 +319,7 @@ pub(super) fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Remainder of a message.
+/// Unread part of a message.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -437,7 +437,7 @@ mod tests {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);
             for length in 0..bytes.len() {
-                // Payloads have no length of their own; the fields before them do.
+                // Payloads have no length field; the fields before them have fixed lengths.
                 assert_ne!(Message::read(kind, &bytes[..length]), Some(message));
             }
         }

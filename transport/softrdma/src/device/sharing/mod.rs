@@ -1,16 +1,16 @@
 //! TGTs that several processes of the host share through an XRC domain that a file names.
 //!
-//! Owns what this process, a *member* of the host, knows of them: those that it executes (it is their
-//! *executor*), those that it has handles on, and the receives that messages of other executors hold in
-//! its SRQs. A reader who is not interested in devices that several processes use can skip this module:
-//! it meets the others in two places only.
+//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (it is
+//! their *executor*), the TGTs that it has handles on, and the receives that messages of other executors hold
+//! in its SRQs. Readers who are not interested in devices that several processes use can skip this module: it
+//! meets the others in two places only.
 //!
 //! | seam | caller |
 //! |---|---|
-//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member has gone | control |
+//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member may have died | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
 //!
-//! It must never be called for a TGT of a private domain, which costs what it costs without sharing.
+//! It must never be called for a TGT of a private domain, which pays nothing for sharing.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -21,24 +21,24 @@
 //! ```
 //! | part | what it owns |
 //! |---|---|
-//! | `message`, `change` | the form of messages and images |
+//! | `message`, `change` | the encoding of messages and images |
 //! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
 //! | `placements` | replies to an executor's placements and READs |
 //! | `owner` | placements for the executors of other TGTs |
 //! | `handles` | opening, closing and querying TGTs that others execute |
-//! | `modify` | changes on their way to the executor and back |
-//! | `take_over` | what follows when a member dies |
+//! | `modify` | changes requested from executors, and their answers |
+//! | `take_over` | the consequences of a member's death |
 //!
 //! # Why nothing is lost or doubled when an executor dies
-//! The executor publishes its state before it asks for a placement, and again before an answer leaves.
-//! The published state is therefore at most one placement old. The heir starts from it; the peer repeats
-//! what was not answered; the first such packet has the serial number of the placement that may have
-//! been done already, and then its owner, which remembers the last serial number with its outcome,
-//! returns that instead of doing it again. That holds for atomics too. A serial number never comes
-//! again, not even after a reset.
+//! The executor publishes its state before it requests a placement, and again before an answer leaves. The
+//! published state is therefore at most one placement old, and the successor starts from it. The peer repeats
+//! the packets that were not answered. The first of them has the serial number of the placement that may
+//! already have been done. In that case the owner of the SRQ, which remembers the last serial number with its
+//! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
+//! number is never reused, not even after a reset.
 //!
-//! The owner may have ended as well. A process that places a SEND or a WRITE notes the serial number in
-//! the shared table before its program can see the message, so that the heir acknowledges it instead of
+//! The owner may have ended as well. A process that places a SEND or a WRITE records the serial number in the
+//! shared table before its program can see the message, so that the successor acknowledges it instead of
 //! reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
@@ -67,11 +67,11 @@ use std::sync::Arc;
 use take_over::Takeovers;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
 
-/// This process's shared TGTs.
+/// Shared TGTs of this process.
 #[derive(Debug)]
 pub(super) struct Sharing {
     targets: Arc<Targets>,
-    /// `None` after a removal.
+    /// `None` after the device was removed.
     members: Option<Arc<Members>>,
     handles: Handles,
     receptions: Receptions,
@@ -98,13 +98,13 @@ impl Sharing {
         self.counters
     }
 
-    /// The device is removed: no other process is reached any more.
+    /// Disconnects from the other processes, for a removed device.
     pub(super) fn cut(&mut self) {
         self.members = None;
     }
 
-    /// A message of another process has arrived. Returns a change that it asks for, if it does: carry it
-    /// out and call [`Sharing::modified`].
+    /// Handles a message of another process. Returns the change that it requests, if any: apply it and call
+    /// [`Sharing::modified`].
     pub(super) fn handle_message(
         &mut self,
         shard: &mut Shard,
@@ -138,31 +138,32 @@ impl Sharing {
         None
     }
 
-    /// The connection with a process ended: it may have died.
+    /// Records that the connection with a process ended: it may have died.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// The other process of this host that has the QP of this number at an address. The executor has a shared TGT.
+    /// Returns the other process of this host that has the QP of this number at an address. A shared TGT
+    /// belongs to its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
         let member = self.targets.executor_of(qp.get()).or_else(|| host.owner_of(qp.get()))?;
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
     }
 
-    /// A living process that has a handle on a TGT.
+    /// Returns a living process that has a handle on a TGT.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.targets.living_holder(self.targets.find(tgt.get())?)
     }
 
-    /// Makes sure that the death of a process is reported; `false` when that is not possible now.
+    /// Ensures that the death of a process is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // One that lives and cannot be reached, as it has changed its user, is not lost.
+        // A member that lives but cannot be reached, because it has changed its user, is not lost.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 
-    /// Does pending work: takes over from processes that have died. Returns these processes, and those that live.
+    /// Takes over TGTs from processes that have died. Returns those processes, and the processes that live.
     pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) -> Due {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));
@@ -175,12 +176,12 @@ impl Sharing {
         due
     }
 
-    /// Returns the time at which [`Sharing::work`] wants to be called.
+    /// Returns the time of the next [`Sharing::work`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.takeovers.next_timeout()
     }
 
-    /// Something happened to a TGT that another process executes.
+    /// Handles an event of a TGT that another process executes.
     fn handle_event(&self, shard: &Shard, from: MemberId, tgt: u32, kind: AsyncEventKind) {
         let record = self.handles.record(tgt);
         if record.is_some_and(|record| self.targets.executor(record) == Some(from)) {

@@ -1,7 +1,7 @@
-//! Changes of a TGT on their way to its executor and back.
+//! Changes of a TGT that are requested from its executor.
 //!
-//! Owns the tickets of changes that other processes were asked for. Callers wait outside of the card's
-//! lock; the executor answers from its own thread, whatever its program does.
+//! Owns the tickets of changes requested from other processes. Callers wait without holding the card's lock.
+//! The executor answers from its background thread, independently of its program.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -13,14 +13,14 @@ use crate::host::MemberId;
 use std::net::IpAddr;
 use trunkline_verbs::{QpModify, QpNumber, VerbsError};
 
-/// A change that is on its way.
+/// Identifies a pending change.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct ModifyTicket {
     ticket: u64,
     executor: MemberId,
 }
 
-/// A change that another process asks for.
+/// A change requested by another process.
 #[derive(Debug)]
 pub(in crate::device) struct ModifyRequest {
     pub(super) from: MemberId,
@@ -30,22 +30,22 @@ pub(in crate::device) struct ModifyRequest {
     pub(super) change: QpModify,
 }
 
-/// Progress of a change that the executing process was asked for.
+/// Progress of a change requested from the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum ModifyProgress {
-    /// Nothing yet.
+    /// The executor has not answered yet.
     Pending,
-    /// It was carried out, or refused.
+    /// The change was applied or refused.
     Done(Result<(), VerbsError>),
     /// Another process has taken over the TGT, so the outcome is unknown. Query the state, then decide.
     ExecutorGone,
 }
 
-/// Changes that are on their way.
+/// Pending changes.
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     last: u64,
-    /// Answers of the executor: an errno, 0 for done.
+    /// Ticket numbers, with the executor's answer: an errno, or 0 if the change was applied.
     waiting: Vec<(u64, Option<i32>)>,
 }
 
@@ -59,14 +59,14 @@ impl Tickets {
         self.waiting.push((ticket, None));
     }
 
-    /// The executor has answered.
+    /// Records the executor's answer.
     pub(super) fn answer(&mut self, ticket: u64, errno: i32) {
         if let Some(waiting) = self.waiting.iter_mut().find(|(number, _)| *number == ticket) {
             waiting.1 = Some(errno);
         }
     }
 
-    /// Takes the answer; `Ok(None)` until it has arrived, `Err` when nobody waits for it.
+    /// Takes the answer; `Ok(None)` until it has arrived, `Err` if the ticket is not pending.
     fn take(&mut self, ticket: u64) -> Result<Option<i32>, VerbsError> {
         let place = self.waiting.iter().position(|(number, _)| *number == ticket).ok_or(VerbsError::Gone)?;
         let answer = self.waiting[place].1;
@@ -82,8 +82,8 @@ impl Tickets {
 }
 
 impl Sharing {
-    /// Asks the executor of a TGT for a change; `None` when this process is the executor, or the TGT is
-    /// not shared.
+    /// Requests a change from the executor of a TGT. Returns `None` if this process is the executor, or the
+    /// TGT is not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
         shard: &mut Shard,
@@ -140,13 +140,13 @@ impl Sharing {
         ModifyProgress::ExecutorGone
     }
 
-    /// Drops a change that nobody waits for any more.
+    /// Drops a change whose outcome is no longer wanted.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         self.tickets.forget(ticket.ticket);
     }
 
-    /// The TGT and the change that a process asks for, if it has a handle: the GID index is the one of our
-    /// table.
+    /// Returns the TGT and the requested change, with a GID index of our table, if the requesting process has
+    /// a handle.
     pub(in crate::device) fn checked(
         &self,
         shard: &mut Shard,
@@ -166,7 +166,7 @@ impl Sharing {
         Ok((request.tgt, change))
     }
 
-    /// A change that a process asked for was carried out, or refused.
+    /// Reports the outcome of a change to the process that requested it.
     pub(in crate::device) fn modified(
         &self,
         shard: &mut Shard,

@@ -1,8 +1,8 @@
 //! Placements for TGTs that other processes execute.
 //!
-//! Owns the receive that a half-arrived message of each such TGT holds here, and what became of
-//! its last placement: an executor that took over asks once more for what its predecessor may have had
-//! done, and gets the outcome instead of being served twice.
+//! Owns the receive that a half-arrived message of each such TGT holds here, and the outcome of its last
+//! placement. An executor that took over may repeat the last request of its predecessor; it gets that
+//! outcome, and the packet is not placed twice.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -14,19 +14,19 @@ use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
-/// TGTs of others with a reception here; beyond that, those that no longer exist are forgotten.
+/// Number of receptions of other processes' TGTs beyond which those of destroyed TGTs are dropped.
 const MANY: usize = 256;
-/// Bytes fetched at once.
+/// Maximum number of bytes fetched at once.
 pub(super) const MAX_FETCH: u32 = 24 * 1024;
 
-/// Admission of a placement that is asked for.
+/// Admission of a requested placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Admission {
-    /// It is the next.
+    /// The request is the next one.
     Do,
-    /// It was done: this became of it.
+    /// The request was already done, with this outcome.
     Done(RemoteOutcome),
-    /// A later one was done: the sender no longer executes the TGT.
+    /// A later request was done: the sender no longer executes the TGT.
     Overtaken,
 }
 
@@ -34,7 +34,7 @@ enum Admission {
 #[derive(Debug)]
 struct Remote {
     reception: Reception,
-    /// The last placement that changed something.
+    /// Last placement that changed anything: serial number and outcome.
     last: Option<(u64, RemoteOutcome)>,
 }
 
@@ -48,19 +48,19 @@ impl Remote {
     }
 
     fn note(&mut self, serial: u64, outcome: RemoteOutcome) {
-        // Nothing was done where no receive was posted, so it may be asked again.
+        // Nothing was changed if no receive was posted, so the request may be repeated.
         if outcome != RemoteOutcome::Done(Placement::Rnr) {
             self.last = Some((serial, outcome));
         }
     }
 }
 
-/// The receive sides, by TGT.
+/// Receive sides, by TGT.
 #[derive(Debug, Default)]
 pub(super) struct Receptions(NumberMap<Remote>);
 
 impl Receptions {
-    /// Returns the record of a TGT, made on the first use.
+    /// Returns the receive side of a TGT, created on first use.
     fn of(&mut self, tgt: u32, domain: DomainNumber, targets: &Targets) -> &mut Remote {
         if self.0.len() >= MANY && !self.0.contains(tgt) {
             self.0.retain(|tgt, _| targets.find(tgt).is_some());
@@ -68,23 +68,23 @@ impl Receptions {
         self.0.get_or_insert_with(tgt, || Remote { reception: Reception::of_domain(domain), last: None })
     }
 
-    /// Takes it out for the process's own TGT, which it has taken over, with its last placement.
+    /// Removes the receive side, and the last placement, of a TGT that this process has taken over.
     pub(super) fn take(&mut self, tgt: u32) -> (Option<Reception>, Option<(u64, RemoteOutcome)>) {
         self.0.remove(tgt).map_or((None, None), |remote| (Some(remote.reception), remote.last))
     }
 }
 
-/// Why a request of another process is not carried out.
+/// Reason why a request of another process is refused.
 enum NotOurs {
-    /// The sender does not execute the TGT, or no longer.
+    /// The sender does not execute the TGT, or no longer does.
     Stale,
     /// The domain has no such SRQ here.
     UnknownSrq,
 }
 
 impl Sharing {
-    /// The local name of the domain that a TGT and an SRQ of ours have in common, if the TGT is
-    /// executed by the process that asks.
+    /// Returns the local number of the domain that a TGT and an SRQ of ours have in common, if the requesting
+    /// process executes the TGT.
     fn common_domain(
         &self,
         shard: &mut Shard,
@@ -101,7 +101,7 @@ impl Sharing {
         Ok(ours.ok_or(NotOurs::UnknownSrq)?.0)
     }
 
-    /// Carries out a packet that another process took.
+    /// Places a packet that another process received.
     pub(super) fn place_for(
         &mut self,
         shard: &mut Shard,
@@ -152,7 +152,7 @@ impl Sharing {
         Message::ReadBytes { tgt, psn: piece.psn, offset: piece.offset, bytes }.send(shard.outbox(), from);
     }
 
-    /// Ends what a TGT of another process has begun here (contract I2).
+    /// Completes in error the message that a TGT of another process has begun here (contract I2).
     pub(super) fn flush_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, is_error: bool) {
         let executor = self.targets.find(tgt).and_then(|record| self.targets.executor(record));
         if executor != Some(from) {

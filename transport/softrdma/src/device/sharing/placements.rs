@@ -1,6 +1,6 @@
-//! Answers of other processes to what an executor here asked them for.
+//! Answers of other processes to the requests of an executor here.
 //!
-//! Owns nothing: it joins the executor's state with the shard, which executes the TGT.
+//! Owns nothing. It joins the executor's state with the shard, which executes the TGT.
 #![forbid(unsafe_code)]
 
 use super::executor::{Pending, executor_of};
@@ -9,7 +9,7 @@ use crate::host::MemberId;
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{Psn, Time};
 
-/// Takes another process's outcome of a placement.
+/// Handles another process's outcome of a placement.
 pub(super) fn handle_placed(
     shard: &mut Shard,
     from: MemberId,
@@ -23,7 +23,8 @@ pub(super) fn handle_placed(
     }
 }
 
-/// Ends the wait for a placement, and takes what came meanwhile. The owner is `None` when it has died.
+/// Ends the wait for a placement, and handles the packets that arrived meanwhile. `owner` is `None` if the
+/// owner has died.
 fn answer(
     shard: &mut Shard,
     tgt: u32,
@@ -48,7 +49,7 @@ fn answer(
     shard.qps().mark_ready(tgt);
 }
 
-/// Bytes of a READ.
+/// Handles the bytes of a READ.
 pub(super) fn handle_read_bytes(
     shard: &mut Shard,
     from: MemberId,
@@ -61,7 +62,7 @@ pub(super) fn handle_read_bytes(
     }
 }
 
-/// Ends the placements and READs of a TGT executed here that wait for a process that has died.
+/// Ends the pending placements and READs of a TGT executed here that a dead process has not answered.
 pub(super) fn abandon_requests_to(shard: &mut Shard, tgt: u32, dead: MemberId, now: Time) {
     let Some(executor) = executor_of(shard, tgt) else { return };
     if let Some(pending) = executor.forget_member(dead) {

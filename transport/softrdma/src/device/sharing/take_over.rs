@@ -1,14 +1,14 @@
 //! Consequences of a member's death.
 //!
-//! Owns the members whose connection has ended and which may or may not be alive: a process that dies
-//! closes its sockets at one time and releases its lock at another. Only a member that has lost its
-//! lock is dead. Then:
+//! Owns the members whose connection has ended and which may or may not be alive: a process that dies closes
+//! its sockets at one time and releases its lock at another. Only a member that has lost its lock is dead.
+//! The consequences are:
 //!
 //! | the dead member was | what happens |
 //! |---|---|
-//! | the executor of a TGT that we have a handle on | the first to swap the record's executor goes on from the image |
+//! | the executor of a TGT that we have a handle on | the first to swap the record's executor continues from the image |
 //! | the owner of an SRQ that a placement waits for | the packet is acknowledged if it was placed, else answered by contract G7 |
-//! | the last holder of handles on a TGT of ours | it is destroyed |
+//! | the last holder of handles on a TGT of ours | the TGT is destroyed |
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -25,12 +25,12 @@ use trunkline_verbs::{QpAttributes, QpType, SrqNumber, Time, VerbsError};
 
 /// Interval at which the lock of a member that may have died is tried.
 const EVERY: Duration = Duration::from_millis(2);
-/// Delay before an executor that had no room for a connection is tried again.
+/// Delay before connecting again to an executor for whose connection there was no room.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
-/// Number of tries after which the member counts as alive, although its connection ended.
+/// Number of checks after which the member counts as alive, although its connection ended.
 const TRIES: u32 = 250;
 
-/// A member whose connection has ended: if it is dead, its work is taken over.
+/// A member whose connection has ended. If it is dead, its work is taken over.
 #[derive(Debug, Clone, Copy)]
 struct PendingTakeover {
     member: MemberId,
@@ -38,39 +38,39 @@ struct PendingTakeover {
     again: Time,
 }
 
-/// Members that may have died, and when executors are to be watched again.
+/// Members that may have died, and the time to connect to executors again.
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
     pending: Vec<PendingTakeover>,
-    /// Time at which to try again to connect to the executors of other TGTs.
+    /// Time of the next attempt to connect to the executors of other TGTs.
     watch_again: Option<Time>,
 }
 
-/// Pending work, and what has become of members whose connection ended.
+/// Result of checking the members whose connection ended, and further pending work.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Due {
     /// Members that have died.
     pub(in crate::device) dead: Vec<MemberId>,
-    /// Members that live, and whose death would not be reported any more.
+    /// Members that live, but whose death would no longer be reported.
     pub(in crate::device) alive: Vec<MemberId>,
-    /// True if the executors of other TGTs have to be connected to.
+    /// True if this process has to connect to the executors of other TGTs.
     pub(super) watches: bool,
 }
 
 impl Takeovers {
-    /// The connection with a member ended.
+    /// Records that the connection with a member ended.
     pub(super) fn note_disconnect(&mut self, member: MemberId, now: Time) {
         if !self.pending.iter().any(|pending| pending.member == member) {
             self.pending.push(PendingTakeover { member, tries: 0, again: now });
         }
     }
 
-    /// Returns the time at which [`Takeovers::due`] wants to be called.
+    /// Returns the time of the next [`Takeovers::due`].
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.pending.iter().map(|pending| pending.again).chain(self.watch_again).min()
     }
 
-    /// Finds out which of the members whose connection ended are dead.
+    /// Determines which of the members whose connection ended are dead.
     pub(super) fn due(&mut self, now: Time, is_alive: impl Fn(MemberId) -> bool) -> Due {
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for pending in &mut self.pending {
@@ -96,7 +96,7 @@ impl Takeovers {
 }
 
 impl Sharing {
-    /// Takes over what a dead member had.
+    /// Takes over the TGTs of a dead member, and ends its placements and handles.
     pub(super) fn take_over_from(
         &mut self,
         shard: &mut Shard,
@@ -104,7 +104,7 @@ impl Sharing {
         dead: MemberId,
         now: Time,
     ) {
-        // From now on its QP and SRQ numbers belong to nobody.
+        // From now on no member owns its QP and SRQ numbers.
         self.targets.host().sweep();
         for (number, record) in self.handles.records() {
             if self.targets.executor(record) == Some(dead) {
@@ -127,7 +127,7 @@ impl Sharing {
         }
     }
 
-    /// Connects to every member that executes a TGT that we have a handle on, so that its death is noticed.
+    /// Connects to every member that executes a TGT that we have a handle on, so that its death is detected.
     pub(super) fn watch_executors(&mut self, now: Time) {
         let Some(members) = &self.members else { return };
         let me = self.targets.host().me();
@@ -178,19 +178,19 @@ impl Sharing {
         self.counters.taken_over += 1;
         shard.publish(number);
         shard.qps().mark_ready(number);
-        // The member that the responder waits for may be the one that died.
+        // The responder may be waiting for the member that died.
         abandon_requests_to(shard, number, dead, now);
     }
 
-    /// The process that has an SRQ, if it is another one.
+    /// Returns the process that has an SRQ, if it is another one.
     fn other_owner(&self, srq: SrqNumber) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq.get()).filter(|owner| *owner != host.me())
     }
 }
 
-/// The route of a TGT that another process connected, if it is connected. Its source becomes an index of
-/// our GID table.
+/// Opens the route of a TGT that another process connected, if it is connected. Its source becomes an index
+/// of our GID table.
 fn open_route(
     shard: &mut Shard,
     gids: &mut GidTable,

@@ -1,22 +1,22 @@
 //! The sockets that carry messages between members.
 //!
-//! Owns a listening socket per member and the connections, made on demand: each carries messages
-//! one way, from the member that made it. A member that has changed its user or its root directory since can make none,
-//! and answers on the connections of the others. Called by [`Members`](super::Members) only. It never waits
-//! and never keeps what a socket has no room for: that is dropped and counted, and retransmission
-//! repairs it.
+//! Owns a listening socket per member and the connections, which are made on demand. Each connection carries
+//! messages one way, from the member that made it. A member that has changed its user or its root directory
+//! since can make none, and answers on the connections of the others. Called by [`Members`](super::Members)
+//! only. It never waits and never queues a message that a socket has no room for: the message is dropped and
+//! counted, and retransmission repairs the loss.
 //!
 //! ```text
 //! connection:  hello, message, message ...
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! When the system has no descriptor or memory left for a connection, connections wait and are attempted again
-//! after a while: one line is logged, and what needs no new connection goes on.
+//! When the system has no descriptor or memory left for a connection, connections wait and are attempted
+//! again after a while. This is logged once, and work that needs no new connection continues.
 //!
-//! The end of any connection with a member shows that it died or left. Any process that can
-//! connect is of our user (SO_PEERCRED, and the folder is closed to others); what it sends is
-//! checked all the same, here for form and length, then by the kind's own reader.
+//! The end of any connection with a member shows that the member died or left. Only processes of this user
+//! can connect (SO_PEERCRED, and the folder is closed to others). Their messages are checked all the same,
+//! here for form and length, then by the reader of each kind.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -38,19 +38,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_verbs::Counter;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Length of the longest message body in bytes.
+/// Maximum length of a message body, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 32 * 1024;
-/// Largest number of parts of a message.
+/// Maximum number of parts of a message.
 const MAX_PARTS: usize = 8;
 const MAGIC: [u8; 4] = *b"TkL1";
 const HELLO_BYTES: usize = 16;
-/// Connections that have not sent a hello yet; beyond that the oldest is closed.
+/// Maximum number of connections that have not sent a hello yet; beyond it, the oldest is closed.
 const MAX_UNNAMED: usize = 32;
 /// Number of readable sockets fetched by one system call.
 const EVENTS: usize = 64;
-/// Largest number of messages examined, valid or not, before [`Connections::receive`] returns `None`.
+/// Maximum number of messages examined, valid or not, before [`Connections::receive`] returns `None`.
 const LOOKS: usize = 64;
-/// The key of the listening socket; connections have their place in the slab.
+/// Key of the listening socket. The key of a connection is its index in the slab.
 const LISTENER: u64 = u64::MAX;
 
 /// A message or the loss of a member.
@@ -58,23 +58,23 @@ const LISTENER: u64 = u64::MAX;
 pub(super) enum Arrived<'a> {
     /// A message; its sender named itself `from` when it connected.
     Message { from: MemberId, kind: u8, bytes: &'a [u8] },
-    /// A message with an area of its sender's.
+    /// A message with an area of its sender.
     Handover { from: MemberId, kind: u8, bytes: &'a [u8], area: AreaHandle },
-    /// A connection with the member ended: it died or left, unless `Host::is_alive` finds it alive.
+    /// A connection with the member ended: it died or left, unless `Host::is_alive` reports that it lives.
     Lost(MemberId),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
-    /// It made the connection and has not identified itself.
+    /// The peer made the connection and has not identified itself.
     Unnamed,
-    /// It made the connection.
+    /// The peer made the connection.
     From(MemberId),
-    /// We made the connection.
+    /// This member made the connection.
     To(MemberId),
 }
 
-/// A refusal by the system of what a connection needs.
+/// State of the system's refusals to provide what a connection needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
@@ -100,21 +100,21 @@ pub(super) struct Connections {
     from: HashMap<MemberId, usize>,
     /// Oldest first.
     unnamed: VecDeque<usize>,
-    /// Keys of sockets that were readable, each read in turn until it is empty.
+    /// Keys of readable sockets, each read in turn until it is empty.
     readable: VecDeque<u64>,
     lost: VecDeque<MemberId>,
-    /// Room for one message and a byte more, which a longer one fills.
+    /// Buffer for one message, with one more byte that shows that a message is too long.
     buffer: Vec<u8>,
     counts: Counts,
     listener: Socket,
     epoll: Arc<Epoll>,
     shortage: Shortage,
-    /// True if that is [`Shortage::Now`].
+    /// True if `shortage` is [`Shortage::Now`].
     is_paused: Arc<AtomicBool>,
     /// True once it was logged that this process may not connect to others.
     is_cut_off: bool,
     folder: Folder,
-    /// Last, so that the slot is ours until the socket in it is gone.
+    /// Last, so that the slot stays ours until the socket in it is gone.
     host: Arc<Host>,
 }
 
@@ -150,7 +150,7 @@ impl Connections {
         })
     }
 
-    /// Becomes readable with the first message.
+    /// Returns the epoll set, which becomes readable with the first message.
     pub(super) fn epoll(&self) -> &Arc<Epoll> {
         &self.epoll
     }
@@ -158,7 +158,7 @@ impl Connections {
     /// Sends a message whose body is the concatenation of the parts.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is dropped then, and counted.
+    /// [`Undelivered`]; the message is then dropped and counted.
     pub(super) fn send(&mut self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes > MAX_MESSAGE_BYTES || parts.len() > MAX_PARTS {
@@ -172,10 +172,10 @@ impl Connections {
         self.deliver(to, |socket| socket::send(socket, &pieces[..=parts.len()]))
     }
 
-    /// Sends a message with an area of this member's.
+    /// Sends a message with an area of this member.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is dropped then, and counted.
+    /// [`Undelivered`]; the message is then dropped and counted.
     pub(super) fn hand_over(
         &mut self,
         to: MemberId,
@@ -192,7 +192,7 @@ impl Connections {
         self.deliver(to, |socket| socket::send_with_descriptor(socket, &parts, file.as_fd()))
     }
 
-    /// Has a message sent over the connection to a member, and counts what became of it.
+    /// Sends a message over the connection to a member, and counts the outcome.
     fn deliver(
         &mut self,
         to: MemberId,
@@ -221,7 +221,7 @@ impl Connections {
         self.connection_to(to).is_ok()
     }
 
-    /// The next message or loss, if one waits.
+    /// Returns the next message or loss, if one waits.
     pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
         let mut asked = false;
         for _ in 0..LOOKS {
@@ -256,12 +256,12 @@ impl Connections {
                 .is_ok_and(|ready| ready > 0)
     }
 
-    /// Appends its counters.
+    /// Appends the counters.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         self.counts.list(into);
     }
 
-    /// Fetches the readable sockets; returns whether there are any.
+    /// Fetches the readable sockets; returns false if there are none.
     fn fetch_readable(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); EVENTS];
         // If the call was interrupted, the next one reports the events.
@@ -270,7 +270,7 @@ impl Connections {
         count > 0
     }
 
-    /// Our connection to a member.
+    /// Returns our connection to a member.
     fn connection_to(&mut self, to: MemberId) -> Result<usize, Undelivered> {
         if let Some(key) = self.to.get(&to) {
             return Ok(*key);
@@ -301,7 +301,7 @@ impl Connections {
         Ok(key)
     }
 
-    /// The connection that a member has made, if this process may not connect to it.
+    /// Returns the connection that a member has made, if this process may not connect to that member.
     #[cold]
     fn connection_from(&mut self, member: MemberId, error: &io::Error) -> Result<usize, Undelivered> {
         if !self.folder.is_closed_to_us(error) {
@@ -319,17 +319,17 @@ impl Connections {
         made.ok_or(Undelivered::Gone)
     }
 
-    /// Flag that is set while [`Connections::resume`] has to be called later.
+    /// Returns a flag that is set while [`Connections::resume`] has to be called later.
     pub(super) fn is_paused(&self) -> &Arc<AtomicBool> {
         &self.is_paused
     }
 
-    /// Attempts again what the system refused.
+    /// Retries after a refusal by the system.
     pub(super) fn resume(&mut self) {
         if self.shortage != Shortage::Now {
             return;
         }
-        // Watched again first: a connection may be waiting, and then this makes the set readable.
+        // The listener is watched again first: if a connection is waiting, this makes the set readable.
         if self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).is_ok() {
             self.set(Shortage::Before);
         }
@@ -340,8 +340,8 @@ impl Connections {
         self.is_paused.store(shortage == Shortage::Now, Ordering::Relaxed);
     }
 
-    /// The system refuses what a connection needs. A listener that stays readable would not let this process
-    /// sleep, so it is not watched meanwhile.
+    /// Records that the system refuses what a connection needs. A listener that stays readable would not let
+    /// this process sleep, so it is not watched meanwhile.
     fn pause(&mut self, error: &io::Error) {
         if self.shortage == Shortage::None {
             tracing::warn!(
@@ -356,7 +356,7 @@ impl Connections {
         }
     }
 
-    /// A connection was made.
+    /// Records that a connection was made.
     fn recovered(&mut self) {
         if self.shortage == Shortage::Before {
             self.set(Shortage::None);
@@ -404,7 +404,7 @@ impl Connections {
                 if is_shortage(&error) {
                     self.pause(&error);
                 }
-                // Otherwise no connection waits.
+                // With any other error, no connection is waiting.
                 return;
             }
         };
@@ -422,7 +422,7 @@ impl Connections {
         self.readable.push_back(LISTENER);
     }
 
-    /// Reads one message of a connection: its sender, how many bytes of the buffer it has, and a descriptor that
+    /// Reads one message of a connection. Returns its sender, its length in the buffer, and a descriptor that
     /// came with it.
     fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
@@ -448,7 +448,7 @@ impl Connections {
         self.readable.push_back(readable);
         match connection.peer {
             _ if length == 0 => None,
-            // The other end of a connection that we made answers on it if it cannot connect to us.
+            // The peer of a connection that we made answers on it if it cannot connect to us.
             Peer::From(from) | Peer::To(from) if length < self.buffer.len() => {
                 self.counts.received();
                 Some((from, length, descriptor))
@@ -465,7 +465,7 @@ impl Connections {
         }
     }
 
-    /// Takes a hello.
+    /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
         let known = from.filter(|from| self.host.current(from.slot) == Some(*from));
@@ -478,7 +478,7 @@ impl Connections {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.peer = Peer::From(from);
         }
-        // It has made a new connection, so it sends nothing more on the old one.
+        // The member has made a new connection, so it sends nothing more on the old one.
         if let Some(old) = self.from.insert(from, key) {
             self.connections.try_remove(old);
             if self.to.get(&from) == Some(&old) {
@@ -487,7 +487,7 @@ impl Connections {
         }
     }
 
-    /// A connection ended.
+    /// Removes a connection that ended.
     fn end(&mut self, key: usize) {
         let Some(connection) = self.connections.try_remove(key) else { return };
         match connection.peer {
@@ -508,7 +508,7 @@ impl Connections {
         }
     }
 
-    /// Closes both directions, so that the loss is reported once.
+    /// Closes both directions, so that the loss is reported only once.
     fn lose(&mut self, member: MemberId) {
         for key in [self.to.remove(&member), self.from.remove(&member)].into_iter().flatten() {
             self.connections.try_remove(key);
@@ -525,7 +525,7 @@ impl Drop for Connections {
     }
 }
 
-/// Returns true if a system call failed because something has run out that others may free.
+/// Returns true if a system call failed because a resource has run out that others may free.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
     error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))
@@ -541,7 +541,7 @@ fn hello(from: MemberId, to: MemberId) -> [u8; HELLO_BYTES] {
     bytes
 }
 
-/// The sender of a hello to `me`.
+/// Returns the sender of a hello to `me`.
 fn sender_of(bytes: &[u8; HELLO_BYTES], me: MemberId) -> Option<MemberId> {
     let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

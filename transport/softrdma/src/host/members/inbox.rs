@@ -1,8 +1,8 @@
 //! Messages between members of a simulated host.
 //!
-//! Owns what [`super::connections`] owns on a real one, with the same outcomes: a message arrives
-//! whole and in order or not at all, and the end of a member is reported once to each member that
-//! has exchanged messages with it.
+//! Owns the simulated counterpart of [`super::connections`], with the same outcomes: a message arrives whole
+//! and in order or not at all, and the end of a member is reported once to each member that has exchanged
+//! messages with it.
 #![forbid(unsafe_code)]
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};
@@ -13,17 +13,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Memory};
 
-/// One member's inbox, and the members that it has exchanged messages with.
+/// A member's inbox, and the members that it has exchanged messages with.
 #[derive(Debug)]
 pub(super) struct Inbox {
     memory: Arc<HostMemory>,
     host: Arc<Host>,
-    /// Members that we have connected to.
+    /// Members that this member has connected to.
     to: BTreeSet<MemberId>,
-    /// Members that have connected to us.
+    /// Members that have connected to this member.
     from: BTreeSet<MemberId>,
     lost: VecDeque<MemberId>,
-    /// The message that was received last.
+    /// Body of the last received message.
     buffer: Vec<u8>,
     counts: Counts,
 }
@@ -109,7 +109,7 @@ impl Inbox {
                         None => Arrived::Message { from, kind, bytes },
                     });
                 }
-                // Only when the inbox is empty, since messages sent before the end still arrive.
+                // Only when the inbox is empty: messages sent before the end still arrive.
                 None => {
                     let ended = self.ended()?;
                     self.lose(ended);
@@ -131,7 +131,7 @@ impl Inbox {
         self.memory.lives(self.host.me())
     }
 
-    /// A member that has ended since we exchanged messages with it.
+    /// Returns a member that has ended since it exchanged messages with this one.
     fn ended(&self) -> Option<MemberId> {
         self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
     }

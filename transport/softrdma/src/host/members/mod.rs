@@ -1,9 +1,9 @@
 //! Messages between the members of one host.
 //!
-//! Owns this member's connections with the others, and the messages for the card that have been
-//! read and not yet been taken. A service next to the link: the link's relay sends and receives
-//! datagrams of other members here, the card everything else. Both hold it by an `Arc`; each
-//! call takes a lock for a bounded time, and none waits for another member.
+//! Owns this member's connections with the others, and the messages for the card that have been read and not
+//! yet taken. It is a service next to the link: the link's relay exchanges datagrams with other members
+//! through it, the card everything else. Both hold it by an `Arc`. Each call takes a lock for a bounded time,
+//! and none waits for another member.
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::Counter;
 
-/// Largest number of messages queued for the card; further ones stay in their sockets.
+/// Maximum number of messages queued for the card; further messages stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
-/// Maximum number and size of buffers kept for reuse. Messages that wake a receiver are short and frequent.
+/// Limits of the buffers kept for reuse. Messages that wake a receiver are short and frequent.
 const MAX_SPARE: usize = 16;
 const SPARE_BYTES: usize = 256;
 
@@ -38,20 +38,20 @@ const SPARE_BYTES: usize = 256;
 pub(crate) enum MemberMessage {
     /// A message from another member that is not for the relay.
     Message {
-        /// Its sender.
+        /// Sender of the message.
         from: MemberId,
-        /// Kind that tells how to read its bytes.
+        /// Kind of the message.
         kind: u8,
-        /// Its body.
+        /// Body of the message.
         bytes: Vec<u8>,
     },
-    /// A message with an area of its sender's.
+    /// A message with an area of its sender.
     Handover {
-        /// Its sender.
+        /// Sender of the message.
         from: MemberId,
-        /// Kind that tells how to read its bytes.
+        /// Kind of the message.
         kind: u8,
-        /// Its body.
+        /// Body of the message.
         bytes: Vec<u8>,
         /// The area.
         area: AreaHandle,
@@ -63,7 +63,7 @@ pub(crate) enum MemberMessage {
 /// Result of [`Members::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A message of the kind that was asked for; its body is in the buffer.
+    /// A message of the requested kind; its body is in the buffer.
     Message,
     /// A message of another kind, which is queued for the card.
     Queued,
@@ -77,9 +77,9 @@ pub(crate) struct Members {
     state: Mutex<State>,
     /// True if a message is queued for the card, so that an idle card need not take the lock.
     has_queued: AtomicBool,
-    /// True if connections wait for descriptors or memory; so that asking takes no lock.
+    /// True if connections wait for descriptors or memory; can be checked without the lock.
     is_short: Arc<AtomicBool>,
-    /// Becomes readable when messages arrive; a simulated host has none.
+    /// Becomes readable when messages arrive; `None` on a simulated host.
     epoll: Option<Arc<Epoll>>,
     host: Arc<Host>,
 }
@@ -103,7 +103,7 @@ impl Members {
     /// Starts to listen in the member's slot.
     ///
     /// # Errors
-    /// The sockets cannot be made.
+    /// The sockets cannot be created.
     pub(crate) fn new(host: Arc<Host>) -> Result<Arc<Self>, HostError> {
         let mut is_short = Arc::default();
         let (way, epoll) = match (host.memory(), host.directory()) {
@@ -123,7 +123,7 @@ impl Members {
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
-    /// The registry.
+    /// Returns the registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
@@ -131,7 +131,7 @@ impl Members {
     /// Sends a message whose body is the concatenation of the parts.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is dropped then, and counted.
+    /// [`Undelivered`]; the message is then dropped and counted.
     pub(crate) fn send(&self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.send(to, kind, parts),
@@ -139,10 +139,10 @@ impl Members {
         }
     }
 
-    /// Sends a message with an area of this member's.
+    /// Sends a message with an area of this member.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is dropped then, and counted.
+    /// [`Undelivered`]; the message is then dropped and counted.
     pub(crate) fn hand_over(
         &self,
         to: MemberId,
@@ -156,8 +156,8 @@ impl Members {
         }
     }
 
-    /// Makes sure that the death of a member will be reported as a loss; the death of one that is dead
-    /// already is reported as well. Returns `false` when that is not possible now: call it again later.
+    /// Ensures that the death of a member will be reported as a loss, also if it is already dead. Returns
+    /// false if that is not possible now: call it again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.watch(member),
@@ -165,8 +165,8 @@ impl Members {
         }
     }
 
-    /// Connects to a member, so that its death will be reported as a loss. Returns `false` when that is not possible now:
-    /// it cannot be reached, or is dead already.
+    /// Connects to a member, so that its death will be reported as a loss. Returns false if the member cannot
+    /// be reached now, or is already dead.
     pub(crate) fn connect(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.connect(member),
@@ -174,21 +174,22 @@ impl Members {
         }
     }
 
-    /// Returns true if connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
+    /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] after a while
+    /// then.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Attempts again to make the connections that wait.
+    /// Retries the connections that wait.
     pub(crate) fn resume(&self) {
         if let Way::Sockets(connections) = &mut self.lock().way {
             connections.resume();
         }
     }
 
-    /// Reads the next message. One of `kind` is copied into the buffer, whose content it replaces;
-    /// any other is queued for the card. `None` when no message has arrived, and while the card
-    /// does not take those that are queued.
+    /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; any other
+    /// message is queued for the card. Returns `None` if no message has arrived, or if the queue for the card
+    /// is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
         let State { way, queued, spare } = &mut *state;
@@ -220,15 +221,15 @@ impl Members {
         Some(received)
     }
 
-    /// Returns true if a message is queued for the card. For a caller in the turn in which messages are read.
+    /// Returns true if a message is queued for the card. Call it only in the turn in which messages are read.
     pub(crate) fn has_queued(&self) -> bool {
         self.has_queued.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest message that is queued for the card.
+    /// Takes the oldest message queued for the card.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
-        // Messages are queued in a turn of the first shard, which the caller has too, so the order of
-        // this flag and the queue does not matter.
+        // Messages are queued in a turn of the first shard, which the caller also holds, so the order of this
+        // flag and the queue does not matter.
         if !self.has_queued() {
             return None;
         }
@@ -238,7 +239,7 @@ impl Members {
         message
     }
 
-    /// Keeps the buffer of a message that was handled.
+    /// Takes back the buffer of a handled message.
     pub(crate) fn reuse(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() > SPARE_BYTES {
             return;
@@ -250,7 +251,7 @@ impl Members {
         }
     }
 
-    /// Returns true if [`Members::receive`] may find something.
+    /// Returns true if [`Members::receive`] may return something.
     pub(crate) fn has_arrivals(&self) -> bool {
         match &self.lock().way {
             Way::Sockets(connections) => connections.is_readable(),
@@ -258,12 +259,12 @@ impl Members {
         }
     }
 
-    /// Becomes readable with the first message; fit for edge-triggered watchers.
+    /// Returns a descriptor that becomes readable with the first message; works with edge-triggered watchers.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Appends its counters.
+    /// Appends the counters.
     pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
         match &self.lock().way {
             Way::Sockets(connections) => connections.counters(into),
@@ -277,7 +278,7 @@ impl Members {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every method leaves the state consistent wherever it could panic.
+        // Every method leaves the state consistent at each point where it could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

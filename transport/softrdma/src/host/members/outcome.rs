@@ -1,9 +1,9 @@
-//! Outcomes of a member's messages, whatever carries them, and their counters.
+//! Outcomes of a member's messages over any transport, and their counters.
 #![forbid(unsafe_code)]
 
 use trunkline_verbs::Counter;
 
-/// Why a message was not delivered.
+/// Reason why a message was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Undelivered {
     /// The member has died or left.
@@ -12,10 +12,10 @@ pub(crate) enum Undelivered {
     /// The socket has no room now.
     #[error("the member has more messages waiting than its socket holds")]
     Full,
-    /// Too many descriptors of this user are on their way.
+    /// Too many descriptors of this user are in flight.
     #[error("too many descriptors of this user have been sent and not received")]
     TooManyDescriptors,
-    /// More than [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES), or too many parts.
+    /// The body exceeds [`MAX_MESSAGE_BYTES`](super::MAX_MESSAGE_BYTES), or there are too many parts.
     #[error("the message is too long")]
     TooLong,
 }
@@ -31,7 +31,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// A message was sent, or could not be.
+    /// Counts a message that was sent or could not be sent.
     pub(super) const fn sending(&mut self, outcome: &Result<(), Undelivered>) {
         match outcome {
             Ok(()) => self.sent += 1,
@@ -40,12 +40,12 @@ impl Counts {
         }
     }
 
-    /// A message arrived.
+    /// Counts a message that arrived.
     pub(super) const fn received(&mut self) {
         self.received += 1;
     }
 
-    /// Something arrived that no member sends.
+    /// Counts data that no member sends.
     pub(super) const fn nonsense(&mut self) {
         self.nonsense += 1;
     }

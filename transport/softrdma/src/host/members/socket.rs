@@ -1,7 +1,7 @@
 //! The sockets between members: SEQPACKET, so that a message arrives whole or not at all.
 //!
-//! Owns their creation and the check of the peer's identity. Called by `connections` only. Nothing
-//! here ever waits.
+//! Owns the creation of the sockets and the check of the peer's identity. Called by `connections` only.
+//! Nothing here ever waits.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -25,12 +25,13 @@ const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Length of the path in `sockaddr_un` in bytes, including its final zero.
 const PATH_BYTES: usize = 108;
 
-/// A folder of sockets, open, so that a path too long for a socket address has a short form.
+/// An open folder of sockets. Its descriptor gives a short form to a path that is too long for a socket
+/// address.
 #[derive(Debug)]
 pub(in crate::host) struct Folder {
     path: PathBuf,
     open: File,
-    /// The user of all members, also of those that have changed theirs since.
+    /// User of all members, including members that have changed their user since.
     owner: u32,
 }
 
@@ -41,7 +42,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), open, owner })
     }
 
-    /// The socket of a slot.
+    /// Returns the path of a slot's socket.
     fn path(&self, slot: u16) -> PathBuf {
         self.path.join(name(slot))
     }
@@ -54,12 +55,12 @@ impl Folder {
         SockAddr::unix(format!("/proc/self/fd/{}/{name}", self.open.as_raw_fd()))
     }
 
-    /// Listens as the member in `slot`. A socket file that exists there is of a member that died.
+    /// Listens as the member in `slot`. A socket file that exists there belongs to a member that died.
     pub(super) fn listen(&self, slot: u16) -> Result<Socket, HostError> {
         self.listen_at(&name(slot))
     }
 
-    /// Listens at a name, in place of a socket that exists there.
+    /// Listens at a name, and replaces a socket that exists there.
     pub(in crate::host) fn listen_at(&self, name: &str) -> Result<Socket, HostError> {
         let path = self.path.join(name);
         match std::fs::remove_file(&path) {
@@ -71,7 +72,7 @@ impl Folder {
         let listen = || {
             let socket = new_socket()?;
             socket.bind(&self.address(name)?)?;
-            // Connecting takes the permission to write, which the umask may have removed.
+            // Connecting requires the permission to write, which the umask may have removed.
             fchmodat(&self.open, name, PRIVATE, FchmodatFlags::FollowSymlink)?;
             socket.listen(BACKLOG)?;
             Ok(socket)
@@ -81,14 +82,14 @@ impl Folder {
 
     /// Removes the socket of a slot.
     pub(super) fn forget(&self, slot: u16) {
-        // It may not exist.
+        // The file may not exist.
         let _absent = std::fs::remove_file(self.path(slot));
     }
 
     /// Connects to the member in `slot`.
     pub(super) fn connect(&self, slot: u16) -> io::Result<Socket> {
         let socket = self.connect_to(&name(slot))?;
-        // A smaller buffer only drops more messages under load.
+        // With a smaller buffer, only more messages are dropped under load.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         if !self.is_ours(&socket) {
             return Err(ErrorKind::PermissionDenied.into());
@@ -96,14 +97,15 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Connects to the socket of this name. Does not check who listens there.
+    /// Connects to the socket of this name. Does not check which user listens there.
     pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
         let socket = new_socket()?;
         socket.connect(&self.address(name)?)?;
         Ok(socket)
     }
 
-    /// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
+    /// Accepts a connection, if one waits. Returns `Ok(None)` for a connection of another user, which is
+    /// closed.
     pub(in crate::host) fn accept(&self, listener: &Socket) -> io::Result<Option<Socket>> {
         let _held = HeldStdio::take()?;
         let (socket, _unnamed) = listener.accept()?;
@@ -112,7 +114,7 @@ impl Folder {
         Ok(self.is_ours(&socket).then_some(socket))
     }
 
-    /// Returns true if a process of the members' user is at the other end.
+    /// Returns true if the peer is a process of the members' user.
     pub(in crate::host) fn is_ours(&self, socket: &Socket) -> bool {
         getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == self.owner)
     }
@@ -132,7 +134,7 @@ pub(in crate::host) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Resul
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
 }
 
-/// As [`send`], with a descriptor that the receiver gets a copy of.
+/// Like [`send`], with a descriptor that is copied to the receiver.
 pub(super) fn send_with_descriptor(
     socket: &Socket,
     parts: &[IoSlice<'_>],

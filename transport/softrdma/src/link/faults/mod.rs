@@ -1,9 +1,9 @@
 //! A link that injects faults.
 //!
-//! Wraps any link and loses, duplicates, reorders, corrupts and delays what is sent, as a
-//! [`FaultPlan`] describes; what is received passes untouched. Owns the datagrams it holds back, for a
-//! bounded time and in bounded number. The same plan and the same datagrams give the same
-//! faults: the only randomness is the plan's seed.
+//! Wraps any link and loses, duplicates, reorders, corrupts and delays sent datagrams, as a [`FaultPlan`]
+//! describes. Received datagrams pass untouched. Owns the datagrams it holds back, for a bounded time and in
+//! bounded number. The same plan and the same datagrams give the same faults: the only randomness is the
+//! plan's seed.
 #![forbid(unsafe_code)]
 
 mod plan;
@@ -17,18 +17,18 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use trunkline_verbs::{Counter, Time};
 
-/// A datagram that is reordered is overtaken by at most this many others...
+/// Maximum number of datagrams that overtake a reordered one.
 const OVERTAKEN_AT_MOST: u64 = 4;
-/// ... and waits no longer than this for them.
+/// Maximum time that a reordered datagram waits to be overtaken.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
-/// Largest number of datagrams held back at a time; further ones are dropped.
+/// Maximum number of datagrams held back at a time; further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
-/// Number of datagrams passed to the inner link at a time.
+/// Maximum number of datagrams passed to the inner link at a time.
 const TAKEN_AT_ONCE: usize = 32;
 /// Delay after which datagrams that the inner link had no room for are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// A fixed and documented generator (SplitMix64), so that a seed means the same in every version.
+/// A fixed and documented generator (SplitMix64), so that a seed gives the same faults in every version.
 #[derive(Debug, Clone)]
 struct Random(u64);
 
@@ -41,7 +41,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// True with the given probability, in parts of 2^32.
+    /// Returns true with the given probability, in parts of 2^32.
     fn happens(&mut self, probability: u64) -> bool {
         self.next() >> 32 < probability
     }
@@ -52,7 +52,7 @@ struct Held {
     source: SocketAddr,
     destination: SocketAddr,
     bytes: Vec<u8>,
-    /// It is sent when `given` reaches this value, or at `due`.
+    /// Value of `given` at which the datagram is sent, unless `due` comes first.
     overtaken_at: u64,
     due: Time,
 }
@@ -75,7 +75,7 @@ pub(crate) struct FaultyLink {
     random: Random,
     /// Number of datagrams passed to `send` so far.
     given: u64,
-    /// Reordered datagrams, which later ones overtake.
+    /// Reordered datagrams, held until later ones have overtaken them.
     reordered: Vec<Held>,
     /// Delayed datagrams, in order.
     delayed: VecDeque<Held>,
@@ -172,7 +172,7 @@ impl FaultyLink {
         }
     }
 
-    /// Sends the held datagrams that have been overtaken often enough or are due.
+    /// Sends the held datagrams that have been overtaken often enough or whose time has come.
     fn release(&mut self, now: Time) {
         let mut position = 0;
         while let Some(held) = self.reordered.get(position) {

@@ -14,12 +14,12 @@ pub struct FaultPlan {
     pub(super) duplicate: u64,
     pub(super) corrupt: u64,
     pub(super) delay: Duration,
-    /// Longer datagrams are lost: bytes from BTH to ICRC; 0 means no limit.
+    /// Maximum length of a datagram from BTH to ICRC, in bytes; longer ones are lost. 0 means no limit.
     pub(super) longest: u64,
     pub(super) seed: u64,
 }
 
-/// Why a plan is not valid.
+/// Reason why a plan is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanError {
@@ -48,7 +48,7 @@ pub enum FaultPlanError {
 }
 
 impl FaultPlan {
-    /// Returns true if a datagram is longer than what the network carries.
+    /// Returns true if a datagram is longer than the network carries.
     pub(super) fn is_too_long(&self, datagram: &[u8]) -> bool {
         self.longest != 0 && u64::try_from(datagram.len()).is_ok_and(|length| length > self.longest)
     }

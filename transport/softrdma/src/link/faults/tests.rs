@@ -7,7 +7,7 @@ fn address(last: u8) -> SocketAddr {
     SocketAddr::new(IpAddr::from([127, 0, 0, last]), 4791)
 }
 
-/// A faulty link at .1 and a plain one at .2, on their own hub.
+/// Returns a faulty link at .1 and a plain one at .2, on their own hub.
 fn pair(plan: &str) -> (FaultyLink, Box<dyn Link>) {
     let hub = Hub::new();
     let mut sender = FaultyLink::new(Box::new(hub.link().unwrap()), plan.parse().unwrap());
@@ -26,7 +26,7 @@ fn drain(receiver: &mut dyn Link) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends numbered datagrams and returns what arrives, after every hold has run out.
+/// Sends numbered datagrams and returns the datagrams that arrive, after every hold has run out.
 fn run(plan: &str, count: u32) -> (Vec<Vec<u8>>, Vec<Counter>) {
     let (mut sender, mut receiver) = pair(plan);
     let start = Time(0);

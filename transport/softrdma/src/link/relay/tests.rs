@@ -56,7 +56,7 @@ impl Member {
         }
     }
 
-    /// Receives, and forwards, what is there. A datagram that was sent may arrive later.
+    /// Receives, and forwards, the datagrams that have arrived. A datagram that was sent may arrive later.
     fn receive(&mut self) -> Vec<Arrival> {
         let mut batch = ReceiveBatch::new(64);
         let mut all = Vec::new();
@@ -87,7 +87,7 @@ fn gather<const N: usize>(mut members: [&mut Member; N], counts: [usize; N]) -> 
     all
 }
 
-/// An address of 127/8 that no other test uses, in this process or another.
+/// Returns an address of 127/8 that no other test uses, in this process or another.
 fn own_address() -> IpAddr {
     trunkline_testkit::fresh_ip().into()
 }
@@ -96,7 +96,7 @@ fn to_port(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, ROCE_PORT)
 }
 
-/// A packet for a QP without a valid ICRC, which a holder does not check.
+/// Returns a packet for a QP without a valid ICRC, which a holder does not check.
 fn packet(number: u32, mark: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     Packet::new(Opcode(0x04), QpNumber::new(number), Psn::new(1), &[mark; 20]).emit(&mut bytes);
@@ -190,7 +190,7 @@ fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
         let dreq = Dreq { local_id: 1, remote_id, qpn: QpNumber::new(9), reserved_11: 0, private: [0; 220] };
         messages.push(cm_packet(&CmMessage::Dreq(dreq)));
     }
-    // A truncated one, and one without a MAD, belong to no member.
+    // A truncated message, and a packet without a MAD, belong to no member.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
     // SIDR requests, by the service that they name, and replies, by the requester's id.
@@ -310,7 +310,7 @@ fn when_the_holder_leaves_another_holds_the_port_and_keeps_its_own() {
     assert_eq!(arrived[new], []);
     assert_eq!(arrived[1 - new], [(sender_address, to_port(address), packet(number, 4))]);
 
-    // Once more: the remaining members watch the new holder.
+    // Repeated with the remaining members, which watch the new holder.
     let [a, b] = others;
     let (gone, mut left) = if new == 0 { (a, b) } else { (b, a) };
     drop(gone);
@@ -430,7 +430,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     }
 }
 
-/// Neither datagrams from UDP nor those from members starve the others.
+/// Neither datagrams from UDP nor datagrams from members starve the other kind.
 #[test]
 fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
     let folder = Folder::new("relay-both");
@@ -447,7 +447,7 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
             &mut bundle,
         );
     }
-    // In a round whose datagrams arrive late, they are fewer by UDP.
+    // In a round whose datagrams arrive late, fewer come by UDP.
     wait_until("a batch with both", BOUND, || {
         victim.receive();
         for _ in 0..3 {

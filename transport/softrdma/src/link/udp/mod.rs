@@ -1,12 +1,12 @@
 //! The link over UDP sockets, without privileges.
 //!
-//! Owns a socket or two per open address, and the relay to the other processes of the host. The
-//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee. It drops
+//! Owns one or two sockets per open address, and the relay to the other processes of the host. The card
+//! drives it as a [`Link`]. It never waits, and examines a datagram only to determine its addressee. It drops
 //! and counts datagrams that come from the address of members, but from none of their ports.
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `ports` | which ports are bound; which member holds port 4791, and what happens when it dies |
+//! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
 //! | `transfer` | sending and receiving, and the errors of both |
 //! | `system` | the operating system's sockets |
 //!
@@ -31,22 +31,22 @@ use std::time::Duration;
 use system::SystemSockets;
 use trunkline_verbs::{Counter, Time};
 
-/// Wait before connections that lacked descriptors or memory are attempted again.
+/// Delay after which connections that lacked descriptors or memory are attempted again.
 const RESUME_WAIT: Duration = Duration::from_millis(100);
 
 /// A link over UDP.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    /// Before the relay, so that port 4791 is free when the other members learn that we left.
+    /// Declared before the relay, so that port 4791 is free when the other members learn that we left.
     ports: Ports,
-    /// Socket that is read first next time, so that a busy address does not starve others.
+    /// Index of the socket that is read first next time, so that a busy address does not starve others.
     turn: usize,
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at our addresses.
     relay: Option<Relay>,
-    /// Time of the next attempt at connections that wait for descriptors or memory, once that was decided.
+    /// Time of the next attempt at connections that wait for descriptors or memory, once it is set.
     resume_at: Option<Time>,
-    /// The ports that the members of the registry send from.
+    /// Ports that the members of the registry send from.
     sources: Option<MemberPorts>,
 }
 
@@ -57,19 +57,19 @@ impl Default for UdpLink {
 }
 
 impl UdpLink {
-    /// A link with no address open.
+    /// Creates a link with no address open.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::over(Box::new(SystemSockets::default()))
     }
 
-    /// A link with receive buffers of at most this many bytes, as on a host that allows no more.
+    /// Creates a link with receive buffers of at most this many bytes, as on a host that allows no more.
     #[must_use]
     pub(crate) fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
     }
 
-    /// A link over sockets of another source than the operating system.
+    /// Creates a link over sockets other than the operating system's.
     pub(crate) fn over(sockets: Box<dyn Sockets>) -> Self {
         Self {
             ports: Ports::new(sockets),
@@ -81,8 +81,8 @@ impl UdpLink {
         }
     }
 
-    /// Shares its addresses with the other members of the host, if there are any, and hands packets
-    /// for shared TGTs on to the members that execute them.
+    /// Shares the link's addresses with the other members of the host, if there are any, and forwards packets
+    /// for shared TGTs to the members that execute them.
     #[must_use]
     pub(crate) fn of_members(
         mut self,
@@ -97,8 +97,8 @@ impl UdpLink {
         self
     }
 
-    /// The link of another shard of a device: it has ports of the system's choice only, and leaves port 4791 and the
-    /// relay to the first.
+    /// Makes this the link of a further shard: the system chooses its ports, and port 4791 and the relay
+    /// belong to the first shard.
     #[must_use]
     pub(crate) fn of_shard(mut self, members: Option<&Arc<Members>>) -> Self {
         self.ports.leave_roce_port();
@@ -109,7 +109,7 @@ impl UdpLink {
         self
     }
 
-    /// The relay, while its connections wait for descriptors or memory.
+    /// Returns the relay while its connections wait for descriptors or memory.
     fn waiting_relay(&self) -> Option<&Relay> {
         self.relay.as_ref().filter(|relay| relay.members().is_short())
     }
@@ -119,7 +119,7 @@ impl UdpLink {
         self.relay.as_ref().expect("the link shares its addresses")
     }
 
-    /// Receives, and has what arrives judged if there is a judge.
+    /// Receives a batch, and has the datagrams judged if there is a judge.
     fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
         batch.clear();
         let now = judge.as_ref().map_or(Time(0), |judge| judge.now());
@@ -200,7 +200,7 @@ impl Link for UdpLink {
     }
 
     fn arm(&mut self) -> bool {
-        // This comes first, so that the next `receive` polls the members even if datagrams wait here.
+        // Called first, so that the next `receive` polls the members even if datagrams wait here.
         let members = self.relay.as_mut().is_some_and(Relay::is_readable);
         members || self.ports.all().iter().any(|bound| bound.socket.is_readable())
     }

@@ -1,25 +1,24 @@
 //! The ports of the UDP link, and which member holds port 4791.
 //!
-//! Owns the sockets. Several processes of one host share an address: the first has port 4791 and
-//! forwards datagrams to the others (`relay`); each of the others has a port chosen by the system, which it
-//! sends from and which peers that know it send to. When the holder dies, the first member to detect that
-//! takes 4791 as well, and keeps its other socket, since peers know that port.
+//! Owns the sockets. Several processes of one host share an address: the first has port 4791 and forwards
+//! datagrams to the others (`relay`). Each of the others has a port chosen by the system, which it sends from
+//! and to which peers send once they know it. When the holder dies, the first member to detect that also
+//! takes 4791, and keeps its other socket, since peers know that port.
 //!
-//! A device of several shards has a port of the system's choice for each but the first, at each address
+//! In a device of several shards, each shard but the first has a port chosen by the system at each address
 //! ([`Ports::leave_roce_port`]).
 //!
 //! | port 4791 is | [`Ports::open`] |
 //! |---|---|
 //! | free | binds it |
 //! | held by a member that lives | binds another port, and watches the member |
-//! | bound, and the member that held it is dead | binds another port; takes 4791 over as soon as that is
-//! possible |
+//! | bound, and the member that held it is dead | binds another port; takes over 4791 as soon as possible |
 //! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
 //!
-//! A member records each port in the registry before it sends from it, since others drop what comes from
-//! a port that is not recorded. It binds 4791 and records that in one step for all members, so the last
-//! row is certain without waiting. Nothing here waits: a failed attempt is repeated at the
-//! time that [`Ports::next_attempt`] returns.
+//! A member records each port in the registry before it sends from it, since the others drop packets from a
+//! port that is not recorded. It binds 4791 and records that in one step for all members, so the last row is
+//! certain without waiting. Nothing here waits: a failed attempt is repeated at the time that
+//! [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
 use crate::host::{Members, PortHolder, PortRefused};
@@ -30,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Wait between the first two attempts to bind port 4791; doubled each time, up to the maximum below.
+/// Delay between the first two attempts to bind port 4791; doubled each time, up to the maximum below.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LAST_WAIT: Duration = Duration::from_millis(50);
 
@@ -42,7 +41,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Returns true if it has port 4791.
+    /// Returns true if the socket has port 4791.
     pub(super) fn is_roce(&self) -> bool {
         self.socket.local().port() == ROCE_PORT
     }
@@ -63,12 +62,12 @@ pub(super) struct Ports {
     bound: Vec<Bound>,
     /// The other processes at our addresses, if addresses are shared.
     members: Option<Arc<Members>>,
-    /// Port 4791 is another shard's.
+    /// True if port 4791 belongs to another shard.
     leaves_roce_port: bool,
     attempt: Option<Attempt>,
     /// True if a failed attempt was logged since one succeeded.
     has_warned: bool,
-    /// Grows when a socket is added other than by `open`.
+    /// Number of sockets added other than by `open`.
     changes: u64,
     taken_over: u64,
 }
@@ -92,7 +91,7 @@ impl Ports {
         self.members = Some(members);
     }
 
-    /// Binds ports of the system's choice only.
+    /// Restricts the link to ports chosen by the system.
     pub(super) fn leave_roce_port(&mut self) {
         self.leaves_roce_port = true;
     }
@@ -109,7 +108,7 @@ impl Ports {
         &mut self.bound
     }
 
-    /// The socket of an address that has a port.
+    /// Returns the socket bound to a local address and port.
     pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
         let is_it =
             |bound: &&mut Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
@@ -120,7 +119,7 @@ impl Ports {
         self.bound.iter().any(|bound| bound.address == address)
     }
 
-    /// The port that datagrams from an address are sent from.
+    /// Returns the port from which datagrams of an address are sent.
     pub(super) fn source(&self, address: IpAddr) -> u16 {
         let bound = self.bound.iter().find(|bound| bound.address == address);
         bound.map_or(ROCE_PORT, |bound| bound.socket.local().port())
@@ -134,7 +133,7 @@ impl Ports {
         self.taken_over
     }
 
-    /// Opens an address by the table of the module.
+    /// Opens an address according to the table of the module.
     pub(super) fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
         if self.is_open(address) {
             return Ok(());
@@ -175,17 +174,18 @@ impl Ports {
         }
     }
 
-    /// A member is gone, perhaps a holder of port 4791: tries to take the port at each address now.
+    /// Schedules an immediate attempt to take port 4791 at each address, since a member that may have held it
+    /// is gone.
     pub(super) fn attempt_now(&mut self) {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
     }
 
-    /// Returns the time at which [`Ports::poll`] has to be called; time 0 means at once.
+    /// Returns the time of the next [`Ports::poll`]; time 0 means at once.
     pub(super) fn next_attempt(&self) -> Option<Time> {
         self.attempt.map(|attempt| attempt.at)
     }
 
-    /// Tries to take port 4791 over if it is time to.
+    /// Tries to take over port 4791 if its time has come.
     pub(super) fn poll(&mut self, now: Time) {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {
@@ -196,7 +196,7 @@ impl Ports {
         }
     }
 
-    /// Binds port 4791 at each address, or watches the member that has it; `false` when neither is
+    /// Binds port 4791 at each address, or watches the member that has it. Returns false if neither is
     /// possible at one of them.
     fn take_over(&mut self) -> bool {
         let mut addresses: Vec<IpAddr> = self.bound.iter().map(|bound| bound.address).collect();
@@ -215,7 +215,7 @@ impl Ports {
                 }
                 Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
                 Err((error, _)) => {
-                    // Each attempt may fail the same way: one line is enough.
+                    // Each attempt may fail the same way, so only the first failure is logged.
                     if !std::mem::replace(&mut self.has_warned, true) {
                         tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over; it is attempted again");
                     }
@@ -243,7 +243,7 @@ impl Ports {
         })
     }
 
-    /// Binds a port of the system's choice and records it in the registry.
+    /// Binds a port chosen by the system and records it in the registry.
     fn bind_any(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, LinkError> {
         let socket = self.sockets.bind(address, 0)?;
         if let Some(members) = &self.members {
@@ -256,7 +256,7 @@ impl Ports {
 
 impl Drop for Ports {
     fn drop(&mut self) {
-        // In the child of a fork the ports stay bound by the parent.
+        // In a child of a fork, the parent keeps the ports bound.
         let is_own = self.members.as_ref().is_some_and(|members| members.host().is_own_process());
         if is_own {
             while let Some(address) = self.bound.first().map(|bound| bound.address) {

@@ -1,8 +1,8 @@
 //! The operating system's UDP sockets.
 //!
-//! Owns their options: each packet leaves with DF set and identification 0, which the ICRC covers
-//! (contract rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is left alone:
-//! either would change the identification. One system call moves up to 32 datagrams.
+//! Owns their options: each packet is sent with DF set and identification 0, which the ICRC covers
+//! (contract rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is not used: either
+//! would change the identification. One system call moves up to 32 datagrams.
 #![forbid(unsafe_code)]
 
 use crate::link::interface::Interface;
@@ -34,7 +34,7 @@ impl Default for SystemSockets {
 }
 
 impl SystemSockets {
-    /// Sockets with receive buffers of at most this many bytes.
+    /// Creates sockets with receive buffers of at most this many bytes.
     pub(super) fn with_receive_buffer(bytes: i32) -> Self {
         Self { receive_buffer: bytes }
     }
@@ -54,7 +54,7 @@ impl Sockets for SystemSockets {
         }
         udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
-        // With a smaller buffer a batch only waits longer.
+        // With a smaller buffer, a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.bind(&SocketAddr::new(address, port).into()).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => LinkError::AddressInUse { address },
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn datagrams_that_the_kernel_drops_are_counted() {
-        // The kernel doubles this, and allows no less.
+        // The kernel doubles this value, and enforces a minimum.
         let sockets = SystemSockets::with_receive_buffer(1);
         let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(own_address(), 0).unwrap());
         let (source, destination) = (sender.local(), receiver.local());
@@ -125,7 +125,7 @@ mod tests {
             batch.remove_first(sent);
         }
         let mut got = ReceiveBatch::new(64);
-        // The loopback may deliver after the call that sends has returned.
+        // The loopback may deliver after the sending call has returned.
         trunkline_testkit::wait_until("all to arrive or be dropped", Duration::from_secs(60), || {
             while receiver.receive(&mut got).is_ok() && !got.is_full() {}
             (got.len() as u64 + receiver.dropped() == 64).then_some(())

@@ -5,7 +5,7 @@ use crate::link::{Datagram, ROCE_PORT};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// An address of 127/8 that no other test uses, in this process or another.
+/// Returns an address of 127/8 that no other test uses, in this process or another.
 pub(super) fn own_address() -> IpAddr {
     trunkline_testkit::fresh_ip().into()
 }
@@ -16,7 +16,7 @@ fn open(address: IpAddr) -> UdpLink {
     link
 }
 
-/// Receives until there are `count`, or a minute is over.
+/// Receives until `count` datagrams have arrived, or a minute has passed.
 #[expect(clippy::disallowed_methods, reason = "bounds a wait for real sockets")]
 fn collect(link: &mut UdpLink, count: usize) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
     let mut batch = ReceiveBatch::new(48);
@@ -161,7 +161,7 @@ fn arm_reports_waiting_datagrams() {
         bytes: b"wake",
     });
     sender.send(&mut batch, Time(0));
-    // Mostly the loopback delivers before the call returns; under load a kernel thread does it later.
+    // Usually the loopback delivers before the call returns; under load a kernel thread does it later.
     trunkline_testkit::wait_until("the datagram arrives", Duration::from_secs(60), || {
         receiver.arm().then_some(())
     });

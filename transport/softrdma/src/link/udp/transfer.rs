@@ -1,7 +1,7 @@
 //! Sending and receiving by the UDP link's sockets.
 //!
-//! Owns how errors of a socket are handled, which datagrams are dropped as forged, and how those of other
-//! members are forwarded.
+//! Owns the handling of socket errors, the dropping of forged datagrams, and the forwarding of datagrams for
+//! other members.
 #![forbid(unsafe_code)]
 
 use super::ports::{Bound, Ports};
@@ -58,8 +58,8 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
                         losses.no_room += 1;
                         return;
                     }
-                    // The error is about an earlier datagram and no reason to drop this one;
-                    // reading it has cleared it.
+                    // The error concerns an earlier datagram and is no reason to drop this one; reading it
+                    // has cleared it.
                     Some(libc::ECONNREFUSED) => {}
                     Some(libc::EMSGSIZE) => {
                         losses.too_big += 1;
@@ -78,7 +78,7 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
     }
 }
 
-/// Checks that received datagrams have to pass.
+/// Checks applied to received datagrams.
 pub(super) struct Gate<'a, 'judge> {
     pub(super) relay: Option<&'a mut Relay>,
     pub(super) sources: Option<&'a mut MemberPorts>,
@@ -88,8 +88,8 @@ pub(super) struct Gate<'a, 'judge> {
 }
 
 impl Gate<'_, '_> {
-    /// Receives from one socket into the batch, drops what is forged in the name of a member, and forwards
-    /// the datagrams of other members. Returns how many slots it used, or `None` when the socket is empty.
+    /// Receives from one socket into the batch, drops datagrams forged in the name of a member, and forwards
+    /// those of other members. Returns the number of slots used, or `None` if the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
@@ -135,7 +135,7 @@ impl Gate<'_, '_> {
         Some(Origin { is_member, verdict })
     }
 
-    /// Forwards a datagram if it is another member's; returns whether it is.
+    /// Forwards a datagram if it is for another member; returns true then.
     fn forward(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Some(relay) = &mut self.relay else { return false };
         let owner = relay.owner(datagram);

@@ -1,13 +1,13 @@
-//! Paths: those that a device may use, and the one that a QP uses.
+//! Paths through memory or the network: which a device allows, and which a QP uses.
 
 use super::Refusal;
 
-/// Paths that a device may use.
+/// Paths that a device allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum PathPolicy {
-    /// Memory where it can be shared, else the network.
+    /// Memory where it can be shared, otherwise the network.
     Either,
-    /// The network only, and why.
+    /// The network only, for this reason.
     Network(Refusal),
     /// Memory only.
     Memory,
@@ -16,27 +16,27 @@ pub(in crate::device) enum PathPolicy {
 /// The path that a QP may use now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Choice {
-    /// The pair that its peer's packets may come from.
+    /// The pair through which the peer's packets may arrive.
     pub(in crate::device::shard) pair: Option<usize>,
-    /// True if the QP sends by it, too.
+    /// True if the QP also sends through the pair.
     pub(in crate::device::shard) is_used: bool,
-    /// Why not, if not.
+    /// Reason why the pair is not used.
     pub(in crate::device::shard) why: &'static str,
-    /// True if that will not change while the peer's process lives.
+    /// True if the choice holds until the peer's process ends.
     pub(in crate::device::shard) is_final: bool,
 }
 
 impl Choice {
-    /// The network, and why.
+    /// Chooses the network, for the given reason.
     pub(super) fn network(why: &'static str) -> Self {
         Self { pair: None, is_used: false, why, is_final: false }
     }
 }
 
-/// The path of a QP, and whether it was chosen by what is known now.
+/// A QP's path, and the epoch of the choice.
 #[derive(Debug)]
 pub(in crate::device::shard) struct QpPath {
-    /// Time of the choice; 0 is never.
+    /// Epoch of the choice; 0 before the first.
     pub(in crate::device::shard) epoch: u64,
     pub(in crate::device::shard) choice: Choice,
 }

@@ -1,7 +1,7 @@
 //! Agreement of two members on a pair of areas.
 //!
-//! Owns the offers, and what becomes of them. An area that was mapped, and one that was not, are the same to QPs: they
-//! use the network until both sides have mapped what the other has shown.
+//! Owns the offers and their outcomes. QPs do not distinguish a mapped area from an unmapped one: they use
+//! the network until each side has mapped the area that the other offered.
 
 use super::choice::{Choice, PathPolicy};
 use super::message::{Ends, Message, Refusal, VERSION};
@@ -49,7 +49,7 @@ impl LocalPaths {
         Ok((own, self.last_number, handle))
     }
 
-    /// A message of another member, perhaps with an area; returns whether it has the form of its kind.
+    /// Handles a message of another member, perhaps with an area. Returns true if the message is well-formed.
     pub(in crate::device::shard) fn handle(
         &mut self,
         member: MemberId,
@@ -58,7 +58,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        // A child of a fork forgets the memory that the messages are about, and refuses offers.
+        // A child of a fork forgets the shared memory, and refuses offers.
         self.is_own_process();
         let read =
             Message::read(kind, bytes).filter(|(ends, _)| ends.to == self.shard && is_shard(ends.from));
@@ -76,7 +76,7 @@ impl LocalPaths {
             (Message::Accept { version, area, offered }, Some(handle)) => {
                 self.accepted(from, version, (area, handle), offered, outbox, now);
             }
-            // Its descriptor was lost, as when this process may open no more.
+            // The descriptor was lost, for example because this process may open no more.
             (Message::Offer { .. }, None) => {
                 let _asked_again = self.send(from, Message::Refuse { reason: Refusal::NoRoom }, outbox);
             }
@@ -102,7 +102,7 @@ impl LocalPaths {
         true
     }
 
-    /// Another member offers an area.
+    /// Handles the offer of an area.
     fn accept(
         &mut self,
         from: Partner,
@@ -129,7 +129,8 @@ impl LocalPaths {
             return Ok(());
         }
         if let Some(index) = pair {
-            // It does not know the old pair any more. Without a new one, nothing is final for a while.
+            // The peer no longer knows the old pair. If no new pair can be made now, the choice of its QPs is
+            // not final.
             drop(self.drop_pair(index));
             self.remember(from, "the peer has begun to share memory again", now);
         }
@@ -143,7 +144,7 @@ impl LocalPaths {
         Ok(())
     }
 
-    /// Another member has accepted an area.
+    /// Handles the acceptance of an area.
     fn accepted(
         &mut self,
         from: Partner,
@@ -165,7 +166,7 @@ impl LocalPaths {
         }
     }
 
-    /// The pair of which this area was offered, and not answered yet.
+    /// Returns the pair whose offer of this area has not been answered yet.
     fn awaits(&self, from: Partner, offered: u64) -> Option<usize> {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         pair.filter(|index| !self.pairs[*index].has_other() && self.pairs[*index].number() == offered)
@@ -178,7 +179,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// A member has answered or offered, so it runs: as many offers may follow as at first.
+    /// Resets the count of unanswered offers: the partner runs.
     fn has_answered(&mut self, partner: Partner) {
         if let Some(known) = self.partners.get_mut(&partner) {
             known.unanswered = 0;
@@ -191,7 +192,7 @@ impl LocalPaths {
         drop(self.drop_pair(index));
         self.has_answered(from);
         if reason == Refusal::NoRoom {
-            // Pairs end and descriptors are closed: it may have room later.
+            // The peer may have room later, when pairs end and descriptors are closed.
             self.remember(from, reason.theirs(), now);
             return;
         }
@@ -209,7 +210,7 @@ impl LocalPaths {
     }
 }
 
-/// Returns true if a device can have a shard of this index.
+/// Returns true if a device can have a shard with this index.
 fn is_shard(index: u8) -> bool {
     usize::from(index) < MAX_SHARDS
 }
@@ -224,7 +225,7 @@ mod tests {
 
     const THEIRS: u64 = 500;
 
-    /// A shard's paths, another member, and the room for pairs.
+    /// A shard's paths, another member, and the count of pairs.
     struct Scene {
         _folder: crate::host::testing::Folder,
         local: LocalPaths,
@@ -282,7 +283,7 @@ mod tests {
         assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
     }
 
-    /// Else a lost message keeps a peer on the network while both live.
+    /// Otherwise a lost message keeps a peer on the network while both live.
     #[test]
     fn an_offer_without_an_answer_is_made_again_and_not_forever() {
         let mut scene = scene("no-answer");
@@ -310,7 +311,8 @@ mod tests {
         assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
     }
 
-    /// Else a process that was stopped, or ended some pairs, stays on the network after the next lost message.
+    /// Otherwise a process that was stopped, or ended some pairs, stays on the network after the next lost
+    /// message.
     #[test]
     fn offers_are_repeated_as_often_after_an_answer() {
         let mut scene = scene("answered");
@@ -344,7 +346,7 @@ mod tests {
         let messages =
             scene.outbox.waiting_for_tests().map(|(kind, bytes)| Message::read(kind, bytes).unwrap().1);
         assert_eq!(messages.last(), Some(Message::Refuse { reason: Refusal::Forked }));
-        // Its first use of memory may be a choice.
+        // A choice may be the first use of memory after the fork.
         scene.local.policy = PathPolicy::Memory;
         let count = scene.outbox.waiting_for_tests().count();
         let choice = scene.local.choose(
@@ -390,7 +392,7 @@ mod tests {
         assert!(scene.local.partners.is_empty() && scene.local.counts.unknown == 2);
     }
 
-    /// Else a device that must use memory breaks queue pairs to others, whose offers are not answered yet.
+    /// Otherwise a device that must use memory breaks queue pairs to peers whose offers are not answered yet.
     #[test]
     fn one_that_begins_again_and_finds_no_room_leaves_nothing_final() {
         let mut scene = scene("no-room");
@@ -412,7 +414,7 @@ mod tests {
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
         assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
-        // Another one is silent for now, with a reason of the same text.
+        // Another partner is silent for now, with a reason of the same text.
         let silent = Partner { shard: 1, ..scene.partner() };
         scene.local.remember(silent, reason.theirs(), Time::default());
         let choice = scene.choose(silent);

@@ -1,18 +1,18 @@
-//! Parts that a device's shards share memory with.
+//! Parts from which a device's shards build their shared memory.
 //!
-//! Owns what is common to them: the maker of areas, and how many more they may make. Each shard gets a clone.
+//! Owns what the shards have in common: the maker of areas, and the count of pairs. Each shard gets a clone.
 
 use super::{PathPolicy, Refusal};
 use crate::host::{Areas, Host, Targets};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum pairs of a device. Their areas take 128 KiB each.
+/// Maximum number of pairs of a device. The areas of a pair take 128 KiB each.
 const MAX_PAIRS: usize = 512;
-/// Pairs of those reserved for members that have none with the shard yet: no member takes all.
+/// Pairs reserved for members that have none with the shard yet, so that no member takes all.
 const FOR_OTHERS: usize = 128;
 
-/// See the module.
+/// Parts that a shard's [`LocalPaths`](super::LocalPaths) is created from.
 #[derive(Debug, Clone)]
 pub(in crate::device) struct LocalInit {
     /// `None` on a network in process.
@@ -21,15 +21,15 @@ pub(in crate::device) struct LocalInit {
     pub(super) targets: Option<Arc<Targets>>,
     /// Paths that QPs may use.
     pub(super) policy: PathPolicy,
-    /// Or why this process can share no memory.
+    /// The maker of areas, or the reason why this process can share no memory.
     pub(super) areas: Result<Areas, &'static str>,
     pub(super) room: Arc<Room>,
-    /// An unpredictable number; areas are numbered from there.
+    /// Unpredictable number at which the numbering of areas starts.
     pub(super) first_number: u64,
 }
 
 impl LocalInit {
-    /// Creates the parts for a device with these paths.
+    /// Creates the parts for a device with this path policy.
     pub(in crate::device) fn new(
         host: Option<Arc<Host>>,
         targets: Option<Arc<Targets>>,
@@ -44,13 +44,13 @@ impl LocalInit {
     }
 }
 
-/// Number of pairs that the shards of a device have, all together.
+/// Number of pairs of all shards of a device.
 #[derive(Debug, Default)]
 pub(super) struct Room(AtomicUsize);
 
 impl Room {
-    /// Refuses one pair more beyond the limit; `has_pairs` is true if its member has some with the shard. Shards that ask at once may
-    /// come to a few more than the limit.
+    /// Fails if the limit leaves no room for one more pair. `has_pairs` is true if the member already has
+    /// pairs with the shard. Shards that call this at the same time may exceed the limit by a few pairs.
     pub(super) fn check(&self, has_pairs: bool) -> Result<(), &'static str> {
         let limit = if has_pairs { MAX_PAIRS - FOR_OTHERS } else { MAX_PAIRS };
         match self.0.load(Ordering::Relaxed) < limit {
@@ -59,12 +59,12 @@ impl Room {
         }
     }
 
-    /// There is one more.
+    /// Counts one more pair.
     pub(super) fn take(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives pairs back.
+    /// Counts pairs that ended.
     pub(super) fn give_back(&self, pairs: usize) {
         self.0.fetch_sub(pairs, Ordering::Relaxed);
     }

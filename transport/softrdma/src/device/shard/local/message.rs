@@ -1,25 +1,25 @@
 //! Messages of two members about the memory between them.
 //!
-//! Owns the form of the messages. Each is from one shard to another, whose numbers are its first two bytes. Numbers are
-//! little-endian. Reading one checks nothing but its form.
+//! Owns the form of the messages. Each goes from one shard to another; the numbers of the two shards are its
+//! first two bytes. Integers are little-endian. Reading a message checks only its form.
 //!
 //! | kind | meaning | body, after the two shards |
 //! |---|---|---|
-//! | 32 offer, with an area | this is what I write; show me yours | version, the area's number |
-//! | 33 accept, with an area | this is mine, for the area of yours that has the second number | version, both numbers |
-//! | 34 refuse | I do not share memory | version, reason |
-//! | 35 wake | I have put something into a ring that you parked | |
-//! | 36 end | I do not look any more | the own area's number |
+//! | 32 offer, with an area | the sender's area; the receiver should offer its own | version, the area's number |
+//! | 33 accept, with an area | the sender's area, in answer to the receiver's | version, numbers of both areas, the sender's first |
+//! | 34 refuse | the sender does not share memory | version, reason |
+//! | 35 wake | there is a packet in a ring that the receiver parked | |
+//! | 36 end | the sender no longer reads the ring | number of the sender's area |
 
 use std::ops::RangeInclusive;
 
-/// The kinds that are read here.
+/// Message kinds that are read here.
 pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=36;
 
-/// The layout of areas and the format of what is in them; those of another version are refused.
+/// Version of the area layout and of its content. Areas of another version are refused.
 pub(super) const VERSION: u32 = 3;
 
-/// The shards that a message is from and for.
+/// The shards that a message is from and to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Ends {
     pub(in crate::device::shard) from: u8,
@@ -27,7 +27,7 @@ pub(in crate::device::shard) struct Ends {
 }
 
 impl Ends {
-    /// Reads those of a message.
+    /// Reads the shards of a message.
     pub(in crate::device::shard) fn read(bytes: &[u8]) -> Option<Self> {
         let [from, to, ..] = *bytes else { return None };
         Some(Self { from, to })
@@ -43,13 +43,13 @@ pub(in crate::device) enum Refusal {
     Captures,
     /// The member's packets have faults.
     Faults,
-    /// The caller has wrapped the device's link.
+    /// The device's link was wrapped by its caller.
     Wrapped,
     /// The member has another format of areas.
     OtherVersion,
-    /// It has no memory, descriptor or place for more.
+    /// The member has no memory, descriptor or table space for more areas.
     NoRoom,
-    /// It is the child of a fork.
+    /// The member is the child of a fork.
     Forked,
     /// The member's device was removed.
     Removed,
@@ -72,7 +72,7 @@ impl Refusal {
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Returns the reason in words, for this process.
+    /// Describes the reason, when it is this process's own.
     pub(in crate::device) fn ours(self) -> &'static str {
         match self {
             Self::AsksForUdp => "TRUNKLINE_LINK=udp (or setting link)",
@@ -86,7 +86,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the reason in words, for the peer.
+    /// Describes the reason, when it is the peer's.
     pub(super) fn theirs(self) -> &'static str {
         match self {
             Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp (or setting link)",
@@ -140,7 +140,7 @@ impl Message {
         }
     }
 
-    /// Reads a message; `None` when it has not the form of its kind.
+    /// Reads a message; `None` if it is malformed.
     pub(super) fn read(kind: u8, bytes: &[u8]) -> Option<(Ends, Self)> {
         let (ends, mut bytes) = (Ends::read(bytes)?, bytes.get(2..)?);
         let from = &mut bytes;
@@ -151,7 +151,7 @@ impl Message {
                 let _version = take32(from)?;
                 let (code, rest) = from.split_first()?;
                 *from = rest;
-                // A later version may have other reasons.
+                // A later version may know other reasons.
                 let reason = Refusal::ALL.get(usize::from(*code));
                 Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
             }

@@ -1,30 +1,30 @@
-//! Paths through memory that this process shares with others of the host.
+//! Paths through memory that this process shares with other processes of the host.
 //!
-//! Owns the pairs of areas, one for each shard of a member that a QP is connected with, and the choice of the path of each
-//! QP. Each shard of a device has its own.
-//! The packets of a QP's halves go into the ring of its pair instead of UDP datagrams: with the same PSNs, without an
-//! ICRC, and with the payload of several packets in one. A change of path, in either direction and at any moment,
-//! looks like a retransmission: the engine handles loss, duplicates and reordering.
-//! Called by the shard only, which hands received packets to its QPs. It must never wait.
+//! Owns the pairs of areas, and the choice of each QP's path. A pair belongs to one shard of a member to
+//! which a QP is connected. Each shard of a device has its own paths. The packets of a QP's halves go into
+//! the ring of its pair instead of UDP datagrams: with the same PSNs, without an ICRC, and with the payload
+//! of several packets in one. A change of path, in either direction and at any moment, looks like a
+//! retransmission: the engine handles loss, duplicates and reordering. Called only by the shard, which hands
+//! received packets to its QPs. It must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
 //! | `pair` | two areas, a ring each way |
-//! | `handover` | how two members agree on a pair |
-//! | `message` | what they tell each other for that |
-//! | `choice` | what there is to say about a QP's path |
-//! | `init` | what a device's shards make their pairs with, and how many they may make |
+//! | `handover` | the agreement of two members on a pair |
+//! | `message` | the messages of that agreement |
+//! | `choice` | the path policy, and a QP's chosen path |
+//! | `init` | the parts from which a device's shards make pairs, and the limit on pairs |
 //!
 //! # From offer to use
-//! A QP's number shows its member and that one's shard. The first QP that is connected with one of theirs makes this side
-//! offer an area. The other side maps it and
-//! accepts with its own, or refuses. Each side writes into its area which area of the other it has mapped, and
-//! the other sends from then on. Until then, and whenever a pair ends, QPs use the network.
+//! The number of a peer's QP identifies its member and shard. When the first QP is connected to that shard,
+//! this side offers an area. The other side maps it and accepts with its own area, or refuses. Each side
+//! writes into its area the number of the peer area that it has mapped; the peer sends through the ring from
+//! then on. Until then, and whenever a pair ends, QPs use the network.
 //!
-//! # Looking
-//! Rings in which something came lately are looked into at each turn; the others are parked, and their senders wake
-//! this side by a message between members. It comes to the first shard, and the thread that takes it there does the work of the
-//! shard that it is for. Before the card sleeps, all are parked.
+//! # Polling and parking
+//! Rings that received something lately are polled in each turn. The others are parked, and their senders
+//! wake this side by a message between members. That message arrives at the first shard; the thread that
+//! receives it there also runs the shard that it is for. All rings are parked before the card sleeps.
 
 mod choice;
 mod handover;
@@ -54,19 +54,20 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time after which a receiver that takes nothing out of a ring counts as stopped, while QPs wait for room or for an answer.
-/// They return to the network.
+/// Time after which a receiver that takes nothing out of a ring counts as stopped, while QPs wait for room or
+/// for an answer. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
-/// Time after which an offer without an answer is made again: it or its answer was dropped, or the peer is stopped. The descriptors
-/// of the offers wait at the peer, so at most [`AGAIN_DOUBLINGS`] are repeated between two answers.
+/// Time after which an unanswered offer is repeated: it or its answer was dropped, or the peer is stopped.
+/// The descriptors of the offers wait at the peer, so at most [`AGAIN_DOUBLINGS`] offers are repeated between
+/// two answers.
 const ANSWER_NS: u64 = 1_000_000_000;
-/// Time for which the background machine goes on looking after something came, before it sleeps.
+/// Time for which the background machine keeps polling after the last message, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
-/// Why there is no pair with a member now.
+/// Reason why there is no pair with a member now.
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
 const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
@@ -81,13 +82,13 @@ struct Partner {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
-    /// Why there is none.
+    /// Reason why there is no pair.
     why: &'static str,
-    /// Time at which one may be offered again; `None` is never.
+    /// Time at which a pair may be offered again; `None` means never.
     again: Option<Time>,
-    /// Pairs that ended.
+    /// Number of pairs that ended.
     ended: u32,
-    /// Offers without an answer since the last one that had one.
+    /// Number of unanswered offers since the last answered one.
     unanswered: u32,
 }
 
@@ -101,35 +102,35 @@ struct Counts {
     unknown: u64,
 }
 
-/// See the module.
+/// A shard's pairs, partners and paths.
 #[derive(Debug)]
 pub(in crate::device) struct LocalPaths {
-    /// The shard that it is of.
+    /// Index of this shard.
     shard: u8,
     /// `None` on a network in process.
     host: Option<Arc<Host>>,
     targets: Option<Arc<Targets>>,
     policy: PathPolicy,
-    /// Or why this process can share no memory.
+    /// The maker of areas, or the reason why this process can share no memory.
     areas: Result<Areas, &'static str>,
     room: Arc<Room>,
     pairs: Slab<Pair>,
     partners: BTreeMap<Partner, Known>,
     /// Pairs that are not parked.
     active: Vec<usize>,
-    /// Changes when any QP's choice may.
+    /// Incremented when the choice of any QP may change.
     epoch: u64,
     has_changed: bool,
     /// The first time at which a pair may be offered again.
     again: Option<Time>,
     last_number: u64,
-    /// A packet that is taken out or written.
+    /// Buffer for one packet, received or about to be written.
     packet: Vec<u8>,
     lingers: bool,
     counts: Counts,
 }
 
-/// Outcome of a look into a ring.
+/// Outcome of taking a packet from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Packet,
@@ -162,17 +163,17 @@ impl LocalPaths {
         }
     }
 
-    /// A number that changes when any QP's choice may; never 0.
+    /// Returns the epoch, which changes when the choice of any QP may change; never 0.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Returns true if QPs have to choose again, since this was called last.
+    /// Returns true if QPs have to choose again; resets the flag.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Returns true if QPs may not use the network.
+    /// Returns true if QPs must not use the network.
     pub(super) fn must_use_memory(&self) -> bool {
         self.policy == PathPolicy::Memory
     }
@@ -182,7 +183,7 @@ impl LocalPaths {
         self.has_changed = true;
     }
 
-    /// Returns the owner of a QP's peer. TGTs that processes share belong to the first shard of their executor.
+    /// Returns the shard that owns a QP's peer. Shared TGTs belong to the first shard of their executor.
     fn partner_of(&self, peer: QpNumber, at: IpAddr) -> Option<Partner> {
         let host = self.host.as_ref()?;
         let number = peer.get();
@@ -192,7 +193,7 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// The path to the QP of this number at an address.
+    /// Chooses the path to the QP of this number at an address.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -231,7 +232,7 @@ impl LocalPaths {
         Choice { pair: pair_index, is_used: pair.is_attached() && !pair.is_stalled(), why, is_final: false }
     }
 
-    /// Refuses an address whose peers cannot be reached through memory, for a device that must use it.
+    /// Fails for an address whose peers cannot be reached through memory, if the device must use memory.
     pub(super) fn check(&self, at: IpAddr) -> Result<(), &'static str> {
         if self.policy != PathPolicy::Memory {
             return Ok(());
@@ -264,7 +265,7 @@ impl LocalPaths {
         self.partners.get(&partner).map_or((0, 0), |known| (known.ended, known.unanswered))
     }
 
-    /// There is no pair with the partner for a while.
+    /// Records that there is no pair with the partner for a while.
     fn remember(&mut self, partner: Partner, why: &'static str, now: Time) -> Choice {
         let (ended, unanswered) = self.past(partner);
         let again = now.plus_ns(AGAIN_NS << ended.min(AGAIN_DOUBLINGS));
@@ -274,7 +275,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; `false` when there is no room.
+    /// Sends a message; returns false if there is no room.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -293,7 +294,7 @@ impl LocalPaths {
         drop(pair);
         tracing::debug!(?partner, why, "shared memory is no longer used");
         self.remember(partner, why, now);
-        // Without room, the other side finds a ring that is not emptied.
+        // If the message finds no room, the other side notices that its ring is no longer emptied.
         let _full = self.send(partner, Message::End { area: number }, outbox);
     }
 
@@ -312,8 +313,8 @@ impl LocalPaths {
         Some(pair)
     }
 
-    /// A member has died or left, or lives and messages do not reach it. Such a one is offered memory again later, each
-    /// time after twice as long.
+    /// Drops the pairs with a member that died or left, or that messages do not reach although it lives. An
+    /// unreachable member is offered memory again later; the delay doubles each time.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if mutant!(memory_of_the_dead_is_kept) {
             return;
@@ -335,7 +336,7 @@ impl LocalPaths {
         }
     }
 
-    /// The device is removed: the other sides are told, and all memory is released.
+    /// Tells the other sides that the device is removed, and releases all memory.
     pub(super) fn leave(&mut self, outbox: &mut MemberOutbox) {
         for (_, pair) in &self.pairs {
             let _full = self.send(pair.partner(), Message::End { area: pair.number() }, outbox);
@@ -352,7 +353,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Returns true if this is the process that made the areas; a child of a fork forgets them.
+    /// Returns true if this process made the areas. A child of a fork forgets them.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -361,23 +362,23 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true if there is no pair, and nothing that QPs have to be told.
+    /// Returns true if there is no pair and no change that QPs have to learn of.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
     }
 
-    /// Returns true if rings are looked into at each turn.
+    /// Returns true if rings are polled in each turn.
     pub(super) fn is_active(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// A pair to look into, by its place among them.
+    /// Returns the active pair at a position.
     pub(super) fn active(&self, at: usize) -> Option<usize> {
         self.active.get(at).copied()
     }
 
-    /// Finds out what has become of the other sides. Returns QPs that wanted room and may go on.
+    /// Checks the state of all pairs. Returns the QPs that waited for room and may continue.
     pub(super) fn look(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
         let mut ready = Vec::new();
         if !self.is_own_process() {
@@ -401,7 +402,7 @@ impl LocalPaths {
             if pair.waiting.is_empty() {
                 continue;
             }
-            // Nonsense is found out again when they send.
+            // Nonsense in the ring is detected again when they send.
             if pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
@@ -419,8 +420,8 @@ impl LocalPaths {
         ready
     }
 
-    /// Something shows that the other side may not look: a QP that sends through this pair had no answer in time, or was
-    /// sent a packet by the network. QPs leave a ring that is not emptied all the while.
+    /// Lets QPs choose again if the peer has stopped emptying the ring. Called when a QP that sends through
+    /// this pair had no answer in time, or received a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -428,7 +429,7 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair; [`LocalPaths::lend_packet`] has it.
+    /// Takes the next packet of a pair into the buffer that [`LocalPaths::lend_packet`] returns.
     pub(super) fn take(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) -> Taken {
         let Self { pairs, packet, .. } = self;
         let Some(pair) = pairs.get_mut(index) else { return Taken::Ended };
@@ -451,25 +452,25 @@ impl LocalPaths {
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
     }
 
-    /// The packet that was taken; return it by [`LocalPaths::return_packet`].
+    /// Lends the packet that was taken. Return it with [`LocalPaths::return_packet`].
     pub(super) fn lend_packet(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.packet)
     }
 
-    /// See [`LocalPaths::lend_packet`].
+    /// Takes back the buffer of [`LocalPaths::lend_packet`].
     pub(super) fn return_packet(&mut self, packet: Vec<u8>) {
         self.packet = packet;
     }
 
-    /// The packets that were taken of a pair are done.
+    /// Releases the handled packets of a pair, so that its sender may reuse their space.
     pub(super) fn release(&mut self, index: usize) {
         if let Some(pair) = self.pairs.get_mut(index) {
             pair.release();
         }
     }
 
-    /// Returns true if there is room for one more packet; if not, the QP is named by [`LocalPaths::look`] when there is, or
-    /// when its pair has ended.
+    /// Returns true if there is room for one more packet. Otherwise [`LocalPaths::look`] returns the QP once
+    /// there is room or its pair has ended.
     pub(super) fn has_room(
         &mut self,
         index: usize,
@@ -477,7 +478,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        // A child of a fork has none of the memory, and any of its threads may be the first to send.
+        // The memory is not mapped in a child of a fork, and any of its threads may be the first to send.
         if !self.is_own_process() {
             return false;
         }
@@ -497,7 +498,7 @@ impl LocalPaths {
         }
     }
 
-    /// Writes a packet, for which there is room.
+    /// Writes a packet. The caller has checked that there is room.
     pub(super) fn push(&mut self, index: usize, packet: &[u8], payload: Written, outbox: &mut MemberOutbox) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         self.counts.sent += 1;
@@ -512,7 +513,7 @@ impl LocalPaths {
         self.pairs.get(index).map(Pair::payload)
     }
 
-    /// Writes and publishes a packet if there is room; returns whether there was.
+    /// Writes and publishes a packet if there is room; returns true if there was.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
@@ -523,7 +524,7 @@ impl LocalPaths {
         has_room
     }
 
-    /// Shows the other side what was written.
+    /// Publishes the written packets to the other side.
     pub(super) fn publish(&mut self, index: usize, outbox: &mut MemberOutbox) {
         if self.pairs.get_mut(index).is_some_and(Pair::publish) {
             self.wake(index, outbox);
@@ -540,7 +541,7 @@ impl LocalPaths {
             let now = pair.heard();
             self.woken(pair.partner(), now);
         } else if !self.send(pair.partner(), Message::Wake, outbox) {
-            // The next packet wakes it, or this one when it is repeated.
+            // The next packet wakes the other side, or this one when it is repeated.
             self.pairs[index].was_not_woken();
         }
     }
@@ -553,7 +554,7 @@ impl LocalPaths {
         });
     }
 
-    /// Parks all rings, before the card sleeps; returns whether something has come meanwhile.
+    /// Parks all rings before the card sleeps. Returns true if something has arrived meanwhile.
     pub(super) fn park(&mut self) -> bool {
         if self.active.is_empty() {
             return false;
@@ -566,7 +567,7 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Returns true if it is better to look again than to sleep.
+    /// Returns true if the machine should keep polling instead of sleeping.
     pub(super) fn lingers(&self, now: Time) -> bool {
         let is_recent = |index: &usize| now.since(self.pairs[*index].heard()) < LINGER_NS;
         self.lingers && self.active.iter().any(is_recent)
@@ -577,7 +578,7 @@ impl LocalPaths {
         !self.pairs.is_empty() && self.pairs.iter().any(|(_, pair)| !pair.waiting.is_empty())
     }
 
-    /// Appends its counters.
+    /// Appends the counters of the paths.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         let pairs = self.pairs.iter().filter(|(_, pair)| pair.is_attached()).count() as u64;
         into.extend([

@@ -1,7 +1,8 @@
 //! A queue pair of the shard.
 //!
-//! Owns the QP's two engine halves, its attributes, its route and its reception. Called by the shard
-//! with the shard's resources; what packets do to it is in `traffic`, which way they take in `path`. It must never touch another QP.
+//! Owns the QP's two engine halves, its attributes, its route and its reception. The shard calls it with the
+//! shard's resources. `traffic` handles its packets, and `path` chooses the path that they take. It must
+//! never touch another QP.
 
 mod path;
 mod traffic;
@@ -40,7 +41,7 @@ pub(in crate::device) enum ReceiveSide {
     Xrc { domain: Arc<Domain> },
 }
 
-/// Parts of a QP.
+/// Parts from which a QP is created.
 #[derive(Debug)]
 pub(in crate::device) struct QpParts {
     pub(in crate::device) qp_type: QpType,
@@ -52,7 +53,7 @@ pub(in crate::device) struct QpParts {
     pub(in crate::device) signal_all: bool,
 }
 
-/// A TGT that another process executed, from the state that it left.
+/// The state left of a TGT that another process executed.
 #[derive(Debug)]
 pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) attributes: QpAttributes,
@@ -79,18 +80,18 @@ pub(super) struct Qp {
     path: QpPath,
     /// Source of a request whose placement in another process is awaited.
     awaits_proof: Option<Heard>,
-    /// The first packet stands in for the RTU of its connection.
+    /// True if the first packet replaces the RTU of its connection.
     awaits_rtu: bool,
-    /// Keeps the XRC domain of a TGT (contract A12).
+    /// Keeps the XRC domain of a TGT alive (contract A12).
     domain: Option<Arc<Domain>>,
     /// Open handles of a QP that is not shared; more than one only for a TGT.
     handles: usize,
-    /// Part of a TGT that other processes share.
+    /// Shared part of a TGT.
     shared: Option<Box<dyn SharedTgt>>,
 }
 
 impl Qp {
-    /// A QP in RESET.
+    /// Creates a QP in RESET.
     pub(super) fn new(number: QpNumber, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) -> Self {
         let qp_type = parts.qp_type;
         // A TGT has no PD (contract C3); its keys are those of SRQs.
@@ -131,7 +132,7 @@ impl Qp {
         }
     }
 
-    /// A TGT that another process executed until now.
+    /// Creates a TGT that another process executed until now.
     pub(super) fn from_remains(number: QpNumber, remains: TgtRemains<'_>) -> Self {
         let TgtRemains { attributes, responder, domain, reception, route, shared } = remains;
         Self {
@@ -152,28 +153,28 @@ impl Qp {
         }
     }
 
-    /// Attributes and state.
+    /// Returns attributes and state.
     pub(super) fn attributes(&self) -> &QpAttributes {
         &self.attributes
     }
 
-    /// Returns true if such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
-    /// peer of a QP that has heard from a member of this host stays one: when it dies, its address and
-    /// ports may become another user's.
+    /// Returns true if the QP may receive this datagram (contract rocev2 8.3: both addresses, not the UDP
+    /// source port). Once a QP has heard from a member of this host, only members count as its peer: when the
+    /// peer dies, another user may take over its address and ports.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
         self.route
             .as_ref()
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Counts one more handle, if it is a TGT of the domain; returns whether it is.
+    /// Counts one more handle if this is a TGT of the domain; returns false otherwise.
     pub(super) fn open_handle(&mut self, domain: DomainNumber) -> bool {
         let found = self.domain.as_ref().is_some_and(|of| of.number() == domain);
         self.handles += usize::from(found);
         found
     }
 
-    /// Counts one handle less; returns whether it was the last.
+    /// Closes a handle; returns true if it was the last.
     pub(super) fn close_handle(&mut self) -> bool {
         self.handles -= 1;
         self.handles == 0
@@ -185,22 +186,22 @@ impl Qp {
         (self.requester.as_ref().map(Requester::counters), responder)
     }
 
-    /// If `awaits` is true, the first packet stands in for an RTU from now on.
+    /// Sets whether the first packet replaces an RTU from now on.
     pub(super) fn await_rtu(&mut self, awaits: bool) {
         self.awaits_rtu = awaits;
     }
 
-    /// The part of a shared TGT that concerns other processes.
+    /// Returns the shared part of a TGT.
     pub(super) fn shared(&mut self) -> Option<&mut (dyn SharedTgt + 'static)> {
         self.shared.as_deref_mut()
     }
 
-    /// The SRQ whose receive the message in progress holds, in whatever process.
+    /// Returns the SRQ whose receive the message in progress holds, in any process.
     pub(super) fn message_srq(&self) -> Option<SrqNumber> {
         self.responder.as_ref()?.message_srq()
     }
 
-    /// Takes over attributes that were checked, and a route if they bring one.
+    /// Applies attributes that were checked, and the route, if there is one.
     pub(super) fn apply(&mut self, after: &QpAttributes, route: Option<Route>, resources: &mut Resources) {
         let state = after.state;
         let entered = self.attributes.state != state;
@@ -222,18 +223,18 @@ impl Qp {
         if entered && matches!(state, QpState::Error | QpState::Reset) {
             self.end_remote_message(state == QpState::Error, resources);
         }
-        // A process that asks for the state sees it as soon as this call is over.
+        // A process that asks for the state must see the new one as soon as this call returns.
         self.publish(resources);
     }
 
-    /// Goes to ERR by a failure, and reports it by `kind`.
+    /// Moves the QP to ERR after a failure, and raises an event of this kind.
     pub(super) fn break_down(&mut self, kind: AsyncEventKind, resources: &mut Resources) {
         self.fail();
         self.enter_error(resources);
         self.raise(kind, &resources.events);
     }
 
-    /// Goes to ERR without having received anything: a TGT whose image or address is lost.
+    /// Moves a TGT to ERR whose image or address is lost, without flushing any receive.
     pub(super) fn abandon(&mut self, events: &AsyncEvents) {
         if self.attributes.state != QpState::Reset {
             self.fail();
@@ -241,14 +242,14 @@ impl Qp {
         }
     }
 
-    /// Returns true if it completes into a CQ that has lost a completion, and still works.
+    /// Returns true if the QP still works and completes into a CQ that has lost a completion.
     pub(super) fn has_overflowed(&self) -> bool {
         let sends = self.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
         (sends || self.reception.source().is_overflowed())
             && !matches!(self.attributes.state, QpState::Error | QpState::Reset)
     }
 
-    /// Raises an event of the QP: for a shared TGT, with everyone who has a handle.
+    /// Raises an event of the QP: for a shared TGT, at every process that has a handle.
     fn raise(&mut self, kind: AsyncEventKind, events: &AsyncEvents) {
         match &mut self.shared {
             Some(shared) => shared.raise(kind),
@@ -256,7 +257,7 @@ impl Qp {
         }
     }
 
-    /// Ends what the receive side has begun. The requester flushes by itself.
+    /// Ends the unfinished work of the receive side. The requester flushes by itself.
     fn enter_error(&mut self, resources: &mut Resources) {
         self.flush_receives(resources);
         let events = &resources.events;
@@ -272,7 +273,7 @@ impl Qp {
         self.reception.flush(self.number, intake, completer);
     }
 
-    /// The halves follow each other into ERR.
+    /// Moves the QP and both halves to ERR.
     fn fail(&mut self) {
         self.attributes.state = QpState::Error;
         self.follow();
@@ -287,15 +288,14 @@ impl Qp {
         }
     }
 
-    /// Has another process end, or forget, the receive that the message in progress holds there.
+    /// Asks another process to end, or forget, the receive that the message in progress holds there.
     pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
         if let Some(shared) = &mut self.shared {
             shared.end_message(self.number, is_error, &mut resources.outbox);
         }
     }
 
-    /// Publishes a TGT's state, if it is shared. Before that nothing may leave that reveals what the
-    /// state has become.
+    /// Publishes a TGT's state, if it is shared. Nothing that reveals the new state may leave before.
     pub(super) fn publish(&self, resources: &mut Resources) {
         if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
             let source = self.route.map(|route| route.source().ip());

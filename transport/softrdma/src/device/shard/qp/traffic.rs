@@ -13,13 +13,14 @@ use trunkline_roce::engine::{
 use trunkline_roce::wire::{Bth, Packet};
 use trunkline_verbs::{AsyncEventKind, QpState, Time};
 
-/// Packets of one QP before the next has its turn.
+/// Maximum number of packets that a QP sends per turn.
 const PACKETS_IN_TURN: usize = 64;
-/// Repetitions of the last acknowledgement of a QP that stops receiving.
+/// Copies of the last acknowledgement of a QP that stops receiving.
 const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
-    /// Keeps a request that has to wait for a placement in another process; returns whether it does.
+    /// Keeps a request that has to wait for a placement in another process; returns false if it need not
+    /// wait.
     pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
         match &mut self.shared {
             Some(shared) if shared.is_waiting() => {
@@ -30,8 +31,8 @@ impl Qp {
         }
     }
 
-    /// Hands a request to the responder; `None` when it has none. `joined` is whether it may have the payload of
-    /// several packets.
+    /// Hands a request to the responder; `None` when there is no responder. `joined` is true if the request
+    /// may have the payload of several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -55,13 +56,13 @@ impl Qp {
             resources.found.push(Found::FirstPacket(self.number));
         }
         if handled == Handled::Waiting {
-            // Before the request to another process leaves.
+            // The state is published before the request to another process leaves.
             self.publish(resources);
         }
         Some(handled)
     }
 
-    /// Hands a response to the requester; `None` when it has none. `joined` is as for requests.
+    /// Hands a response to the requester; `None` when there is no requester. `joined` is as for requests.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
@@ -85,15 +86,15 @@ impl Qp {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
     }
 
-    /// A request of which only the BTH could be read (contract rocev2 7.9); returns whether there is an
-    /// answer.
+    /// Handles a request of which only the BTH could be read (contract rocev2 7.9); returns true if there is
+    /// an answer.
     pub(in crate::device::shard) fn handle_malformed(&mut self, bth: &Bth) -> bool {
         let Some(responder) = &mut self.responder else { return false };
         let _handled = responder.handle_malformed(bth);
         true
     }
 
-    /// Takes the outcome of a placement in another process; returns whether the message in progress holds a
+    /// Handles the outcome of a placement in another process; returns true if the message in progress holds a
     /// receive.
     pub(in crate::device::shard) fn answer(&mut self, placement: Placement) -> bool {
         let Some(responder) = &mut self.responder else { return false };
@@ -105,7 +106,7 @@ impl Qp {
         holds_receive
     }
 
-    /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
+    /// Records the proven source address of the peer; `soft` peers are reached at that port.
     pub(in crate::device::shard) fn heard(&mut self, from: &Heard, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
             let was_member = route.is_to_member();
@@ -116,13 +117,12 @@ impl Qp {
         }
     }
 
-    /// A packet of a soft peer will prove that it sends from there, if its placement in another process
-    /// succeeds.
+    /// Records a source address that is proven if the packet's placement in another process succeeds.
     pub(in crate::device::shard) fn will_hear(&mut self, from: Heard) {
         self.awaits_proof = Some(from);
     }
 
-    /// Sends answers first, then requests; returns whether the QP has more.
+    /// Sends answers first, then requests; returns true if the QP has more.
     pub(in crate::device::shard) fn send_packets(
         &mut self,
         outgoing: &mut Outgoing,
@@ -163,15 +163,15 @@ impl Qp {
         }
     }
 
-    /// Everything that leaves besides packets: completions, events, the state of a shared TGT.
+    /// Reports completions and events, and publishes the state of a shared TGT.
     pub(in crate::device::shard) fn report(&mut self, resources: &mut Resources) {
-        // The request that failed completes before what is flushed because of it: programs take the
+        // The request that failed completes before the work that is flushed because of it: programs take the
         // first bad completion for the cause.
         self.report_completions(resources);
         if self.report_events(resources) {
             self.report_completions(resources);
         }
-        // Before the answers leave.
+        // The state is published before the answers leave.
         self.publish(resources);
         if let Some(shared) = &mut self.shared {
             shared.notify(self.number, &resources.events, &mut resources.outbox);
@@ -188,7 +188,7 @@ impl Qp {
         }
     }
 
-    /// Returns whether there were any.
+    /// Reports events; returns true if there were any.
     fn report_events(&mut self, resources: &mut Resources) -> bool {
         let (mut any, mut failed) = (false, false);
         while let Some(event) = self.requester.as_mut().and_then(Requester::poll_event) {
@@ -222,14 +222,14 @@ impl Qp {
         any
     }
 
-    /// Returns the time at which it wants to be called although nothing arrives.
+    /// Returns the time of the next timeout.
     pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
         let requester = self.requester.as_ref().and_then(Requester::next_timeout);
         let shared = self.shared.as_ref().and_then(|shared| shared.next_timeout());
         requester.into_iter().chain(shared).min()
     }
 
-    /// Handles a timeout. Returns whether an answer was missing.
+    /// Handles a timeout. Returns true if an answer was missing.
     pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) -> bool {
         let mut is_silent = false;
         if let Some(requester) = &mut self.requester {

@@ -1,8 +1,8 @@
-//! Every order in which two executors, the owner of an SRQ and the peer can act on three packets.
+//! A model of every order in which two executors, the owner of an SRQ and the peer can act on three packets.
 //!
-//! The first executor may die at any point, a repeated request may overtake nothing but be read late,
-//! answers and acknowledgements may get lost; what the executors do with an answer is the model's, what
-//! the owner does with a request is the code's own.
+//! The first executor may die at any point. A repeated request overtakes nothing, but may be read late.
+//! Answers and acknowledgements may get lost. The executors' handling of answers is modelled here; the
+//! owner's handling of requests is the real code.
 
 use super::{Admission, Remote};
 use crate::device::domain_table::DomainNumber;
@@ -11,32 +11,32 @@ use std::collections::HashSet;
 use trunkline_roce::engine::Placement;
 
 const PACKETS: u64 = 3;
-/// Messages of one kind on their way at most.
+/// Maximum number of messages of one kind in flight.
 const ON_THE_WAY: usize = 2;
 
-/// The whole world, small enough to be looked at in every state that it can get into.
+/// The modelled state, small enough that every reachable state can be visited.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct World {
-    /// The present executor: 0, then 1.
+    /// Current executor: 0, then 1.
     executor: usize,
-    /// The first executor runs.
+    /// True while the first executor runs.
     first_lives: bool,
-    /// Published: the serial of the packet that is expected.
+    /// Published serial number of the next expected packet.
     published: u64,
-    /// State of the present executor: expected serial, and whether it waits for the owner.
+    /// State of the current executor: the next expected serial number, and whether it waits for the owner.
     expected: u64,
     waits: bool,
-    /// Requests on their way to the owner, by the executor that sent them, oldest first.
+    /// Requests in flight to the owner, by the executor that sent them, oldest first.
     asked: [Vec<u64>; 2],
-    /// Answers on their way back.
+    /// Answers in flight.
     answered: Vec<u64>,
-    /// The last serial that the owner did.
+    /// Last serial number that the owner placed.
     last: Option<u64>,
     /// Placed requests, in order.
     placed: Vec<u64>,
-    /// Packets that the peer knows to be there.
+    /// Number of packets that the peer knows to have arrived.
     acknowledged: u64,
-    /// The executor has placed or learnt of something that it has not published.
+    /// True if the executor has placed a packet, or learnt of a placement, that it has not published.
     is_ahead: bool,
 }
 
@@ -55,14 +55,14 @@ impl World {
         self.executor == 1 || self.first_lives
     }
 
-    /// The owner replies; replies that do not fit are lost.
+    /// Sends the owner's reply; replies beyond the limit are lost.
     fn answer(&mut self, serial: u64) {
         if self.answered.len() < ON_THE_WAY {
             self.answered.push(serial);
         }
     }
 
-    /// All worlds that one step leads to.
+    /// Returns all states that one step leads to.
     fn steps(&self) -> Vec<Self> {
         let mut next = Vec::new();
         let mut step = |change: &dyn Fn(&mut Self)| {
@@ -70,7 +70,8 @@ impl World {
             change(&mut world);
             next.push(world);
         };
-        // The peer's packet comes, for the first time or again: the executor publishes, then asks.
+        // The peer's packet arrives, for the first time or again: the executor publishes, then sends its
+        // request.
         if self.executes() && !self.waits && self.expected < PACKETS {
             step(&|world| {
                 world.published = world.expected;
@@ -79,11 +80,11 @@ impl World {
                 world.waits = true;
             });
         }
-        // No answer for a while: the executor asks again.
+        // There was no answer for a while: the executor repeats its request.
         if self.executes() && self.waits && self.asked[self.executor].len() < ON_THE_WAY {
             step(&|world| world.asked[world.executor].push(world.expected));
         }
-        // The owner reads the oldest request of either process; one that no longer executes is not served.
+        // The owner reads the oldest request of either executor; a request of the former executor is refused.
         for from in 0..2 {
             let Some(serial) = self.asked[from].first().copied() else { continue };
             step(&|world| {
@@ -104,7 +105,7 @@ impl World {
                 }
             });
         }
-        // An answer comes, or gets lost.
+        // An answer arrives, or gets lost.
         if let Some(serial) = self.answered.first().copied() {
             step(&|world| {
                 world.answered.remove(0);
@@ -125,13 +126,13 @@ impl World {
                 world.is_ahead = false;
                 world.acknowledged = world.expected;
             });
-            // The acknowledgement got lost.
+            // The acknowledgement gets lost.
             step(&|world| {
                 world.published = world.expected;
                 world.is_ahead = false;
             });
         }
-        // The peer repeats what was acknowledged in vain.
+        // The peer repeats packets whose acknowledgement got lost.
         if self.executes() && self.acknowledged < self.published {
             step(&|world| world.acknowledged = world.published);
         }
@@ -139,14 +140,14 @@ impl World {
         if self.first_lives {
             step(&|world| world.first_lives = false);
         }
-        // The second takes over.
+        // The second executor takes over.
         if !self.first_lives && self.executor == 0 {
             step(&|world| {
                 world.executor = 1;
                 world.expected = world.published;
                 world.waits = false;
                 world.is_ahead = false;
-                // Replies to the dead are lost.
+                // Replies to the dead executor are lost.
                 world.answered.clear();
             });
         }

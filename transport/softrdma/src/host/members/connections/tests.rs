@@ -1,4 +1,4 @@
-//! Members that exchange messages, die, and send malformed ones.
+//! Members that exchange messages, die, and send malformed messages.
 
 use super::*;
 use crate::host::testing::Folder as Runtime;
@@ -9,7 +9,7 @@ fn member(folder: &Path) -> Connections {
     Connections::new(Arc::clone(&host), host.directory().unwrap()).unwrap()
 }
 
-/// The next message, as owned bytes; a sender in this process has finished before.
+/// Returns the next message, as owned bytes. A sender in this process has finished before.
 fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
     match link.receive()? {
         Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
@@ -84,7 +84,7 @@ fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
     assert_eq!(next(&mut b).unwrap().2, b"again");
 }
 
-/// The end of a connection ends all that two members share.
+/// A wrong end of a connection would end everything that two members share.
 #[test]
 fn a_shortage_ends_no_connection() {
     let runtime = Runtime::new("local");
@@ -176,7 +176,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
     }
-    // A known one that sends too much, on its own connection and on one that it did not make.
+    // A known member sends too much, on its own connection and on one that it did not make.
     let socket = b.folder.connect(of_b.slot).unwrap();
     socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
     socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
@@ -195,7 +195,7 @@ fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
     let runtime = Runtime::new("local");
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
     let (of_a, of_b) = (me(&a), me(&b));
-    // As after a change of the root directory.
+    // Same effect as a change of the root directory.
     let hidden = runtime.path().join("hidden");
     let hide = || std::fs::rename(runtime.path().join("run"), &hidden).unwrap();
     let show = || std::fs::rename(&hidden, runtime.path().join("run")).unwrap();
@@ -209,7 +209,7 @@ fn a_member_that_cannot_connect_answers_on_the_connection_of_the_other() {
     assert!(next(&mut a).is_some());
     a.send(of_b, 2, &[b"back"]).unwrap();
     assert_eq!(next(&mut b), Some((of_a, 2, b"back".to_vec())));
-    // The other makes a new connection, which ends the old one.
+    // The other member makes a new connection, which ends the old one.
     socket::send(&again, &[IoSlice::new(&hello(of_b, of_a))]).unwrap();
     assert_eq!(next(&mut a), None);
     a.send(of_b, 3, &[b"here"]).unwrap();
