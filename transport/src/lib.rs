@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
 //! | `check`, `footprint` | ranges of the options, memory that they lead to |
-//! | `status` | answers to `trunkctl nodes` |
+//! | `incarnation` | all objects on the device, which end with it |
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | all objects on the device, which end with it |
 //! | `shared` | what the threads of a node share |
