@@ -169,9 +169,9 @@ impl NodeOptions {
         self
     }
 
-    /// Takes options that were not set from the environment: `TRUNKLINE_PROVIDER` (`auto`, `require`, `soft`),
-    /// `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`,
-    /// `xrc`, `rc`), and the variables of the software device ([`SoftOptions::from_env`]) unless
+    /// Reads the environment for options that were not set: `TRUNKLINE_PROVIDER` (`auto`, `require`, `soft`),
+    /// `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`,
+    /// `rc`), and the variables of the software device ([`SoftOptions::from_env`]) unless
     /// [`NodeOptions::device`] was called. Reads nothing in a simulation.
     ///
     /// # Errors
@@ -377,9 +377,10 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the maximum number of receives that each poller keeps posted: 8,192 by default, or
-    /// `srq_depth` if that is more, up to 16,384. Each remote poller holds one, so this bounds the number of peers that can have sessions
-    /// with the node. Over RC with several pollers the depth does not grow: set `srq_depth` to this value.
+    /// Sets the maximum number of receives that each poller keeps posted: 8,192 by default, or `srq_depth` if
+    /// that is more, up to 16,384. Each remote poller holds one, so this bounds the number of peers that can
+    /// have sessions with the node. Over RC with several pollers the depth does not grow: set `srq_depth` to
+    /// this value.
     #[must_use]
     pub fn srq_depth_limit(mut self, depth: u32) -> Self {
         self.srq_depth_limit = Some(depth);
