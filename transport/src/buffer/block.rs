@@ -224,7 +224,6 @@ impl BlockPool {
         if !self.access.contains(Access::REMOTE_READ) {
             // A request leaves room for a reply of its size. Otherwise requests could take all memory, and
             // wait for replies that find none.
-            // that find none.
             headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
         }
         let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
