@@ -45,7 +45,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// The prefix of a service id, to which the 16 bits of the port are added.
+    /// Returns the prefix of a service id, to which the 16 bits of the port are added.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -280,10 +280,10 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
-    /// The local address. The port is known once the endpoint listens or connects.
+    /// Returns the local address. The port is known once the endpoint listens or connects.
     fn local_address(&self) -> SocketAddr;
 
-    /// The peer's address. At a passive endpoint it comes from the header of the request.
+    /// Returns the peer's address. At a passive endpoint it comes from the header of the request.
     fn peer_address(&self) -> Option<SocketAddr>;
 
     /// Attaches the QP of the connection and moves it to INIT.
@@ -322,7 +322,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a value out of range.
     fn set_option(&self, option: CmOption) -> Result<(), VerbsError>;
 
-    /// The change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
+    /// Returns the change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
     /// the peer's request or reply (`rdma_init_qp_attr`).
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] if the CQ has no channel.
     fn request_notify(&self, notify: Notify) -> Result<(), VerbsError>;
 
-    /// Number of entries that it can hold.
+    /// Returns the capacity of the CQ, in entries.
     fn capacity_cqe(&self) -> u32;
 
     /// Changes the capacity to at least `capacity_cqe` entries, more or fewer than before (`ibv_resize_cq`).

@@ -70,7 +70,7 @@ impl VerbsError {
         }
     }
 
-    /// The errno that libibverbs returns for this error.
+    /// Returns the errno that libibverbs returns for this error.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {

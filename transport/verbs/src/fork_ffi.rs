@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Forks between the process that called [`notice`] first and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Number of forks that have led to this process.
+/// Returns the number of forks that have led to this process.
 #[inline]
 pub(crate) fn generation() -> u32 {
     // A child starts with the thread that has run the handler, so nothing needs an order.

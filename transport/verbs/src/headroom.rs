@@ -69,7 +69,7 @@ impl Limit {
         }
     }
 
-    /// The line of /proc/self/status that the kernel compares with the limit.
+    /// Returns the line of /proc/self/status that the kernel compares with the limit.
     const fn line(self) -> &'static str {
         match self {
             Self::AddressSpace => "VmSize:",
@@ -77,7 +77,7 @@ impl Limit {
         }
     }
 
-    /// The limit in bytes, if there is one.
+    /// Returns the limit in bytes, if there is one.
     fn bytes(self) -> Option<u64> {
         if cfg!(miri) {
             return None;
@@ -231,7 +231,7 @@ fn in_use_kib(limit: Limit) -> Option<u64> {
     parse(str::from_utf8(&bytes[..length]).ok()?, limit.line())
 }
 
-/// The number in a line such as `VmSize:     5312 kB`.
+/// Returns the number in a line such as `VmSize:     5312 kB`.
 fn parse(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

@@ -50,7 +50,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// The parameters for a type, with nothing else set.
+    /// Creates the parameters for a type, with nothing else set.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -69,13 +69,13 @@ impl QpInit {
 
 /// A queue pair. For a TGT this is one handle of it.
 pub trait QueuePair: Any + Send + Sync + Debug {
-    /// The QP number.
+    /// Returns the QP number.
     fn number(&self) -> QpNumber;
 
-    /// The transport type.
+    /// Returns the transport type.
     fn qp_type(&self) -> QpType;
 
-    /// The actual capacities of its queues.
+    /// Returns the actual capacities of the queues.
     fn capacities(&self) -> QueueCapacities;
 
     /// Changes state and attributes (contract E1 to E4).
@@ -84,7 +84,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a transition or a mask that the table does not allow.
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError>;
 
-    /// The present state and attributes.
+    /// Returns the present state and attributes.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.

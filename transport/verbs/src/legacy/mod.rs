@@ -127,7 +127,7 @@ impl LegacyXrc {
         Ok(self.handle(domain, number)?.modify(change)?)
     }
 
-    /// The state and attributes of a receive QP.
+    /// Returns the state and attributes of a receive QP.
     ///
     /// # Errors
     /// EINVAL when this process is not registered with it, or the domain is another.
