@@ -40,7 +40,7 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// The defaults: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
+    /// Creates the default configuration: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
     /// seen after 2.3 s. The fields of a REQ that tell the peer how long we would wait carry
     /// the values that rdma_cm puts there (contract rocev2 12.1).
     #[must_use]
@@ -88,7 +88,7 @@ impl CommIds {
         Self { slot: Some(slot), ..self }
     }
 
-    /// The comm id of an index, of which a process with a slot has 2^22.
+    /// Returns the comm id of an index, of which a process with a slot has 2^22.
     #[must_use]
     pub fn number_of(&self, index: u32) -> u32 {
         let index = match self.slot {
@@ -98,7 +98,7 @@ impl CommIds {
         self.permutation.number_of(index)
     }
 
-    /// The slot of the process whose comm id this is.
+    /// Returns the slot of the process whose comm id this is.
     #[must_use]
     pub fn slot_of(&self, comm_id: u32) -> u16 {
         let [_, _, low, high] = (self.permutation.index_of(comm_id) >> SLOT_SHIFT).to_be_bytes();
@@ -115,7 +115,7 @@ pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 pub(super) const MAX_CM_RETRIES: u8 = 15;
 const PACKET_LIFE_TIME: u8 = 18;
 
-/// A time of a CM message as the kernel's CM reads it: 2^(code - 8) ms.
+/// Returns a time of a CM message, as the kernel's CM reads it: 2^(code - 8) ms.
 const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
@@ -133,7 +133,7 @@ pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     if asked < CLOSING_NS { asked } else { CLOSING_NS }
 }
 
-/// A time of the wire, 4.096 us * 2^code, in nanoseconds (contract rocev2 12.1).
+/// Returns a time of the wire in nanoseconds: 4.096 us * 2^code (contract rocev2 12.1).
 pub(super) const fn wire_time_ns(code: u8) -> u64 {
     4_096 << (if code > 31 { 31 } else { code })
 }

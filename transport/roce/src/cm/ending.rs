@@ -178,7 +178,7 @@ impl CmMachine {
         }
     }
 
-    /// The connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
+    /// Returns the connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
     /// before it knows our id, the one of the peer's id.
     fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {

@@ -74,7 +74,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The connection or question that it is about.
+    /// Returns the connection or question that it is about.
     #[must_use]
     pub const fn connection(&self) -> ConnectionId {
         match self {

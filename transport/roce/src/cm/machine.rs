@@ -49,7 +49,7 @@ pub struct CmMachine {
 }
 
 impl CmMachine {
-    /// A machine without connections.
+    /// Creates a machine without connections.
     #[must_use]
     pub fn new(config: CmConfig) -> Self {
         let mut machine = Self {
@@ -113,29 +113,29 @@ impl CmMachine {
         }
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The next peer that was refused because it asked for RC where an XRC listener is, or the other
+    /// Returns the next peer that was refused because it asked for RC where an XRC listener is, or the other
     /// way round. Each peer is reported once, and at most 64 of them.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }
 
-    /// The counters since the machine was made.
+    /// Returns the counters since the machine was created.
     #[must_use]
     pub const fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// The number of connections, including those in timewait, and of SIDR requests.
+    /// Returns the number of connections, including those in timewait, and of SIDR requests.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len() + self.questions.len()
@@ -148,7 +148,7 @@ impl CmMachine {
         self.table.contains(id) || self.questions.get(id).is_some()
     }
 
-    /// The connection that a call of the program names, unless it has ended or been released.
+    /// Returns the connection that a call of the program names, unless it has ended or been released.
     pub(super) fn own(&self, id: ConnectionId) -> Result<&Connection, CmError> {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
@@ -206,7 +206,7 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// A free comm id, never 0: from the next index.
+    /// Returns a free comm id, made from the next index. It is never 0.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);

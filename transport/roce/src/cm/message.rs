@@ -33,7 +33,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     field
 }
 
-/// The address header, then `bytes`, padded with zeros.
+/// Returns the address header, then `bytes`, padded with zeros.
 fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] {
     let mut field = [0; N];
     header.emit(&mut field);
@@ -147,13 +147,13 @@ pub(super) const fn dreq(connection: &Connection) -> CmMessage {
     })
 }
 
-/// The answer to a DREQ, for connections that exist and for those that do not.
+/// Returns the answer to a DREQ, for connections that exist and for those that do not.
 pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
     let (local_id, remote_id) = (dreq.remote_id, dreq.local_id);
     CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
 }
 
-/// A REJ between two comm ids; 0 for one that does not exist.
+/// Returns a REJ between two comm ids; 0 for one that does not exist.
 pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, private: &[u8]) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -183,7 +183,7 @@ pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     })
 }
 
-/// The largest path MTU that the sender of a [`rej_mtu`] takes.
+/// Returns the largest path MTU that the sender of a [`rej_mtu`] takes.
 pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
@@ -238,7 +238,7 @@ pub(super) fn sidr_rep(key: &QuestionKey, status: SidrStatus, answer: &Answer<'_
     })
 }
 
-/// The peer's announcement in a REP: its QP and its first PSN.
+/// Returns the peer's announcement in a REP: its QP and its first PSN.
 pub(super) const fn rep_qp(transport: Transport, rep: &Rep) -> (QpNumber, Psn) {
     let qpn = match transport {
         Transport::Rc => rep.qpn,

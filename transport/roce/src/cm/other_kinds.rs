@@ -36,7 +36,7 @@ impl OtherKinds {
         }
     }
 
-    /// The next peer to report.
+    /// Returns the next peer to report.
     pub(super) fn poll(&mut self) -> Option<OtherKind> {
         self.unnamed.pop_front()
     }

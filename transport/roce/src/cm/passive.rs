@@ -223,8 +223,8 @@ impl CmMachine {
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 
-    /// The connections to which the peer's QP, or its comm id, belongs here. If the message is the peer's,
-    /// we missed their end (contract rocev2 12.5).
+    /// Returns the connections to which the peer's QP, or its comm id, belongs here. If the message is the
+    /// peer's, we missed their end (contract rocev2 12.5).
     pub(super) fn colliding(
         &self,
         addresses: Addresses,
@@ -270,7 +270,7 @@ impl CmMachine {
     }
 }
 
-/// The values of a REQ from this side's point of view (contract rocev2 10.5).
+/// Returns the values of a REQ from this side's point of view (contract rocev2 10.5).
 fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
     Peer {
         transport,

@@ -69,7 +69,7 @@ impl Questions {
         self.questions.get(&id)
     }
 
-    /// The peer's question that is the same.
+    /// Returns the peer's question with this key.
     pub(super) fn same(&self, key: &QuestionKey) -> Option<&Question> {
         self.by_key.get(key).and_then(|id| self.get(*id))
     }

@@ -57,8 +57,8 @@ impl Table {
         self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
     }
 
-    /// The connections of a QP of ours that are, or may be, established. There is no index: a scan for the
-    /// rare REQ of ours that its peer refuses as stale.
+    /// Returns the connections of a QP of ours that are, or may be, established. There is no index: a scan
+    /// for the rare REQ of ours that its peer refuses as stale.
     pub(super) fn with_local_qpn(&self, qpn: QpNumber) -> Vec<ConnectionId> {
         let is_its = |connection: &&Connection| {
             let state = &connection.state;
@@ -133,7 +133,7 @@ impl Table {
         self.connections.remove(&id);
     }
 
-    /// All connections there are now.
+    /// Returns the ids of all connections.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.connections.keys().copied().collect()
     }

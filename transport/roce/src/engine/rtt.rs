@@ -32,7 +32,7 @@ impl RoundTrip {
         true
     }
 
-    /// The estimate, 0 before the first measurement.
+    /// Returns the estimate, 0 before the first measurement.
     pub(super) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns.unwrap_or(0)
     }

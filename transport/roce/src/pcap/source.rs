@@ -101,12 +101,12 @@ impl Order {
         }
     }
 
-    /// The 32-bit word at offset `at`, unless `bytes` is shorter.
+    /// Returns the 32-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
         Some(self.u32(*bytes.get(at..)?.first_chunk()?))
     }
 
-    /// The 16-bit word at offset `at`, unless `bytes` is shorter.
+    /// Returns the 16-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
         Some(self.u16(*bytes.get(at..)?.first_chunk()?))
     }

@@ -97,7 +97,7 @@ impl<W: Write> PcapWriter<W> {
         self.output.flush()
     }
 
-    /// The output.
+    /// Returns the output.
     pub const fn get_ref(&self) -> &W {
         &self.output
     }
@@ -150,7 +150,7 @@ fn put_record_header(record: &mut [u8], time_ns: u64) {
     }
 }
 
-/// The UDP checksum, which IPv6 requires. A computed 0 is sent as all ones.
+/// Returns the UDP checksum, which IPv6 requires. A computed 0 is sent as all ones.
 fn udp6_checksum(
     source: &[u8; 16],
     destination: &[u8; 16],
@@ -168,7 +168,7 @@ fn udp6_checksum(
     }
 }
 
-/// Sum of 16-bit words; 64 KiB of them can't overflow it.
+/// Returns the sum of 16-bit words. 64 KiB of words cannot overflow it.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),

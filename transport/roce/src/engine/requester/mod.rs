@@ -284,7 +284,7 @@ impl Requester {
         self.report_drained();
     }
 
-    /// The state it is in: the one of the last `modify`, or ERR after a failure.
+    /// Returns the current state: the one of the last `modify`, or ERR after a failure.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state

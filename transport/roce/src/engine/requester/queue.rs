@@ -158,7 +158,7 @@ impl Wqe {
     }
 }
 
-/// The parts of a gather list that hold `length` bytes from `offset` on.
+/// Returns the parts of a gather list that hold `length` bytes from `offset` on.
 fn pieces(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let (mut skip, mut left) = (offset, length);
     sges.iter().filter_map(move |sge| {
@@ -246,7 +246,7 @@ impl Requester {
         Ok((kind, self.check_data(request, kind)?))
     }
 
-    /// The message's length, if the request can be carried out at all.
+    /// Returns the message's length, if the request is valid.
     #[inline]
     fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
         let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);

@@ -58,7 +58,7 @@ impl Requester {
             || self.state == QpState::SendQueueDrained
     }
 
-    /// The next packet, with the payload of `most` packets at most.
+    /// Returns the next packet, with the payload of at most `most` packets.
     #[inline]
     fn transmit(
         &mut self,
@@ -121,7 +121,7 @@ impl Requester {
         Some(Transmit { psn, retransmission })
     }
 
-    /// The packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
+    /// Returns the packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
     #[inline]
     fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
         if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }

@@ -247,7 +247,7 @@ impl ResponderState {
         if class.first { 0 } else { self.message.received }
     }
 
-    /// The operation of a packet that waits.
+    /// Returns the operation of a pending packet.
     pub(super) fn class_of(pending: &Pending) -> Option<Class> {
         classify(Operation(pending.operation))
     }

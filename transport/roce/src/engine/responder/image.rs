@@ -68,7 +68,7 @@ impl ResponderState {
         }
     }
 
-    /// The state that was written, with `number` as the QP's own. Answers that were under way go
+    /// Returns the state that was written, with `number` as the QP's own. Answers that were under way go
     /// on; a placement that was waiting does not: its packet is taken again when the peer repeats
     /// it, as the same [`ResponderState::serial`].
     #[must_use]
@@ -216,7 +216,7 @@ fn saved_of(words: [u64; SAVED_WORDS]) -> Saved {
 mod tests {
     use super::*;
 
-    /// A state with `depth` saved entries, all fields of which differ.
+    /// Returns a state with `depth` saved entries, all fields of which differ.
     fn full(depth: u8) -> ResponderState {
         // Words that are all different show a field that is read in another's place.
         let mut words: Vec<u64> = (1..=u64::try_from(HEAD_WORDS).unwrap()).collect();

@@ -277,7 +277,7 @@ impl ResponderState {
         self.max_message = bytes.min(PSN_SPAN_MAX * 256);
     }
 
-    /// The QP's own number.
+    /// Returns the QP's own number.
     #[must_use]
     pub fn number(&self) -> QpNumber {
         QpNumber::new(self.number)
@@ -323,19 +323,19 @@ impl ResponderState {
         self.serial
     }
 
-    /// The SRQ that the message in progress named.
+    /// Returns the SRQ that the message in progress named.
     #[must_use]
     pub fn message_srq(&self) -> Option<SrqNumber> {
         self.message_in_progress().then(|| self.srq(self.message.srq)).flatten()
     }
 
-    /// PSN of the packet it waits for.
+    /// Returns the PSN of the next expected packet.
     #[must_use]
     pub fn expected(&self) -> Psn {
         Psn::new(self.expected)
     }
 
-    /// The counts.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
@@ -349,7 +349,7 @@ impl ResponderState {
         self.saved.stop();
     }
 
-    /// The path MTU, a sound one whatever the bytes.
+    /// Returns the path MTU. It is valid even if the stored bytes are not.
     fn mtu(&self) -> u32 {
         self.mtu.clamp(256, 4096)
     }

@@ -55,7 +55,7 @@ impl SavedAnswers {
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
     }
 
-    /// The negotiated depth, as it was set.
+    /// Returns the negotiated depth, as it was set.
     pub(super) const fn depth(&self) -> u8 {
         self.depth
     }
@@ -76,13 +76,13 @@ impl SavedAnswers {
         self.entries.push_back(saved);
     }
 
-    /// Index of the oldest entry whose answer is being sent.
+    /// Returns the index of the oldest entry whose answer is being sent.
     pub(super) fn active(&self) -> Option<usize> {
         let from = self.first_active.min(self.entries.len());
         self.entries.range(from..).position(|saved| saved.is_active).map(|index| from + index)
     }
 
-    /// The entry at an index from [`Self::active`].
+    /// Returns the entry at an index from [`Self::active`].
     pub(super) fn get(&self, index: usize) -> Saved {
         self.entries.get(index).copied().unwrap_or_default()
     }
@@ -155,7 +155,7 @@ impl SavedAnswers {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }
 
-    /// The entries, oldest first.
+    /// Returns the entries, oldest first.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Saved> {
         self.entries.iter()
     }

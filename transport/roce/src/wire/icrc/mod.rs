@@ -47,7 +47,7 @@ impl IpUdp {
         Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
     }
 
-    /// The addresses, if both are IPv4.
+    /// Returns the addresses, if both are IPv4.
     pub(crate) const fn v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         match (self.source, self.destination) {
             (SocketAddr::V4(source), SocketAddr::V4(destination)) => Some((*source.ip(), *destination.ip())),
@@ -55,7 +55,7 @@ impl IpUdp {
         }
     }
 
-    /// The addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
+    /// Returns the addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
     pub(crate) const fn v6(&self) -> (Ipv6Addr, Ipv6Addr) {
         (as_v6(self.source), as_v6(self.destination))
     }
@@ -109,14 +109,14 @@ impl Flow {
         Self { headers: *headers, bytes, before, empty: Hasher::new_with_initial(ZERO) }
     }
 
-    /// The headers that it is for.
+    /// Returns the headers of the flow.
     #[must_use]
     pub const fn headers(&self) -> &IpUdp {
         &self.headers
     }
 
-    /// The ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least significant byte
-    /// comes first.
+    /// Returns the ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least
+    /// significant byte comes first.
     #[must_use]
     pub fn icrc(&mut self, payload_without_icrc: &[u8]) -> u32 {
         let masked = &mut self.bytes[PACKET - (self.before - LRH.len())..PACKET];
@@ -142,7 +142,8 @@ impl Flow {
         self.difference(payload_with_icrc) == Some(0)
     }
 
-    /// The packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four bytes.
+    /// Returns the packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
+    /// bytes.
     fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
         let (packet, found) = payload_with_icrc.split_last_chunk()?;
         Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
@@ -199,7 +200,7 @@ fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The ICRC of one packet, as [`Flow::icrc`] returns it.
+/// Returns the ICRC of one packet, as [`Flow::icrc`] returns it.
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     Flow::new(headers).icrc(payload_without_icrc)
@@ -233,7 +234,7 @@ mod tests {
         IpUdp { v4_identification, ..IpUdp::new(address(source), address(destination)) }
     }
 
-    /// The ICRC's four bytes on the wire.
+    /// Returns the ICRC's four bytes on the wire.
     fn wire(headers: &IpUdp, packet: &str) -> [u8; 4] {
         icrc(headers, &hex(packet)).to_le_bytes()
     }
