@@ -23,7 +23,7 @@ impl<T: ?Sized> Clone for In<'_, T> {
 impl<T: ?Sized> Copy for In<'_, T> {}
 
 impl<'a, T> In<'a, T> {
-    /// A structure that must be there: null is `EINVAL`.
+    /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that nobody changes during `'a`.
@@ -32,7 +32,7 @@ impl<'a, T> In<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A structure that may be absent.
+    /// Takes a structure that may be absent.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -43,7 +43,7 @@ impl<'a, T> In<'a, T> {
 }
 
 impl<'a, T> In<'a, [T]> {
-    /// An array of `length` elements. With length 0 the pointer means nothing; otherwise null is
+    /// Takes an array of `length` elements. With length 0 the pointer means nothing; otherwise null is
     /// `EINVAL`.
     ///
     /// # Safety
@@ -62,7 +62,7 @@ impl<'a, T> In<'a, [T]> {
 }
 
 impl<'a> In<'a, CStr> {
-    /// A C string that must be there: null is `EINVAL`.
+    /// Takes a C string that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or points to characters that end with a zero and that nobody changes
@@ -89,7 +89,7 @@ impl<T: ?Sized> Deref for In<'_, T> {
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<'a, T> InOut<'a, T> {
-    /// A structure that must be there: null is `EINVAL`.
+    /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that nobody else reads or changes
@@ -99,7 +99,7 @@ impl<'a, T> InOut<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A structure that may be absent.
+    /// Takes a structure that may be absent.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -131,7 +131,7 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<T> Out<'_, T> {
-    /// A result that must be wanted: null is `EINVAL`.
+    /// Takes the place of a result that the program must want: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to memory for a `T` that nobody else uses during
@@ -141,7 +141,7 @@ impl<T> Out<'_, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A result that need not be wanted.
+    /// Takes the place of a result that the program may not want.
     ///
     /// # Safety
     /// As for [`Self::new`].

@@ -134,7 +134,7 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
     unsafe { In::array(pointer.cast(), length) }
 }
 
-/// The parameters of the connection, of the program's and the id's QP.
+/// Returns the parameters of the connection, of the program's and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
     // The QP itself is asked, since the program may have made it and put it into the id.
     // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so

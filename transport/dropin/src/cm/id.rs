@@ -61,7 +61,7 @@ pub(super) struct Facts {
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// The QP type that a connection request names, for a QP of a type in a port space (contract J1). In
+/// Returns the QP type that a connection request names, for a QP of a type in a port space (contract J1). In
 /// port space UDP nothing is connected, and the peer learns only a QP's number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
@@ -75,7 +75,7 @@ fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// The QP type of an id whose program names none.
+/// Returns the QP type of an id whose program names none.
 fn default_qp_type(ps: c_uint) -> c_uint {
     match ps {
         RDMA_PS_UDP => IBV_QPT_UD,

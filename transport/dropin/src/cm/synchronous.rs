@@ -34,7 +34,7 @@ pub(super) fn wait_for_outcome(id: Id<'_>) -> Result<(), Errno> {
     }
 }
 
-/// The channel of a synchronous id.
+/// Returns the channel of a synchronous id.
 pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
     // SAFETY: the library stored the channel, programs only read the field, and a synchronous id's
     // channel lives as long as the id.

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 use trunkline_verbs::{Device, GidEntry, GidKind};
 
-/// The entry at an index; `ENODATA` for an empty slot.
+/// Returns the entry at an index; `ENODATA` for an empty slot.
 fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidEntry, Errno> {
     let device = &context.device;
     let port = device.port(u8::try_from(port).map_err(|_| Errno::EINVAL)?)?;

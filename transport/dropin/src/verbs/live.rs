@@ -54,7 +54,7 @@ impl<T: ?Sized> Table<T> {
         lock(&self.0).remove(&address);
     }
 
-    /// An object that refuses is dropped all the same.
+    /// Destroys all objects. An object that refuses is dropped nevertheless.
     fn destroy_all(&self, destroy: impl Fn(&T) -> Result<(), VerbsError>) {
         let left = std::mem::take(&mut *lock(&self.0));
         #[expect(clippy::iter_over_hash_type, reason = "the objects of one kind do not depend on each other")]

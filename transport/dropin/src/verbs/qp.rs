@@ -158,7 +158,7 @@ unsafe fn create(
     Ok(hand_out_qp(owner, &inner, &fields))
 }
 
-/// The capacities of a QP as C has them.
+/// Converts the capacities of a QP to C.
 pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: from.max_send_wr,

@@ -101,7 +101,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     }
 }
 
-/// The path to the peer of a resolved id, as a UD QP would need it.
+/// Returns the path to the peer of a resolved id, as a UD QP would need it.
 fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     let rdma_ib_addr { sgid, dgid, .. } = id.get(GIDS);
     let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
