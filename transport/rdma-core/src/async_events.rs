@@ -239,7 +239,7 @@ fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     })
 }
 
-/// The subject of a QP's events.
+/// Returns the subject of a QP's events.
 pub(crate) fn of_qp(number: u32) -> AsyncSubject {
     AsyncSubject::Qp(QpNumber::new(number))
 }

@@ -44,7 +44,7 @@ impl Counters {
         counters
     }
 
-    /// The values since the device was opened.
+    /// Returns the values since the device was opened.
     pub(crate) fn read(&self) -> Vec<Counter> {
         let mut counters = self.absolute();
         for counter in &mut counters {

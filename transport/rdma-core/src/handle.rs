@@ -32,7 +32,7 @@ impl<T> Live<'_, T> {
         Self { raw, lifetime: PhantomData }
     }
 
-    /// The object, for a C function.
+    /// Returns the object, for a C function.
     pub(crate) fn raw(self) -> *mut T {
         self.raw.as_ptr()
     }
@@ -112,13 +112,13 @@ pub(crate) struct Held<'a, T> {
 }
 
 impl<T> Held<'_, T> {
-    /// The object.
+    /// Returns the object.
     pub(crate) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 }
 
-/// An object that may be absent, for a C structure: null then.
+/// Returns an object for a C structure; null if it is absent.
 pub(crate) fn raw_or_null<T>(part: Option<&Held<'_, T>>) -> *mut T {
     part.map_or(std::ptr::null_mut(), Held::raw)
 }

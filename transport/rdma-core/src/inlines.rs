@@ -22,7 +22,7 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// The extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
+/// Returns the extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
 fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.

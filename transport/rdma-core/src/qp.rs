@@ -121,7 +121,7 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

@@ -51,7 +51,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// A channel of this manager, from its trait object.
+/// Converts a trait object to a channel of this manager.
 pub(super) fn own_channel(
     shared: &Arc<Shared>,
     channel: &Arc<dyn CmChannel>,
@@ -221,7 +221,7 @@ impl Channel {
     }
 }
 
-/// The descriptor of a synchronous id.
+/// Returns the descriptor of a synchronous id.
 ///
 /// # Safety
 /// The id is synchronous, and is not destroyed during `'a`.

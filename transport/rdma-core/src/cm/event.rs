@@ -94,7 +94,7 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
 }
 
 impl Copied {
-    /// The kind of the program's event, if the program gets one. Requests and responses are not
+    /// Returns the kind of the program's event, if the program gets one. Requests and responses are not
     /// converted here, since they need the endpoint.
     pub(super) fn kind(&self) -> Option<CmEventKind> {
         let failed = |asked| CmEventKind::AddressError(named(asked, self.status.saturating_abs()));
@@ -115,7 +115,7 @@ impl Copied {
         })
     }
 
-    /// The outcome of resolving an address.
+    /// Returns the outcome of resolving an address.
     pub(super) fn resolved(&self) -> Result<(), trunkline_verbs::VerbsError> {
         match self.kind() {
             Some(CmEventKind::AddressResolved) => Ok(()),

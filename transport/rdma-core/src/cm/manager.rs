@@ -131,14 +131,14 @@ impl Shared {
     }
 }
 
-/// A number that no other endpoint of the process has or had.
+/// Returns a number that no other endpoint of the process has or had.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Manager {
-    /// The connection manager of an opened device.
+    /// Creates the connection manager of an opened device.
     pub(crate) fn new(opened: &Arc<Opened>) -> Self {
         let shared = Arc::new(Shared { opened: Arc::clone(opened), table: Mutex::default() });
         Self { resolver: Resolver::new(Arc::clone(&shared)), shared }
