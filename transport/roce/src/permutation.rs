@@ -20,7 +20,7 @@ pub struct Permutation {
 
 impl Permutation {
     /// Creates the permutation of all numbers of `bits` bits, an even number up to 32. Equal keys give equal
-    /// permutations; those of different widths have nothing in common.
+    /// permutations; permutations of different widths are unrelated.
     ///
     /// # Panics
     /// If `bits` is odd or more than 32.

@@ -17,8 +17,8 @@ pub struct CmConfig {
     pub comm_ids: CommIds,
     /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
     pub first_retry_ns: u64,
-    /// The number of transmissions of such a message. A DREQ whose program waits for the outcome is
-    /// sent more often, see [`super::CmMachine::disconnect`].
+    /// Number of transmissions of such a message. A DREQ is sent more often if the program waits for the
+    /// outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
     /// Time in which the program has to accept a request or to confirm a reply, and for which a SIDR
     /// request is repeated and its answer is kept for repetitions. Nanoseconds.
@@ -106,7 +106,7 @@ impl CommIds {
     }
 }
 
-/// The least time between two questions whether a peer still has a connection.
+/// Minimum time between two questions whether a peer still has a connection.
 pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
 
 /// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
@@ -126,8 +126,8 @@ pub(super) const CLOSING_NS: u64 =
 /// The longest time between two of them.
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
-/// Returns the time for which the kernel's passive side repeats a DREQ, by two fields of the REQ; no longer than the
-/// active side, whatever the peer asks for.
+/// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is
+/// never longer than that of the active side, even if the peer asks for more.
 pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);
     if asked < CLOSING_NS { asked } else { CLOSING_NS }

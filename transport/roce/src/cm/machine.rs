@@ -1,4 +1,4 @@
-//! The machine: its state, its queues, and what every role shares.
+//! The machine: its state, its queues, and the parts shared by all roles.
 
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
@@ -27,10 +27,9 @@ const TRANSMIT_QUEUE: usize = 8_192;
 
 /// The connections of one device, on all of its addresses.
 ///
-/// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]);
-/// after each call, whatever it was, drain [`Self::poll_transmit`] and [`Self::poll_event`].
-/// Times are nanoseconds of a clock that never goes back. A call that returns an error has changed
-/// nothing.
+/// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]). After each
+/// call, including failed ones, drain [`Self::poll_transmit`] and [`Self::poll_event`]. Times are nanoseconds
+/// of a clock that never goes back. A call that returns an error has changed nothing.
 #[derive(Debug)]
 pub struct CmMachine {
     pub(super) config: CmConfig,
@@ -40,7 +39,7 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
-    /// Time from which on a peer may be asked again whether it still has a connection.
+    /// Earliest time at which a peer may be asked again whether it still has a connection.
     pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,

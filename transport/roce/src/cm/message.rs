@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 /// Failover accepted: no alternate path was offered, or it was and is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and
-/// so finds out whether we are still alive.
+/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and so finds
+/// out whether we are still alive.
 const SERVICE_TIMEOUT: u8 = 18;
 
 /// `bytes` padded with zeros; longer input was refused before.
@@ -168,7 +168,7 @@ pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, pri
     })
 }
 
-/// Refuses a REQ whose path MTU is too large, and names the largest that is not (contract rocev2 9.8).
+/// Refuses a REQ whose path MTU is too large, and names the largest supported one (contract rocev2 9.8).
 pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -189,8 +189,8 @@ pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
 }
 
-/// Takes a REQ back. The peer's id is not known, so the additional information says whose id
-/// the local one is.
+/// Takes a REQ back. The peer's id is unknown, so the additional information names the adapter that the
+/// local id belongs to.
 pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     let guid = config.ca_guid.to_be_bytes();
     CmMessage::Rej(Rej {

@@ -102,7 +102,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// A request was delivered to its program and no longer counts against the backlog.
+    /// Notes that a request was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
         let Some(State::ReqReceived(waiting)) = state else { return };
@@ -184,8 +184,7 @@ impl Table {
         forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
     }
 
-    /// Keeps what is counted per state: half-open connections, listeners' backlogs, QPs that
-    /// await an RTU.
+    /// Maintains the counts per state: half-open connections, listeners' backlogs, and QPs that await an RTU.
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(connection) = self.connections.get(&id) else { return };
         if let State::ReqReceived(Some(listener)) = connection.state {

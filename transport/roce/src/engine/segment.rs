@@ -15,7 +15,7 @@ pub const JOINED_BYTES: u32 = 16 << 10;
 pub struct Transmit {
     /// PSN of the packet.
     pub psn: Psn,
-    /// It repeats what was sent before.
+    /// True if the packet repeats an earlier one.
     pub retransmission: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Common parts of both halves' unit tests: attributes, packets by hand, memory and targets that
-//! can be told what to answer.
+//! Common parts of both halves' unit tests: attributes, handmade packets, memory, and targets with scripted
+//! answers.
 
 use super::{LocalFault, LocalMemory, NakCode, Place, Placement, ReadOutcome, ReadPiece, Target, Work};
 use crate::wire::{Aeth, AtomicEth, Opcode, Operation, Packet, Reth, Service, Syndrome};
@@ -115,7 +115,7 @@ impl LocalMemory for Ram {
     }
 }
 
-/// A target that answers what it is told, else `Placed`; keeps what it was asked.
+/// A target with scripted answers, else `Placed`. Records the requests.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) answers: VecDeque<Placement>,

@@ -34,7 +34,8 @@ fn ethernet(bytes: &[u8]) -> Result<&[u8], Skip> {
     Err(Skip::NotIp)
 }
 
-/// Linux cooked capture, whose versions differ in the offset of the protocol and the header's length.
+/// Skips a header of Linux cooked capture, whose versions differ in the offset of the protocol and in the
+/// length of the header.
 fn cooked(bytes: &[u8], protocol_at: usize, length: usize) -> Result<&[u8], Skip> {
     if_ip(u16_at(bytes, protocol_at)?, bytes, length)
 }

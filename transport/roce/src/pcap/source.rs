@@ -17,7 +17,7 @@ impl<R: Read> Source<R> {
         Self { input, offset: 0 }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(super) const fn offset(&self) -> u64 {
         self.offset
     }
@@ -44,7 +44,7 @@ impl<R: Read> Source<R> {
         Ok(Some(bytes))
     }
 
-    /// Reads exactly `length` bytes into `buffer`, replacing what it held.
+    /// Reads exactly `length` bytes into `buffer`, replacing its content.
     pub(super) fn piece(
         &mut self,
         length: u64,

@@ -37,7 +37,7 @@ pub enum PayloadRule {
     Any,
     /// At least one byte: LAST.
     Some,
-    /// One whole path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
+    /// Exactly one path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
     Full,
 }
 

@@ -1,7 +1,7 @@
 //! Management datagrams (MADs): 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
-//! Owns the common header and the UD packet around it; the CM and the device call it. It must
-//! never judge what a CM message means: `crate::cm` does.
+//! Owns the common header and the UD packet around it. The CM and the device call it. It never interprets a
+//! CM message: `crate::cm` does.
 
 #![forbid(unsafe_code)]
 

@@ -87,8 +87,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::new(udp_payload_without_icrc)?)
     }
 
-    /// Parses a packet that did not come over a network: its payload may be the joined payload of several successive
-    /// packets of a message, whose first header it has.
+    /// Parses a packet that did not come over a network. Its payload may be the joined payload of several
+    /// successive packets of a message, with the header of the first one.
     ///
     /// # Errors
     /// The first rule that the bytes violate.

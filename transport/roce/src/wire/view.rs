@@ -57,8 +57,7 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// The fields of a packet's extension headers that were not read yet. The headers that it has were counted, so there are
-/// enough.
+/// The unread fields of a packet's extension headers. The headers were counted, so there are enough fields.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -84,7 +83,7 @@ impl Fields<'_> {
 }
 
 impl Bth {
-    /// Reads the header alone, whatever its opcode and version.
+    /// Reads only the header, with any opcode and version.
     ///
     /// # Errors
     /// [`WireError::ShortBth`].

@@ -1,4 +1,4 @@
-//! Amount that may be under way, in packets of the path MTU.
+//! Amount of data that may be in flight, in packets of the path MTU.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::Kind;
@@ -28,8 +28,8 @@ impl Pace {
         }
     }
 
-    /// One past the last packet of the piece that packet number `packet` of a READ of `psns` packets
-    /// lies in.
+    /// Returns one past the last packet of the piece that contains packet number `packet` of a READ of `psns`
+    /// packets.
     pub(super) fn piece_end(&self, packet: u32, psns: u32) -> u32 {
         let start = packet - packet % self.read_piece;
         start.saturating_add(self.read_piece).min(psns)

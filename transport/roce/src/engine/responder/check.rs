@@ -13,7 +13,7 @@ use trunkline_verbs::{Access, Psn};
 enum Position {
     Expected,
     Before,
-    /// Nothing more is done with it.
+    /// The packet is done with.
     Done(Handled),
 }
 
@@ -48,9 +48,8 @@ impl ResponderState {
         }
     }
 
-    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could
-    /// be read: in sequence it is an invalid request, else it counts for nothing but its PSN
-    /// (contract rocev2 7.9).
+    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could be read.
+    /// In sequence it is an invalid request; otherwise only its PSN counts (contract rocev2 7.9).
     pub fn handle_malformed(&mut self, bth: &Bth) -> Handled {
         match self.admit(bth) {
             Position::Done(handled) => handled,
@@ -242,7 +241,7 @@ impl ResponderState {
         }
     }
 
-    /// Bytes of the message before this packet.
+    /// Returns the bytes of the message before this packet.
     pub(super) fn received(&self, class: Class) -> u32 {
         if class.first { 0 } else { self.message.received }
     }

@@ -1,14 +1,14 @@
-//! The READs and atomics that a responder keeps so that it can repeat their answers.
+//! The READs and atomics that a responder keeps to repeat their answers.
 //!
-//! Owns the list, oldest first, its bound (the negotiated depth, not the device's most) and which
-//! answers are being sent. The responder's other parts add to it, look up what a duplicate asks for
+//! Owns the list, oldest first, its bound (the negotiated depth, not the device's maximum), and the marks of
+//! the answers being sent. The other parts of the responder add to it, look up the request of a duplicate,
 //! and send from it.
 
 use crate::wire::Reth;
 use std::collections::VecDeque;
 use trunkline_verbs::Psn;
 
-/// The largest depth of saved READs and atomics, whatever the attributes ask for.
+/// Maximum depth of saved READs and atomics, even if the attributes ask for more.
 pub const MAX_SAVED: usize = 128;
 
 /// A READ or atomic that was accepted: its answer is being sent, or kept for repetition.
@@ -17,7 +17,7 @@ pub(super) struct Saved {
     pub(super) is_atomic: bool,
     /// The answer is being sent.
     pub(super) is_active: bool,
-    /// It was sent before.
+    /// True if the answer was sent before.
     pub(super) is_replay: bool,
     pub(super) first_psn: u32,
     /// PSNs that the answer takes.
@@ -115,7 +115,7 @@ impl SavedAnswers {
         if !is_inside {
             return false;
         }
-        // A copy of a request whose answer has not come to that packet yet asks for nothing new.
+        // The copy of a request whose answer has not reached that packet yet asks for nothing new.
         if !saved.is_active || packet < saved.next {
             saved.start = packet;
             saved.next = packet;

@@ -18,7 +18,7 @@ const SEED: u32 = 0xdebb_20e3;
 /// Four bytes that make a register of 0 the seed. Zero bytes before them change nothing.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
-/// Initial value of a CRC whose register is to be 0.
+/// Initial value of a CRC whose register starts at 0.
 const ZERO: u32 = !0;
 
 const UDP_HEADER: usize = 8;
@@ -77,20 +77,21 @@ const BLOCK: usize = 16;
 /// Start of a packet: after zero bytes, which complete the first block, the LRH's place and the masked headers.
 const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
 
-/// Maximum bytes of a packet that are put behind the masked headers before the CRC is computed. A CRC has a cost that
-/// does not depend on its length, so a small packet has one CRC for everything.
+/// Maximum size of a packet that is appended to the masked headers before the CRC is computed, in bytes. A
+/// CRC has a fixed cost, so a small packet gets a single CRC over everything.
 const TOGETHER: usize = 256 - PACKET;
 
 /// Room for both.
 type Together = [u8; PACKET + TOGETHER];
 
-/// Computes the ICRCs of packets that have the same headers below the BTH, the lengths aside, and writes those once.
+/// Computes the ICRCs of packets with the same headers below the BTH, apart from the lengths. Writes those
+/// headers once.
 #[derive(Debug, Clone)]
 pub struct Flow {
     headers: IpUdp,
     /// Zero bytes, the LRH's place, the masked headers, and room for the start of a packet.
     bytes: Together,
-    /// Length in bytes of the masked headers and what takes the LRH's place.
+    /// Length in bytes of the masked headers and of the bytes in place of the LRH.
     before: usize,
     /// A CRC of nothing.
     empty: Hasher,
@@ -182,8 +183,8 @@ fn put_udp(udp: &mut [u8], headers: &IpUdp) {
     udp[6..8].copy_from_slice(&[0xff, 0xff]);
 }
 
-/// Writes the lengths into masked headers, for a UDP payload of the given size including the ICRC. Longer payloads than
-/// 65,535 bytes can't be sent and count as 65,535.
+/// Writes the lengths into masked headers, for a UDP payload of the given size, including the ICRC. Payloads
+/// longer than 65,535 bytes cannot be sent and count as 65,535.
 fn put_lengths(masked: &mut [u8], udp_payload_length: usize) {
     let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER)).to_be_bytes();
     if masked.len() == HEADERS_MAX {
