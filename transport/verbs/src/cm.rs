@@ -56,17 +56,17 @@ impl PortSpace {
     }
 }
 
-/// End of a connection that an endpoint is.
+/// Side of an endpoint in its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointSide {
-    /// It initiates the connection.
+    /// Initiates the connection.
     Active {
         /// Address and port of the listener.
         remote: SocketAddr,
         /// The local address; `None` selects it by the route.
         source: Option<IpAddr>,
     },
-    /// It listens.
+    /// Listens.
     Passive {
         /// Local address and port. Port 0 picks a free port, an unspecified address means all addresses.
         local: SocketAddr,
@@ -103,9 +103,9 @@ pub struct ConnectParameters {
     /// In calls: the QP of an endpoint without an attached QP, which the program moves to RTS itself
     /// ([`CmId::qp_changes`]). In events: the peer's QP.
     pub qp_number: Option<QpNumber>,
-    /// End-to-end flow control, which the peer's program is told of and nothing else heeds.
+    /// End-to-end flow control. It is only reported to the peer's program.
     pub flow_control: bool,
-    /// The QP has an SRQ; always set for XRC (contract J5).
+    /// True if the QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
     /// In [`PortSpace::Udp`] only: the Q_Key of the passive side's QP.
     pub q_key: u32,
@@ -194,7 +194,7 @@ impl SidrStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
-/// Returns an IPv4 address that is given inside of IPv6, such as `::ffff:127.0.0.1`, as IPv4. Others stay as they are.
+/// Converts an IPv4-mapped IPv6 address, such as `::ffff:127.0.0.1`, to IPv4. Others are returned unchanged.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
@@ -336,8 +336,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request, after the route is resolved. An endpoint can connect only once, whatever the
-    /// outcome.
+    /// Sends the request, after the route is resolved. An endpoint can connect only once, even if it fails.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.

@@ -87,13 +87,13 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // It fails only for a set that is not a set.
+        // This fails only for an invalid signal set.
         let _restored = self.before.thread_set_mask();
     }
 }
 
-/// Starts a thread that blocks all signals but those of faults. The caller's own signal mask is as before when this
-/// returns.
+/// Starts a thread that blocks all signals except those of faults. The caller's own signal mask has not
+/// changed when this returns.
 ///
 /// # Errors
 /// The system has no more threads.

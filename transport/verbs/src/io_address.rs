@@ -22,7 +22,8 @@ impl IoAddress {
         Self((1 << 46) | ((random >> 30) << 12))
     }
 
-    /// The same for memory that begins at `like` in this process, which need not be the beginning of a page.
+    /// Like [`Self::from_random`], for memory that begins at `like` in this process, which need not be the
+    /// beginning of a page.
     #[must_use]
     pub const fn from_random_like(random: u64, like: Self) -> Self {
         Self::from_random(random).plus(like.0 & 0xfff)

@@ -32,7 +32,7 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     /// Returns the address of the byte at `offset` in the region, for work requests and peers: its address in
     /// this process, unless the memory was registered at another one.
     fn address(&self, offset: usize) -> IoAddress;
-    /// The memory that is registered, or of which a range is.
+    /// Returns the memory that is registered, in whole or in part.
     fn memory(&self) -> &Arc<Memory>;
     /// Returns the access rights of the registration.
     fn access(&self) -> Access;

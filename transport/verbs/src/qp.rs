@@ -44,8 +44,8 @@ pub struct QpInit {
     pub capacities: QueueCapacities,
     /// Every send generates a completion, not only signalled ones.
     pub signal_all: bool,
-    /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ. Other
-    /// QPs belong to the group of their send CQ.
+    /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ.
+    /// Other QPs belong to the group of their send CQ.
     pub group: u32,
 }
 
@@ -90,7 +90,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
 
-    /// The way that its packets take now; `None` for a device that knows of one only, and when the QP is not here.
+    /// Returns the path that its packets take now; `None` if the device knows only one path, or the QP is not
+    /// here.
     fn path(&self) -> Option<QpPath> {
         None
     }
