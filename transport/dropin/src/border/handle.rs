@@ -88,14 +88,14 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { self.structure.byte_add(field.offset).cast::<F>().write_volatile(value) };
     }
 
-    /// Stores a field of the structure, and returns what it was.
+    /// Stores a field of the structure, and returns its previous value.
     pub(crate) fn replace<F: Copy>(self, field: Field<C, F>, value: F) -> F {
         let before = self.get(field);
         self.set(field, value);
         before
     }
 
-    /// Ends the object and its structure.
+    /// Releases the object and its structure.
     ///
     /// # Safety
     /// The object is alive, and nothing uses it after this: neither the program, whose call this

@@ -1,5 +1,5 @@
-//! The state of librdmacm for the whole process: the opened device, the protection domain and the XRC
-//! domain of ids whose program brings none, and the table of ids.
+//! The state of librdmacm for the whole process: the opened device, the table of ids, and the protection
+//! domain and XRC domain of ids without one from the program.
 
 use super::fields::Id;
 use crate::abi::*;
@@ -21,7 +21,7 @@ pub(super) struct Host {
     ids: Mutex<HashMap<CmIdNumber, usize>>,
 }
 
-/// Each is made on first use and kept: ids and programs hold pointers to them.
+/// Objects that are created on first use and kept, since ids and programs hold pointers to them.
 #[derive(Debug)]
 struct Opened {
     context: *mut ibv_context,

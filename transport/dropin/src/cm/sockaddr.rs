@@ -1,4 +1,4 @@
-//! Converts socket addresses of C to those of Rust, and back.
+//! Conversions between socket addresses of C and of Rust.
 
 use crate::border::Errno;
 use libc::{

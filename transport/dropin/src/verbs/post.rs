@@ -17,8 +17,8 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Uses what a thread keeps for its next posts. A thread whose locals are destroyed, as when the program exits, makes a
-/// new one.
+/// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as when the
+/// program exits, makes a new one.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
@@ -45,7 +45,7 @@ pub(super) unsafe fn sge_list(
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
-/// A linked list of work requests that the program posts: what is left of it.
+/// The rest of a linked list of work requests that the program posts.
 #[derive(Clone, Copy)]
 struct List<'a, R> {
     first: *mut R,

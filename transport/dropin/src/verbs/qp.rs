@@ -77,7 +77,7 @@ struct Extended {
 }
 
 impl Extended {
-    /// Reads only what the mask names: programs leave other fields uninitialised.
+    /// Reads only the fields that the mask names: programs leave others uninitialised.
     fn of(init: &ibv_qp_init_attr_ex, qp_type: QpType) -> Result<Self, Errno> {
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD

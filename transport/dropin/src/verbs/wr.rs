@@ -89,7 +89,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Runs `action` on the QP and what it was asked for so far.
+/// Runs `action` on the QP and the requests so far.
 ///
 /// # Safety
 /// `qp` is null or a QP that the program has not destroyed, the calling thread has its turn, and
