@@ -74,7 +74,7 @@ impl CompletionChannel for Channel {
         event.ok().flatten()
     }
 
-    /// Nothing to do: libibverbs discards the events of a CQ that is destroyed.
+    /// Does nothing: libibverbs discards the events of a destroyed CQ.
     fn forget(&self, _context: u64) {}
 }
 

@@ -62,7 +62,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Returns the C object, which is open as long as this value.
+    /// Returns the C object, which is open for as long as this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         // SAFETY: the list keeps the context open, and is dropped with this value.
         unsafe { Live::new(self.raw) }
@@ -137,8 +137,8 @@ impl Drop for Context {
     }
 }
 
-/// One opening of a device. Objects know the opening that they were made through, because objects of two
-/// openings cannot be used together, as if they were of two processes.
+/// One opening of a device. Objects know the opening that they were created on, because objects of two
+/// openings cannot be used together, as if they belonged to two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// The events of its objects. Dropped before the context, on which their descriptor depends.
@@ -168,7 +168,7 @@ impl Opened {
         self.context.events().leave(object, destroy)
     }
 
-    /// Returns the context, which is open as long as this value.
+    /// Returns the context, which is open for as long as this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         self.context.live()
     }

@@ -126,7 +126,7 @@ pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     }
 }
 
-/// Returns a path MTU, by its number in C. An unknown one is taken for the smallest, which every link
+/// Converts a path MTU from its number in C. An unknown one becomes the smallest, which every link
 /// carries.
 pub(crate) fn mtu(code: ibv_mtu::Type) -> Mtu {
     u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Mtu256)

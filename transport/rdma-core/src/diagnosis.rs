@@ -23,7 +23,7 @@ pub(crate) fn of(returned: VerbsError) -> VerbsError {
     }
 }
 
-/// The same for one device, which librdmacm does not list.
+/// Returns the error to report instead of `returned` for one device, which librdmacm does not list.
 pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     match listing::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {

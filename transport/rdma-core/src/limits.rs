@@ -1,7 +1,7 @@
-//! Limits and capabilities of a device, asked once, when it is opened.
+//! Limits and capabilities of a device, queried once, when it is opened.
 //!
-//! Two of them are tried, because devices do not report them: whether a device that announces XRC has
-//! XRC domains, and the size of its inline data.
+//! Devices do not report two of them, so these are found by trial: whether a device that announces XRC has
+//! XRC domains, and the maximum size of inline data.
 
 use crate::context::Opened;
 use crate::convert::{limit, small_limit, zeroed};

@@ -1,4 +1,4 @@
-//! The devices that libibverbs lists, and what it names them by.
+//! The devices that libibverbs lists, with their names and GUIDs.
 //!
 //! Opens none of them, so it needs no access rights. Called for the provider's list of devices, and for the
 //! explanation of an error.

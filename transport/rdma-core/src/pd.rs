@@ -37,8 +37,7 @@ impl Pd {
         &self.opened
     }
 
-    /// Returns a reference for an object that is made in this domain; `None` while the domain is being
-    /// dropped.
+    /// Returns a reference for an object created in this domain; `None` while the domain is being dropped.
     pub(crate) fn share(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }

@@ -1,4 +1,4 @@
-//! Converts socket addresses of Rust to those of C, and back.
+//! Conversions between socket addresses of Rust and of C.
 
 use libc::{sockaddr_storage, socklen_t};
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};

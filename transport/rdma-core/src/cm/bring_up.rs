@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 
-/// Limits of READs and atomics; with `None`, what both sides agreed on counts.
+/// Limits of READs and atomics; `None` stands for the values that both sides agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
     /// The most that the QP serves at once.

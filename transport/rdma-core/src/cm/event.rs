@@ -1,7 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event and what it points to are valid until it is acknowledged, so what is needed of it is copied
-//! first. Kinds, lengths and states come from the kernel and are checked all the same.
+//! An event and the data it points to are valid until it is acknowledged, so the needed parts are copied
+//! first. Kinds, lengths and states come from the kernel and are checked nevertheless.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -74,7 +74,7 @@ pub(super) unsafe fn take(event: NonNull<rdma_cm_event>) -> Copied {
     // SAFETY: this function's contract.
     unsafe {
         let copied = copy(event);
-        // It fails only for null.
+        // This fails only for null.
         let _ = rdma_ack_cm_event(event.as_ptr());
         copied
     }
