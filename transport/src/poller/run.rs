@@ -289,7 +289,7 @@ impl<U: Upper> Poller<U> {
         Turn::Again
     }
 
-    /// Looks at every queue, since work that came before the announcement woke nobody, then sleeps.
+    /// Looks at every queue, then sleeps. Work that came before the announcement has not woken the poller.
     fn look_again(&mut self) -> Turn {
         self.stage = Stage::Asleep;
         if !mutant!(last_look_is_left_out) && self.is_brought_work() {

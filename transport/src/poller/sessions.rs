@@ -1,7 +1,7 @@
 //! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
 //!
-//! A trunk that ends is first taken down; it is freed, and the upper half notified, when the device is done with it
-//! and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
+//! A trunk that ends is first taken down. It is freed, and the upper half notified, when the device is done
+//! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -8,7 +8,7 @@
 //! | an attempt that nobody answered, which takes seconds | 1 s, doubling to 8 s |
 //! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
 //! | a session that was up for longer | none |
-//! | an attempt that could not be made, whatever the peer does | none |
+//! | an attempt that failed on this node, before it reached the peer | none |
 //!
 //! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. A session that
 //! comes up ends the row of failed attempts.

@@ -38,7 +38,7 @@
 //! | same peer session, poller not there yet | that one | accepted |
 //! | same peer session, poller there already | that one | refused as nonsense |
 //! | same epoch, later number, no echo | older | ours is over, a new one accepts |
-//! | same epoch, earlier number | later | refused as stale (it was under way too long) |
+//! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
 //! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]

@@ -24,7 +24,7 @@ pub(super) struct Admitted {
     pub(super) hello: Hello,
     /// Sender of the request.
     pub(super) peer: PeerKey,
-    /// Our address that it came to.
+    /// Our address that received the request.
     pub(super) local: IpAddr,
 }
 

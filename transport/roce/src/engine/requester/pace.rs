@@ -41,8 +41,8 @@ impl Pace {
     }
 }
 
-/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that holds it and
-/// its headers, and 256.
+/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that
+/// holds the packet with its headers, plus 256.
 fn buffer_bytes(mtu: u32) -> u32 {
     2 * mtu.max(512) + 256
 }
