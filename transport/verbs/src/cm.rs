@@ -355,8 +355,9 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// As `connect`.
     fn establish(&self) -> Result<(), VerbsError>;
 
-    /// A packet has arrived at the QP of an accepted connection: equivalent to the peer's RTU
-    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has arrived.
+    /// Notifies the endpoint that a packet has arrived at the QP of its accepted connection, which is
+    /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has
+    /// arrived.
     fn communication_established(&self);
 
     /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].

@@ -219,7 +219,7 @@ pub(super) const fn check_private(private: &[u8], max: usize) -> Result<(), CmEr
     Ok(())
 }
 
-/// 0 and 1 are management QPs.
+/// Returns true if a QP is not a management QP, 0 or 1.
 pub(super) const fn is_usable(qpn: QpNumber) -> bool {
     qpn.get() > QP1.get()
 }

@@ -235,9 +235,9 @@ impl CmMachine {
         }
     }
 
-    /// A peer reports that the QP of a REQ of ours belongs to another connection. If it is right, that one is
-    /// ours as well; it ends, since a QP has one connection at a time (contract J11). The peer does not end
-    /// it, because it cannot know who sent the REQ; we do.
+    /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
+    /// connection. If that is right, the other connection is ours as well, and a QP has one connection at a
+    /// time (contract J11). The peer does not end it, because it cannot know the sender of the REQ; we do.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);

@@ -216,7 +216,7 @@ impl CmMachine {
         }
     }
 
-    /// `SplitMix64`: numbers that do not repeat, from the seed; not for secrets.
+    /// Returns the next number of `SplitMix64`, which do not repeat. Not for secrets.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

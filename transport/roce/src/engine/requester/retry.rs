@@ -60,8 +60,8 @@ impl Retry {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
-    /// A packet was sent; `oldest` if nothing before it is outstanding. Later packets do not delay a
-    /// probe: otherwise a trickle of new packets after a lost one would hide the loss.
+    /// Notes that a packet was sent. `oldest` is true if nothing before it is outstanding. Later packets do
+    /// not delay a probe: otherwise a trickle of new packets after a lost one would hide the loss.
     pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
         if oldest {

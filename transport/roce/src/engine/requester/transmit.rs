@@ -36,9 +36,9 @@ impl Requester {
         self.transmit(now, memory, 1, out)
     }
 
-    /// Like [`Requester::poll_transmit`], for a way that carries longer packets than a network: one may have
-    /// the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the same
-    /// PSNs as they would, so packets of both kinds may follow each other in any order.
+    /// Like [`Requester::poll_transmit`], for a path that carries longer packets than a network: a packet may
+    /// have the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the
+    /// PSNs of all of them, so packets of both kinds may follow each other in any order.
     pub fn poll_joined(
         &mut self,
         now: Time,
@@ -207,7 +207,7 @@ impl Requester {
         }
     }
 
-    /// In SQD, once per stay: all that was begun is acknowledged.
+    /// Reports in SQD, once per stay, that everything begun is acknowledged.
     #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =

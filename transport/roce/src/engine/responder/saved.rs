@@ -165,12 +165,13 @@ impl SavedAnswers {
         self.entries.capacity()
     }
 
-    /// Entries that are kept at most.
+    /// Returns the maximum number of kept entries.
     fn limit(&self) -> usize {
         usize::from(self.depth).min(MAX_SAVED)
     }
 
-    /// The same, and one entry for a placement that was asked for before the depth became 0.
+    /// Returns the maximum number of kept entries, with room for a placement requested before the depth
+    /// became 0.
     fn room(&self) -> usize {
         self.limit().max(1)
     }

@@ -89,7 +89,7 @@ impl AddressHeader {
         private[20..36].copy_from_slice(&self.destination);
     }
 
-    /// Source and destination, or `None` when the version or the IP version is unknown (contract
+    /// Returns source and destination, or `None` when the version or the IP version is unknown (contract
     /// rocev2 11.4).
     #[must_use]
     pub fn addresses(&self) -> Option<(SocketAddr, IpAddr)> {
