@@ -49,8 +49,8 @@ pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// `Ok` for 0. libibverbs returns an errno; some of its providers return the negative, some -1 and set
-/// errno.
+/// Checks the result of a C function: `Ok` for 0. libibverbs returns an errno; some of its providers return
+/// the negative, some -1 and set errno.
 pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     match status {
         0 => Ok(()),

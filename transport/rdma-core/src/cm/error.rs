@@ -21,7 +21,7 @@ pub(super) enum Asked {
     QpChanges,
 }
 
-/// `Ok` for 0, else the error of the last C call of this thread.
+/// Checks the result of a C function: `Ok` for 0, else the error of the last C call of this thread.
 pub(super) fn check(asked: Asked, status: c_int) -> Result<(), VerbsError> {
     if status == 0 { Ok(()) } else { Err(last(asked)) }
 }
