@@ -276,7 +276,7 @@ impl NodeOptions {
     }
 
     /// Injects faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
-    /// environment. The form is that of `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    /// environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
     /// [`StartError::BadFaults`] if the text cannot be parsed.

@@ -155,9 +155,9 @@ pub struct Outgoing<'a> {
     pub ordered: bool,
     /// First part, copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags
     /// (1), two bytes for the upper half, and four that the transport writes. The header has 8 times as many
-    /// bytes as the upper four bits of the kind give. `docs/wire.md` lists the flags. Of the transport's
-    /// flags, the header may set the one for critical frames and the one for a time left. With the latter it
-    /// has at least 20 bytes, and when the message leaves, the transport writes the microseconds until
+    /// bytes as the upper four bits of the kind give. `docs/wire.md` lists the flags. The header may
+    /// set two flags of the transport, for critical frames and for a time left. With the latter it has at
+    /// least 20 bytes, and when the message leaves, the transport writes the microseconds until
     /// `deadline` into those from 16 on.
     pub head: &'a [u8],
     /// Number of bytes of the head, beginning with the header, that reach the peer with the announcement of a

@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// A session is up.
     SessionUp(Box<SessionUp>),
     /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
-    /// cause is that of the `PeerDown` which follows.
+    /// `PeerDown` that follows has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be created. Comes after its `SessionClosed`. After a failed attempt,
     /// `next` is the earliest time of another.

@@ -127,7 +127,7 @@ pub(super) const CLOSING_NS: u64 =
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
 /// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is
-/// never longer than that of the active side, even if the peer asks for more.
+/// capped at [`CLOSING_NS`], the active side's time, even if the peer asks for more.
 pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);
     if asked < CLOSING_NS { asked } else { CLOSING_NS }

@@ -121,7 +121,7 @@ impl CmMachine {
     }
 
     /// Ends a connection whose peer's process has died without a message, as found by the device. The effect
-    /// is that of the message which a kernel sends in its place: a REJ before this side has answered, else a
+    /// is the same as if a kernel had sent a message in its place: a REJ before this side has answered, else a
     /// DREQ. Does nothing if the connection has ended.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
