@@ -5,7 +5,7 @@ use crate::options::Pinning;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The CPUs that the process may use, in order; at least one.
+/// Returns the CPUs that the process may use, in order. There is at least one.
 pub(crate) fn usable_cpus() -> Vec<usize> {
     let all = |set: CpuSet| (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect();
     let cpus: Vec<usize> = sched_getaffinity(Pid::from_raw(0)).map(all).unwrap_or_default();
@@ -17,7 +17,7 @@ pub(crate) fn is_oversubscribed(pollers: u16, cpus: usize) -> bool {
     usize::from(pollers) >= cpus
 }
 
-/// The CPU of a poller, if it is to have one for itself.
+/// Returns the CPU that a poller gets for itself, if any.
 pub(crate) fn cpu_for(pinning: &Pinning, poller: u16, pollers: u16, cpus: &[usize]) -> Option<usize> {
     match pinning {
         Pinning::Off => None,
@@ -28,7 +28,7 @@ pub(crate) fn cpu_for(pinning: &Pinning, poller: u16, pollers: u16, cpus: &[usiz
     }
 }
 
-/// Puts the calling thread on a CPU.
+/// Pins the calling thread to a CPU.
 pub(crate) fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {

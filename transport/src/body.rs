@@ -5,20 +5,21 @@ use std::fmt;
 use std::ops::Deref;
 use trunkline_rings::panics::catch;
 
-/// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]), and the last handle is dropped on a
-/// poller's thread as a rule: an owner that panics then has been dropped nonetheless, and the panic goes no further.
-// `None` for no bytes: then there is nothing to drop.
+/// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]). The last handle is
+/// usually dropped on a poller's thread. If an owner panics then, it has still been dropped, and the panic
+/// goes no further.
+// `None` for an empty body, which needs no drop.
 #[derive(Clone, Default)]
 pub struct Body(Option<Bytes>);
 
 impl Body {
-    /// No bytes.
+    /// Creates an empty body.
     #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &Bytes {
         static NOTHING: Bytes = Bytes::new();
@@ -26,7 +27,7 @@ impl Body {
     }
 }
 
-/// Writes the length only: the details of a status may be secret or large.
+/// Writes only the length: the details of a status may be secret or large.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Body({} bytes)", self.len())
@@ -72,7 +73,7 @@ mod tests {
     use std::panic::panic_any;
     use std::sync::Arc;
 
-    /// Panics when it is dropped, with a payload that does so, too.
+    /// Panics when dropped, with a payload that also panics when dropped.
     struct Owner(Arc<()>, u32);
 
     impl AsRef<[u8]> for Owner {
@@ -105,7 +106,7 @@ mod tests {
             assert_eq!(&other[..], b"owned");
             drop(other);
         }
-        // The second panic of the last one was a payload's, which is leaked.
+        // The second panic of the last owner came from a payload, which is leaked.
         assert_eq!(Arc::strong_count(&owners), 2);
     }
 }

@@ -1,7 +1,8 @@
-//! A node's options are checked before anything is made from them: threads, files, sockets or large allocations.
+//! A node's options are checked before anything is created from them: threads, files, sockets or large
+//! allocations.
 //!
-//! [`NodeOptions::check`] has the range of each option, [`NodeOptions::check_memory`] the memory that all of them
-//! lead to. The layer above checks its own settings in the same place and adds its memory.
+//! [`NodeOptions::check`] checks the range of each option, [`NodeOptions::check_memory`] the memory that all
+//! of them need. The layer above checks its own settings in the same place and adds its memory.
 #![forbid(unsafe_code)]
 
 use crate::footprint::{self, Footprint, MESSAGE_BYTES};
@@ -14,11 +15,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline_verbs::{VerbsError, headroom};
 
-/// Receives that an SRQ may be asked to hold.
+/// Range of the depth of an SRQ, in receives.
 const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
 /// Maximum number of addresses that a node listens on.
 const MAX_ADDRESSES: usize = 1024;
-/// Maximum of a limit in messages, calls, handlers or jobs: their number fits in 32 bits.
+/// Maximum of a limit in messages, calls, handlers or jobs, since their number fits in 32 bits.
 pub const MAX_COUNT: usize = u32::MAX as usize;
 /// Maximum of a limit in bytes: the address space of a process.
 pub const MAX_BYTES: usize = match 1_usize.checked_shl(47) {
@@ -26,15 +27,15 @@ pub const MAX_BYTES: usize = match 1_usize.checked_shl(47) {
     None => usize::MAX,
 };
 
-/// Memory of the head of one announced message.
+/// Memory for the head of one announced message.
 const ANNOUNCED_BYTES: usize = 4096;
-/// Memory for messages of sessions that are not up, by poller.
+/// Memory for messages of sessions that are not up, per poller.
 const PENDING_BYTES: usize = 16 << 20;
-/// Memory of heads of messages that waited, by poller.
+/// Memory for heads of messages that waited, per poller.
 const HEADS_BYTES: usize = 1 << 20;
 
 impl NodeOptions {
-    /// Refuses options out of range.
+    /// Refuses options that are out of range.
     ///
     /// # Errors
     /// Returns [`StartError::BadOption`] with the option, its value and its range, or [`StartError::NotLoopback`].
@@ -80,7 +81,7 @@ impl NodeOptions {
         }
     }
 
-    /// Refuses sizes and limits of messages out of range.
+    /// Refuses sizes and limits of messages that are out of range.
     fn check_messages(&self) -> Result<(), StartError> {
         let bad =
             |option, value: usize, remedy| Err(StartError::BadOption { option, value: value as u64, remedy });
@@ -113,10 +114,12 @@ impl NodeOptions {
         Ok(())
     }
 
-    /// Refuses options that lead to more memory than the machine, its control group or the process's limits have.
+    /// Refuses options that need more memory than the machine, its control group or the process's limits
+    /// have.
     ///
-    /// The memory of the layer above is added: what it takes at the start, and what its limits allow at most where
-    /// they are raised. The default limits fit every machine, as peers rarely use them up.
+    /// The memory of the layer above is added: the memory that it takes at the start, and the maximum that
+    /// its limits allow where they are raised. The default limits fit every machine, as peers rarely use them
+    /// up.
     ///
     /// # Errors
     /// Returns [`StartError::TooMuchMemory`] with the sum and its largest parts, or [`StartError::NoRoom`].
@@ -146,7 +149,7 @@ fn memory_at_start(options: &NodeOptions) -> Footprint {
     sum
 }
 
-/// Returns the memory that a node's limits allow in all, with what it takes at the start.
+/// Returns the maximum memory that a node's limits allow, including the memory that it takes at the start.
 fn memory_at_most(options: &NodeOptions) -> Footprint {
     let pollers = usize::from(options.pollers);
     let slots = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
@@ -158,7 +161,7 @@ fn memory_at_most(options: &NodeOptions) -> Footprint {
     sum.add("heads of messages", "pollers", &[pollers, HEADS_BYTES]);
     sum.add("queued bytes", "queued_bytes", &[options.budgets.queued_bytes.in_all]);
     sum.add("queued messages", "queued_messages", &[options.budgets.queued_messages.in_all, MESSAGE_BYTES]);
-    // A pool rounds blocks up to a quarter more, and keeps some for later.
+    // A pool rounds blocks up by as much as a quarter, and keeps some for later.
     let memory = options.rendezvous_bytes;
     let pool = memory.saturating_add(memory / 4).saturating_add((memory / 2).min(128 << 20));
     sum.add("large messages, in and out", "rendezvous_bytes", &[2, pool]);

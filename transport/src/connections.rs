@@ -1,8 +1,8 @@
-//! Kinds of connections of a node: XRC, or RC where the device has no XRC.
+//! Kinds of a node's connections: XRC, or RC where the device has no XRC.
 //!
-//! Owns the choice and its reason. Over XRC a poller's INI reaches any poller of the peer by SRQ
-//! number. Over RC each poller has a basic SRQ; a poller's connection ends at one poller of the
-//! peer, which hands on what is for others (`poller/crossing.rs`). Callers see no difference.
+//! Decides the kind, with the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number.
+//! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which hands
+//! on the frames for others (`poller/crossing.rs`). Callers see no difference.
 #![forbid(unsafe_code)]
 
 use crate::StartError;
@@ -51,12 +51,12 @@ impl ConnectionKind {
         }
     }
 
-    /// Out of the handshake.
+    /// Decodes the kind from the handshake.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         [Self::Xrc, Self::Rc].into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Type of the QP that a poller sends through.
+    /// Returns the type of the QP that a poller sends through.
     pub(crate) fn sending(self) -> QpType {
         match self {
             Self::Xrc => QpType::XrcIni,
@@ -64,7 +64,7 @@ impl ConnectionKind {
         }
     }
 
-    /// Type of the QP that takes what a peer's poller sends.
+    /// Returns the type of the QP that receives from a peer's poller.
     pub(crate) fn receiving(self) -> QpType {
         match self {
             Self::Xrc => QpType::XrcTgt,
@@ -87,10 +87,10 @@ impl fmt::Display for ConnectionKind {
     }
 }
 
-/// Chooses the kind of a device's connections, and gives the reason.
+/// Chooses the kind of a device's connections, with the reason.
 ///
 /// # Errors
-/// XRC was asked for and the device has none.
+/// XRC was requested and the device has none.
 pub(crate) fn choose(
     asked: Connections,
     device: &DeviceAttributes,

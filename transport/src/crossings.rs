@@ -1,16 +1,16 @@
-//! Hand-over of frames that came to another poller: the rings between the pollers of a node.
+//! Rings between the pollers of a node, which hand frames to the poller that they are for.
 //!
-//! Over RC a peer's connection ends at one of our pollers, the *home* of all that comes through
-//! it, and each frame names the poller that it is for. The home looks at nothing but that name and
-//! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
-//! receive slot, which is returned there when the message is dropped. Credit bounds what a session
-//! has under way; who exceeds that is at fault, and not who then finds the ring full: what comes from
-//! others waits at the home.
+//! Over RC a peer's connection ends at one of our pollers, the *home* of all frames that come through it, and
+//! each frame names its target poller. The home looks only at that name and hands the frame on: one ring for
+//! each pair of pollers, and a wake. The frame lends the home's receive slot, which is returned there when
+//! the message is dropped. Credit bounds the frames that a session has in flight. A session that exceeds its
+//! bound is at fault, not another one that then finds the ring full: frames of other sessions wait at the
+//! home.
 //!
-//! Over XRC, and with one poller, there is nothing to hand on, and no ring.
+//! Over XRC, and with one poller, no frame is handed on, and there is no ring.
 //!
-//! Made with the device, one value for each poller; `poller/crossing.rs` uses it. It knows no sessions but by
-//! name, and wakes nobody itself.
+//! Created with the device, one value for each poller; `poller/crossing.rs` uses it. It knows sessions only
+//! by name, and wakes no poller itself.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -23,12 +23,12 @@ use std::vec;
 use trunkline_rings::spsc::{self, Consumer, Producer};
 use trunkline_verbs::QpNumber;
 
-/// Items that a home sends to another poller. QP numbers are reused, names of sessions are not.
+/// Item that a home sends to another poller. QP numbers are reused, names of sessions are not.
 #[derive(Debug)]
 pub(crate) enum Crossing {
     /// A frame for that poller.
     Frame { target: QpNumber, peer: PeerKey, number: u32, frame: Received },
-    /// All frames of a session that is closed have been sent.
+    /// The end of a closed session, after all of its frames.
     End { peer: PeerKey, number: u32 },
 }
 
@@ -40,15 +40,16 @@ impl Crossing {
     }
 }
 
-/// A home's way to another poller.
+/// A home's ring to another poller, and the items that wait for it.
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in its order, and some before them that were taken since.
+    /// Peers and sessions of the frames in the ring, in order. Some entries at the front may have been taken
+    /// since.
     handed: VecDeque<(PeerKey, u32)>,
-    /// Items that found the ring full. No more than the ring holds.
+    /// Items that found the ring full, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,
-    /// Frames that one session may have here.
+    /// Maximum number of frames of one session here.
     allowance: usize,
 }
 
@@ -58,11 +59,11 @@ impl Outlet {
         Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
     }
 
-    /// Hands a frame on, now or when there is room again. `false` when its session has more here than
-    /// its credit allows; what still waits of it is dropped then.
+    /// Hands a frame on, now or when there is room again. Returns false if its session has more frames here
+    /// than its credit allows; its waiting frames are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
-            // Some may have been taken since it was counted last.
+            // Some may have been taken since the last count.
             self.flush();
             let session = crossing.session();
             if self.waiting.len() >= self.ring.capacity() || self.count_of(session) >= self.allowance {
@@ -75,13 +76,13 @@ impl Outlet {
         true
     }
 
-    /// Sends the end of a session after what was sent of it.
+    /// Sends the end of a session, after its frames.
     fn end(&mut self, peer: PeerKey, number: u32) {
         self.waiting.push_back(Crossing::End { peer, number });
         self.flush();
     }
 
-    /// Moves what waits into the ring, as far as there is room.
+    /// Moves waiting items into the ring, as far as there is room.
     fn flush(&mut self) {
         while let Some(crossing) = self.waiting.pop_front() {
             let session = crossing.session();
@@ -108,17 +109,17 @@ impl Outlet {
 /// One poller's ends of the rings.
 #[derive(Debug)]
 pub(crate) struct Crossings {
-    /// Homes that our messages come through: all pollers, or only ourselves.
+    /// Number of homes that our messages come through: all pollers, or only ourselves.
     homes: u16,
-    /// Outlets by poller; none to ourselves.
+    /// Outlets by poller, without one to ourselves.
     to: Vec<Option<Outlet>>,
     from: Vec<Consumer<Crossing>>,
-    /// Pollers that were handed something since the last wake.
+    /// Pollers that were handed items since the last wake.
     unwoken: Vec<usize>,
 }
 
 impl Crossings {
-    /// The ends of all pollers of a node whose SRQs have this depth.
+    /// Creates the ends of all pollers of a node whose SRQs have this depth.
     pub(crate) fn of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> Vec<Self> {
         let homes = homes(kind, pollers);
         let count = usize::from(pollers);
@@ -140,14 +141,14 @@ impl Crossings {
         ends
     }
 
-    /// Memory of the rings of a whole node in bytes.
+    /// Returns the memory of the rings of a whole node, in bytes.
     pub(crate) fn bytes_of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> usize {
         if homes(kind, pollers) < 2 {
             return 0;
         }
         let rings = usize::from(pollers) * usize::from(pollers - 1);
         let ring = capacity(share(kind, pollers, depth)).next_power_of_two();
-        // An entry of the ring, and one of what was handed on.
+        // An entry of the ring, and an entry of the list of handed items.
         let entry = size_of::<Crossing>() + size_of::<(PeerKey, u32)>();
         rings.saturating_mul(ring.saturating_mul(entry))
     }
@@ -162,23 +163,23 @@ impl Crossings {
         poller % self.homes.max(1)
     }
 
-    /// The other poller that a frame is for, if it is for one.
+    /// Returns the other poller that a frame is for, if any.
     pub(crate) fn other(&self, frame: &Received) -> Option<usize> {
         let poller = usize::from(Header::peek_target(frame.as_ref())?);
         self.to.get(poller)?.as_ref().map(|_| poller)
     }
 
-    /// Returns true if something waits to be taken.
+    /// Returns true if any ring holds an item for us.
     pub(crate) fn has_any(&self) -> bool {
         self.from.iter().any(|ring| !ring.is_empty())
     }
 
-    /// Returns true if something waits for room in a ring.
+    /// Returns true if an item waits for room in a ring.
     pub(crate) fn is_waiting(&self) -> bool {
         self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
     }
 
-    /// Hands on what waited for room, as far as there is room now.
+    /// Hands on waiting items, as far as there is room now.
     pub(crate) fn flush(&mut self) {
         for (poller, outlet) in self.to.iter_mut().enumerate() {
             let Some(outlet) = outlet.as_mut().filter(|outlet| !outlet.waiting.is_empty()) else { continue };
@@ -189,7 +190,8 @@ impl Crossings {
         }
     }
 
-    /// Hands something on to another poller. `false` when its session has more there than its credit allows.
+    /// Hands an item on to another poller. Returns false if its session has more there than its credit
+    /// allows.
     pub(crate) fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
         let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
         let is_allowed = outlet.push(crossing);
@@ -199,7 +201,7 @@ impl Crossings {
         is_allowed
     }
 
-    /// Sends the end of a session to all others.
+    /// Sends the end of a session to all other pollers.
     pub(crate) fn end(&mut self, peer: PeerKey, number: u32) {
         for (poller, outlet) in self.to.iter_mut().enumerate() {
             let Some(outlet) = outlet else { continue };
@@ -210,13 +212,13 @@ impl Crossings {
         }
     }
 
-    /// The pollers that were handed something since this was called last; the caller wakes them.
+    /// Returns the pollers that were handed items since the last call. The caller wakes them.
     pub(crate) fn take_unwoken(&mut self) -> vec::Drain<'_, usize> {
         self.unwoken.drain(..)
     }
 
-    /// Takes what waits for room in the rings, by poller, because the rings are about to go: it comes after
-    /// what they hold.
+    /// Takes the items that wait for room in the rings, by poller, when the rings are about to go. They come
+    /// after those in the rings.
     pub(crate) fn take_waiting(&mut self) -> Vec<(usize, Vec<Crossing>)> {
         let outlets = self.to.iter_mut().enumerate();
         let waiting = outlets.filter_map(|(poller, outlet)| {
@@ -226,25 +228,25 @@ impl Crossings {
         waiting.collect()
     }
 
-    /// Pollers that hand frames on to us.
+    /// Returns the number of pollers that hand frames on to us.
     pub(crate) fn others(&self) -> usize {
         self.from.len()
     }
 
-    /// Takes the oldest that one of the [`Crossings::others`] has handed on.
+    /// Takes the oldest item that one of the [`Crossings::others`] has handed on.
     pub(crate) fn pop(&mut self, other: usize) -> Option<Crossing> {
         self.from.get_mut(other)?.pop()
     }
 }
 
-/// Frames that one ring holds.
+/// Returns the number of frames that one ring holds.
 fn capacity(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 4 + BATCH
 }
 
-/// Frames that one session may have in a ring. A poller grants at most its share of a home's SRQ; a pair
-/// holds one credit at least, and of frames that use none, a peer sends a few for each pair while nobody
-/// answers it.
+/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a
+/// home's SRQ. A pair holds at least one credit, and a peer that gets no answer sends only a few frames
+/// without credit for each pair.
 fn allowance(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 2 + BATCH
 }
@@ -259,7 +261,7 @@ pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
     depth / u32::from(homes(kind, pollers).max(1))
 }
 
-/// The least depth of an SRQ whose receives `homes` pollers share out.
+/// Returns the minimum depth of an SRQ whose receives the pollers divide.
 pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
     const LEAST_SHARE: u32 = 16;
     LEAST_SHARE * u32::from(homes(kind, pollers))
@@ -273,7 +275,8 @@ mod tests {
         crossing.map(|crossing| crossing.session().1)
     }
 
-    /// Each session has its allowance; when the rings are about to go, what found no room is not lost.
+    /// Each session has its allowance. When the rings are about to go, the items that found no room are not
+    /// lost.
     #[test]
     fn what_waits_for_room_comes_after_what_the_ring_holds() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);

@@ -1,46 +1,47 @@
-//! Deadlines: a few lists that are in order, and a timer wheel for the rest.
+//! Deadlines: a few ordered lists, and a timer wheel for the rest.
 //!
-//! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Deadlines
-//! are the times of calls and their time limits, of which a program has few. Most are therefore no earlier than the last one of
-//! one of the lists, the *runs*, and are appended there. The other deadlines go to the wheel. There time is cut into ticks
-//! of about a millisecond. The first level has a list for each of 64 ticks, the next one for each of 64 times 64, and so
-//! on: a later deadline moves to a finer level when its time comes near. Due times themselves are exact.
+//! Adding and removing takes constant time, and allocates only when there are more deadlines than ever
+//! before. Deadlines are the times of calls plus their time limits, of which a program has few. So most
+//! deadlines are no earlier than the last one of one of the lists, the *runs*, and are appended there. The
+//! others go to the wheel. It divides time into ticks of about a millisecond. The first level has a list for
+//! each of 64 ticks, the next one for each of 64 times 64, and so on. A later deadline moves to a finer level
+//! when its time comes near. Expiry times themselves are exact.
 //!
-//! Not lock-free, and of one thread: pollers have their own.
+//! Not lock-free, and not shared: each poller has its own.
 #![forbid(unsafe_code)]
 
 use slab::Slab;
 use trunkline_verbs::Time;
 
-/// A tick has 2^20 ns.
+/// Binary logarithm of a tick, in nanoseconds.
 const TICK_BITS: u32 = 20;
-/// A level has 2^6 lists.
+/// Binary logarithm of the number of lists of a level.
 const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
-/// Four levels cover 4.9 hours; later deadlines are in one list.
+/// Number of levels. Four cover 4.9 hours; later deadlines are in one list.
 const LEVELS: u32 = 4;
-/// Lists of what was added in order.
+/// Number of runs: lists to which deadlines are appended in order.
 const RUNS: usize = 4;
-/// No entry.
+/// Index that stands for no entry.
 const NONE: usize = usize::MAX;
 
-/// Names a deadline, until it is reached or removed.
+/// Key of a deadline, valid until it expires or is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineKey(usize);
 
-/// Items, and their times.
+/// Items with their deadlines.
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: Slab<Entry<T>>,
     runs: [Run; RUNS],
-    /// Entries of the wheel.
+    /// Number of entries in the wheel.
     in_wheel: usize,
-    /// No deadline in the wheel is before this. A lower bound: the earliest may have been removed.
+    /// Lower bound of the deadlines in the wheel. The earliest one may have been removed.
     earliest: Time,
-    /// Progress of time, in ticks; never later than the time.
+    /// Progress of time, in ticks. Never later than the time.
     tick: u64,
     levels: [Level; LEVELS as usize],
-    /// Due later than the levels cover.
+    /// Entries later than the levels cover.
     far: List,
 }
 
@@ -53,7 +54,7 @@ struct Entry<T> {
     after: usize,
 }
 
-/// List of an entry.
+/// List that an entry is in.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Run(usize),
@@ -72,11 +73,11 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// Entries in the order of their times.
+/// Entries, in the order of their times.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     list: List,
-    /// No entry is later; nothing if the last one was removed.
+    /// Upper bound of the times in the list. Zero once its only entry was removed.
     last: Time,
 }
 
@@ -113,13 +114,14 @@ impl<T> Deadlines<T> {
         self.entries.len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no deadlines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the time of the next look: no deadline is earlier. `None` when there are none.
+    /// Returns a time that no deadline is earlier than, for the next call of [`Self::due`]. `None` if there
+    /// are no deadlines.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -127,7 +129,7 @@ impl<T> Deadlines<T> {
         self.runs.iter().filter_map(first).chain(of_wheel).min()
     }
 
-    /// Adds an item at a time.
+    /// Adds an item that expires at the given time.
     #[inline]
     pub fn add(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
         for (number, run) in self.runs.iter_mut().enumerate() {
@@ -158,7 +160,7 @@ impl<T> Deadlines<T> {
         DeadlineKey(key)
     }
 
-    /// Removes what was added and has not been due.
+    /// Removes an item that has not expired.
     #[inline]
     pub fn remove(&mut self, DeadlineKey(key): DeadlineKey) -> Option<T> {
         let &Entry { place, before, after, .. } = self.entries.get(key)?;
@@ -171,7 +173,7 @@ impl<T> Deadlines<T> {
             None => self.list(place).last = before,
         }
         match place {
-            // The entries that follow may be earlier than its last one.
+            // The list is empty: entries added later may be earlier than its last one.
             Place::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
             Place::Run(_) => {}
             Place::Near { .. } | Place::Far => self.left_wheel(place, before == NONE && after == NONE),
@@ -188,7 +190,7 @@ impl<T> Deadlines<T> {
         }
     }
 
-    /// Takes an item whose time has come.
+    /// Takes an expired item.
     pub fn due(&mut self, now: Time) -> Option<T> {
         for run in 0..RUNS {
             let first = self.runs[run].list.first;
@@ -214,7 +216,7 @@ impl<T> Deadlines<T> {
         None
     }
 
-    /// Returns the start of the list after the list of this tick.
+    /// Returns the start of the next nonempty list after the list of the current tick.
     fn next_list(&self) -> Time {
         for level in 0..LEVELS {
             // The entries of a level are in its present round, and not before the present list.
@@ -228,12 +230,12 @@ impl<T> Deadlines<T> {
         if self.far.first == NONE { Time::MAX } else { start_of(self.next_round()) }
     }
 
-    /// The first tick that the levels do not cover now.
+    /// Returns the first tick that the levels do not cover now.
     fn next_round(&self) -> u64 {
         ((self.tick >> (LEVELS * LEVEL_BITS)) + 1) << (LEVELS * LEVEL_BITS)
     }
 
-    /// Time has come to this tick; nothing is in a list between.
+    /// Advances to this tick. No entry is in a list in between.
     fn advance(&mut self, tick: u64) {
         let is_next_round = tick >= self.next_round();
         self.tick = tick;
@@ -259,7 +261,7 @@ impl<T> Deadlines<T> {
         }
     }
 
-    /// Puts an entry at the end of the list that it belongs to now.
+    /// Appends an entry to the list that it belongs to now.
     fn link(&mut self, key: usize, at: Time) {
         let tick = tick_of(at).max(self.tick);
         let differs_from = 63 - (tick ^ self.tick | 1).leading_zeros();
@@ -302,12 +304,12 @@ fn tick_of(time: Time) -> u64 {
     time.0 >> TICK_BITS
 }
 
-/// Returns the start of a tick, at most the end of time.
+/// Returns the start of a tick, at most the maximum time.
 fn start_of(tick: u64) -> Time {
     Time(if tick.leading_zeros() < TICK_BITS { u64::MAX } else { tick << TICK_BITS })
 }
 
-/// Returns the list of a level that a tick is in.
+/// Returns the index of the list of a level that a tick belongs to.
 #[expect(clippy::cast_possible_truncation, reason = "less than 64")]
 fn index(tick: u64, level: u32) -> usize {
     (tick >> (level * LEVEL_BITS)) as usize % LISTS
@@ -324,7 +326,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// All expired items, sorted.
+    /// Returns all expired items, sorted.
     fn all_due(deadlines: &mut Deadlines<u32>, now: Time) -> Vec<u32> {
         let mut due = std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
         due.sort_unstable();
@@ -336,11 +338,11 @@ mod tests {
         Add(u64),
         Remove(usize),
         Pass(u64),
-        /// Sleeps until the next look.
+        /// Sleeps until [`Deadlines::next`].
         Sleep,
     }
 
-    /// Durations from nothing to days, none of them preferred.
+    /// Returns durations from nothing to days, with no preference.
     fn duration() -> impl Strategy<Value = u64> {
         (0..50_u32, any::<u64>()).prop_map(|(bits, number)| number & ((1 << bits) - 1))
     }
@@ -387,7 +389,7 @@ mod tests {
                 model.retain(|_, (at, _)| *at > now);
                 prop_assert_eq!(all_due(&mut deadlines, now), expected);
                 prop_assert_eq!(deadlines.len(), model.len());
-                // A sleeper until then gets further with each look.
+                // A sleeper until then makes progress with each call.
                 prop_assert!(deadlines.next().is_none_or(|next| next > now));
             }
         }
@@ -397,7 +399,7 @@ mod tests {
     fn one_deadline_wakes_for_itself_and_a_few_times_before() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
-        // The runs are taken by others.
+        // The runs are occupied by others.
         for later in (1..=RUNS as u64).rev() {
             deadlines.add(now, Time(at.0 + later), 0);
         }

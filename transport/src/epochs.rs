@@ -1,14 +1,15 @@
-//! The epochs of a node: the number by which each peer distinguishes one incarnation of it from another.
+//! The epochs of a node: numbers by which its peers tell its incarnations apart.
 //!
-//! Each peer is given another number, always the same one for the same peer. A node that echoes one is that peer,
-//! or has seen its packets; a peer that has learned its own cannot echo another's. `NodeShared` owns them.
+//! Each peer is given a different number, which is always the same for that peer. A node that echoes an epoch
+//! is that peer, or has seen its packets. A peer that knows its own epoch cannot echo another peer's.
+//! `NodeShared` owns them.
 #![forbid(unsafe_code)]
 
 use crate::secret::{Secret, octets};
 use std::net::SocketAddr;
 use trunkline_machine::Runtime;
 
-/// See the module.
+/// Source of the epochs. See the module.
 #[derive(Debug)]
 pub(crate) struct Epochs(Option<Secret>);
 
@@ -17,12 +18,12 @@ impl Epochs {
         Self(Some(Secret::new(runtime)))
     }
 
-    /// The same for every peer and node: a deliberate fault.
+    /// Returns epochs that are the same for every peer and node: a deliberate fault.
     pub(crate) const fn constant() -> Self {
         Self(None)
     }
 
-    /// The epoch for the peer that listens at `address`; never 0.
+    /// Returns the epoch for the peer that listens at `address`; never 0.
     pub(crate) fn of(&self, address: SocketAddr) -> u64 {
         let Some(secret) = self.0 else { return 1 };
         let hash = secret.hash(&[&octets(address.ip()), &address.port().to_be_bytes()]);

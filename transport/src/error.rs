@@ -1,4 +1,4 @@
-//! Why a node does not start.
+//! Reasons why a node does not start.
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
@@ -10,7 +10,8 @@ use trunkline_softrdma::link::PortOwner;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::headroom::{self, NoRoom};
 
-/// Why the software device cannot be opened or configured. Its text names the cause and the remedy.
+/// The reason why the software device cannot be opened or configured. Its text names the cause and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct DeviceError(OpenError);
@@ -35,41 +36,42 @@ impl TakenPort {
     }
 }
 
-/// Why the upper half of a poller cannot be made.
+/// The reason why the upper half of a poller cannot be created.
 pub type UpperFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a node did not start: the cause and what to do about it.
+/// The reason why a node did not start. Its text names the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// An option is out of range.
     #[error("{option} = {value} is out of range: {remedy}")]
     BadOption {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
         /// The given value.
         value: u64,
         /// The allowed values.
         remedy: &'static str,
     },
-    /// A variable of the environment cannot be understood.
+    /// An environment variable cannot be parsed.
     #[error("invalid {variable}={value:?}: {remedy}")]
     BadEnvironment {
-        /// Which.
+        /// Name of the variable.
         variable: &'static str,
         /// The given value.
         value: String,
         /// The allowed values.
         remedy: &'static str,
     },
-    /// Peers are not authenticated, so other hosts are kept out unless the node allows them.
+    /// An address can be reached by other hosts, and peers are not authenticated. The node must allow that
+    /// explicitly.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
          a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its node, or \
          --allow-unauthenticated if the program has that flag"
     )]
     NotLoopback(SocketAddr),
-    /// Provider `require` was asked for, and there is no NIC.
+    /// Provider `require` was requested, and there is no NIC.
     #[error("no RDMA NIC can be used: {0}; choose the provider auto or soft to run on the software device")]
     NoHardware(NoNic),
     /// The software device could not be opened.
@@ -81,26 +83,26 @@ pub enum StartError {
     /// The text of `NodeOptions::faults` cannot be parsed, for this reason.
     #[error("invalid setting faults: {0}")]
     BadFaults(String),
-    /// XRC connections were asked for, and the device has none.
+    /// XRC connections were requested, and the device has none.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
     NoXrc(String),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// Where.
+        /// Address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// Error of the device.
         cause: VerbsError,
     },
-    /// Another program has the port of RoCE at the address.
+    /// Another program holds the RoCE port at the address.
     #[error("cannot listen on {address}: {cause}")]
     PortTaken {
-        /// Where.
+        /// Address to listen on.
         address: SocketAddr,
         /// Owner of the port.
         cause: Box<TakenPort>,
     },
-    /// A verb was refused.
+    /// A verb failed.
     #[error("cannot {doing}: {cause}")]
     Verb {
         /// The attempted operation.
@@ -116,13 +118,13 @@ pub enum StartError {
         /// The limit.
         cause: NoRoom,
     },
-    /// The options lead to more memory than the machine has.
+    /// The options need more memory than the machine has.
     #[error(transparent)]
     TooMuchMemory(TooMuchMemory),
     /// The factory of upper halves failed on a poller's thread.
     #[error("the upper half of a poller cannot be made: {0}")]
     Upper(UpperFailure),
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {doing}: {cause}{}", headroom::remedy(cause.raw_os_error()))]
     Os {
         /// The attempted operation.

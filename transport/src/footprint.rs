@@ -1,9 +1,9 @@
-//! Settings can ask for more memory than there is, and the kernel then kills the process much later.
+//! Settings can ask for more memory than the machine has, and the kernel then kills the process much later.
 //!
-//! A [`Footprint`] is a sum of named parts. There are two for a node: the memory that it takes when it starts, and
-//! the memory that its limits let peers use. `docs/budgets.md` has the same table. The first is compared with the
-//! free memory of the machine and its control group, the second with all of it, as far as limits are raised beyond
-//! the defaults. Sums saturate, and a saturated sum fits nowhere.
+//! A [`Footprint`] is a sum of named parts. A node has two: the memory that it takes when it starts, and the
+//! memory that its limits let peers use. `docs/budgets.md` has the same table. The first is compared with the
+//! free memory of the machine and its control group. The second is compared with all of it, counting only
+//! limits that are raised above their defaults. Sums saturate, and a saturated sum never fits.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -11,18 +11,18 @@ use trunkline_verbs::{headroom, host_memory};
 
 /// Memory of one queued message beyond its bytes, and of one call.
 pub const MESSAGE_BYTES: usize = 256;
-/// Memory that the stack of a thread uses. Its address space is [`headroom::STACK`].
+/// Memory that a thread's stack uses. Its address space is [`headroom::STACK`].
 const USED_STACK: usize = 64 << 10;
-/// Parts that an error names.
+/// Number of parts that an error names.
 const NAMED: usize = 3;
-/// Memory that fits in no process.
+/// Size that fits in no process.
 const NOWHERE: u64 = 1 << 47;
 
 /// A part of a footprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     name: &'static str,
-    /// The settings that it depends on.
+    /// Settings that it depends on.
     settings: &'static str,
     bytes: u64,
 }
@@ -33,7 +33,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Memory by what it is for.
+/// Memory, by purpose.
 #[derive(Debug, Clone, Default)]
 pub struct Footprint {
     parts: Vec<Part>,
@@ -72,7 +72,7 @@ impl Footprint {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// Returns the address space that it takes.
+    /// Returns the address space that the parts take.
     pub(crate) fn address_space(&self) -> u64 {
         let unused = (headroom::STACK - USED_STACK) as u64;
         self.bytes().saturating_add(self.threads.saturating_mul(unused))
@@ -90,14 +90,14 @@ impl Footprint {
     }
 }
 
-/// The memory that a sum is about.
+/// Memory that a sum is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     AtStart,
     Raised,
 }
 
-/// Settings that lead to more memory than there is: the sum, and its largest parts.
+/// Settings that need more memory than there is: the sum, and its largest parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooMuchMemory {
     use_of: Use,

@@ -1,8 +1,8 @@
-//! The header that every frame begins with, and the bodies of the transport's own frames.
+//! The header that every frame begins with, and the bodies of the transport's frames.
 //!
-//! Owns the layout; senders and receivers of a poller call it. It must never panic on the bytes
-//! of a peer, and never trust a length in them: what a frame claims is checked against what the
-//! device reports as received. All fields are little endian. `docs/wire.md` has the layout as others need it.
+//! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and
+//! never trusts a length in them: every claim of a frame is checked against the length that the device
+//! reports. All fields are little endian. `docs/wire.md` specifies the layout for other implementations.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1)  2 word (2)
@@ -18,36 +18,36 @@
 //! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
 //!
-//! The QP that a frame came through identifies its poller, the completion gives its length, and the
-//! session its version. Positions of credit travel modulo 2^16.
+//! The QP that a frame came through identifies its poller, the completion gives its length, and the session
+//! its version. Credit positions are sent modulo 2^16.
 #![forbid(unsafe_code)]
 
 use crate::sizes::BUNDLE_BYTES;
 use std::ops::Range;
 use trunkline_verbs::Time;
 
-/// Bytes that all headers have in common; longer ones are multiples of it.
+/// Size of the part that all headers share, in bytes. The size of longer headers is a multiple of it.
 pub(crate) const HEADER: usize = 8;
 /// Offset of the word.
 pub(crate) const WORD: usize = 2;
-/// Start of the bytes of a header that are written when the frame is posted.
+/// Start of the header bytes that are written when the frame is posted.
 pub(crate) const SETTLED: usize = 4;
 /// Offset of the length of a message in a bundle.
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Offset of the time left in a header that has one.
 pub(crate) const TIME_LEFT: usize = 16;
-/// Bytes of an announcement, between the upper half's header and what follows it.
+/// Size of an announcement, in bytes. It lies between the upper half's header and the bytes after it.
 pub(crate) const ANNOUNCEMENT: usize = 32;
-/// Bytes of one entry of a FIN.
+/// Size of one entry of a FIN, in bytes.
 pub(crate) const FIN_ENTRY: usize = 16;
-/// Most entries that one FIN carries.
+/// Maximum number of entries in one FIN.
 pub(crate) const FIN_ENTRIES: usize = 12;
 
 /// Flags of all kinds, in the lower four bits; the upper four are the upper half's.
 pub(crate) mod flags {
     /// A receiver that does not know the kind must not ignore the frame.
     pub(crate) const CRITICAL: u8 = 0x01;
-    /// An announcement follows the header: the rest of the message is to be READ.
+    /// An announcement follows the header: the rest of the message is READ.
     pub(crate) const ANNOUNCES: u8 = 0x02;
     /// The header has a time left, which is written when the frame is posted.
     pub(crate) const TIME_LEFT: u8 = 0x04;
@@ -59,9 +59,9 @@ const CREDIT: u8 = 0x01;
 const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
 const BUNDLE: u8 = 0x04;
-/// Kind in place of the kind of a message in a bundle that was given up.
+/// Kind that replaces the kind of a message in a bundle when it is given up.
 pub(crate) const VOID: u8 = 0x00;
-/// Most bytes of the settings of a lane.
+/// Maximum size of the settings of a lane, in bytes.
 const MOST_SETTINGS: usize = 504;
 
 /// Meaning of a frame for the transport.
@@ -69,17 +69,17 @@ const MOST_SETTINGS: usize = 504;
 pub(crate) enum Kind {
     /// A whole message of the upper half.
     Message,
-    /// A message of the upper half, most of which the receiver is to READ.
+    /// A message of the upper half. The receiver READs most of it.
     Announcement,
-    /// Bodies that were read, or given up.
+    /// Bodies that were READ, or given up.
     Fin,
-    /// Credit positions alone.
+    /// Credit positions only.
     Credit,
     /// Settings of the sender: the first frame of a lane.
     Settings,
     /// Several messages of the upper half.
     Bundle,
-    /// A kind of the transport's that this version does not have; it may be ignored.
+    /// A transport kind that this version does not know. It may be ignored.
     Unknown,
 }
 
@@ -87,15 +87,16 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// Bytes of the whole header.
+    /// Size of the whole header, in bytes.
     pub(crate) bytes: usize,
     /// Word, whose meaning depends on the kind.
     pub(crate) word: u16,
-    /// Position up to which the receiver of this frame may send back, modulo 2^16.
+    /// Position up to which the receiver of this frame may send, modulo 2^16.
     pub(crate) grant: u16,
-    /// Messages that wait at the sender for credit; this many or more if it is the largest value.
+    /// Number of messages that wait at the sender for credit. The largest value stands for that number or
+    /// more.
     pub(crate) want: u8,
-    /// Poller that it is for. Over XRC it arrives at that poller's SRQ.
+    /// Target poller. Over XRC the frame arrives at that poller's SRQ.
     pub(crate) target: u8,
 }
 
@@ -108,23 +109,23 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Encodes the setting, for [`SETTLED`].
+    /// Encodes the fields, for [`SETTLED`].
     pub(crate) fn emit(self) -> [u8; 4] {
         let [low, high] = self.grant.to_le_bytes();
         [low, high, self.want, self.target]
     }
 }
 
-/// Why a frame was refused.
+/// The reason why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// It breaks the protocol; the text ends up in `PeerDown::Misbehaved`.
+    /// The frame breaks the protocol. The text ends up in `PeerDown::Misbehaved`.
     #[error("{0}")]
     Broken(&'static str),
-    /// It is of a kind that may not be ignored, and that is not known here.
+    /// The frame has an unknown kind that must not be ignored.
     #[error("frame of the unknown kind {0:#04x}, which must not be ignored")]
     Kind(u8),
-    /// It has a setting that may not be ignored, and that is not known here.
+    /// The frame has an unknown setting that must not be ignored.
     #[error("unknown setting {0}, which must not be ignored")]
     Setting(u16),
 }
@@ -137,14 +138,15 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Bytes of the header of a kind.
+/// Returns the header size of a kind, in bytes.
 const fn header_bytes(kind: u8) -> usize {
     let eighths = (kind >> 4) as usize;
     if eighths == 0 { HEADER } else { eighths * 8 }
 }
 
-/// Bytes of the header that a message of the upper half begins with, if it is a right one: of a kind of the upper
-/// half's, as long as that needs, without flags that are the transport's to set.
+/// Returns the header size of an upper half's message, in bytes, if the header is valid: its kind is the
+/// upper half's, it is as long as its kind and flags require, and it sets neither the reserved flag nor the
+/// one for an announcement.
 #[inline]
 pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     let (&kind, &set) = head.first().zip(head.get(1))?;
@@ -154,45 +156,47 @@ pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
     (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
 }
 
-/// Returns true if a header of the upper half wants its time left written.
+/// Returns true if a header of the upper half has a time left to be written.
 #[inline]
 pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
 }
 
-/// The time left of a message that is about to leave: in microseconds, rounded up, so that it is 0 only if the deadline
-/// has passed; the largest number if there is no limit, or one of more than 71 minutes.
+/// Returns the time left of a message that is about to leave, in microseconds. It is rounded up, so that it
+/// is 0 only if the deadline has passed. The largest number stands for no limit, or one of more than 71
+/// minutes.
 #[inline]
 pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
     let left = deadline.map(|deadline| deadline.since(now).div_ceil(1000));
     left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// The header of a Credit frame, but for its positions.
+/// Returns the header of a Credit frame, without its positions.
 pub(crate) const fn credit() -> [u8; HEADER] {
     [CREDIT, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// The header of Settings, but for its positions.
+/// Returns the header of Settings, without its positions.
 pub(crate) const fn settings() -> [u8; HEADER] {
     [SETTINGS, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// The header of a FIN, but for its positions.
+/// Returns the header of a FIN, without its positions.
 pub(crate) fn fin(entries: usize) -> [u8; HEADER] {
     [FIN, 0, u8::try_from(entries).unwrap_or(0), 0, 0, 0, 0, 0]
 }
 
-/// The header of a bundle, but for its positions.
+/// Returns the header of a bundle, without its positions.
 pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
     let [low, high] = messages.to_le_bytes();
     [BUNDLE, 0, low, high, 0, 0, 0, 0]
 }
 
-/// Returns the places of the messages in a bundle, for a frame that [`Header::parse`] took. Those that were given up are left out.
+/// Returns the ranges of the messages in a bundle, for a frame that [`Header::parse`] accepted. Messages that
+/// were given up are left out.
 ///
 /// # Errors
-/// An item is one if the bundle is not as it should be.
+/// An item is an error if the bundle is malformed.
 pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Range<usize>, FrameError>> {
     let (mut at, mut left) = (HEADER, count);
     std::iter::from_fn(move || {
@@ -215,7 +219,7 @@ pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<R
     })
 }
 
-/// Bytes of the first of these messages of a bundle, if it is a right one.
+/// Returns the size of the first of these bundled messages, in bytes, if it is valid.
 #[inline]
 fn bundled_message(messages: &[u8]) -> Option<usize> {
     let header = messages.first_chunk::<HEADER>()?;
@@ -226,16 +230,16 @@ fn bundled_message(messages: &[u8]) -> Option<usize> {
 }
 
 impl Header {
-    /// The poller that a received frame is for, if it is long enough to say so; nothing of it has
-    /// been checked.
+    /// Returns the target poller of a received frame, if the frame is long enough. Nothing else of the frame
+    /// was checked.
     pub(crate) fn peek_target(received: &[u8]) -> Option<u8> {
         received.get(..HEADER).map(|header| header[7])
     }
 
-    /// The header of a received frame. `received` is the whole frame as the device delivered it.
+    /// Parses the header of a received frame. `received` is the whole frame as the device delivered it.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault of the header.
     pub(crate) fn parse(received: &[u8]) -> Result<Self, FrameError> {
         let Some(&[kind, set, low, high, grant_low, grant_high, want, target]) =
             received.first_chunk::<HEADER>()
@@ -282,8 +286,8 @@ impl Header {
         Ok(Self { kind, bytes, word, grant, want, target })
     }
 
-    /// The position up to which its sender has released credit, modulo 2^16. Frames that have one use no credit: Credit
-    /// frames, and Settings, before which nothing can have been released.
+    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames that have one use
+    /// no credit: Credit frames, and Settings, before which nothing can have been released.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
             Kind::Credit => Some(self.word),
@@ -293,12 +297,12 @@ impl Header {
     }
 }
 
-/// Content of an announcing frame after the header: the address to READ the rest of the message from.
+/// Body of an announcement: where to READ the rest of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    /// The sender's number for it; comes back in the FIN.
+    /// Number that the sender gave the message. It is returned in the FIN.
     pub(crate) id: u64,
-    /// Bytes to READ.
+    /// Number of bytes to READ.
     pub(crate) body: u64,
     /// Start of the bytes in the sender's memory.
     pub(crate) address: u64,
@@ -320,7 +324,7 @@ impl Announcement {
         out
     }
 
-    /// Decodes the bytes after the header of a frame that [`Header::parse`] took.
+    /// Decodes the bytes after the header of a frame that [`Header::parse`] accepted.
     pub(crate) fn parse(rest: &[u8]) -> Self {
         Self {
             id: u64_at(rest, 0),
@@ -335,9 +339,9 @@ impl Announcement {
 /// Outcome of a rendezvous at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinStatus {
-    /// Read to the end.
+    /// The message was READ to the end.
     Read,
-    /// No memory became free in time; nothing was handed on.
+    /// No memory became free in time, and the message was dropped.
     Exhausted,
 }
 
@@ -360,7 +364,7 @@ impl Fin {
         out
     }
 
-    /// The entries of a FIN's payload.
+    /// Parses the entries of a FIN's payload.
     pub(crate) fn parse_all(payload: &[u8]) -> impl Iterator<Item = Result<Self, FrameError>> + '_ {
         payload.chunks_exact(FIN_ENTRY).map(|entry| {
             let status = match u64_at(entry, 8) {
@@ -440,7 +444,7 @@ mod tests {
         assert!(Fin::parse_all(&unknown).next().unwrap().is_err());
     }
 
-    /// The examples of `docs/wire.md`, as they are parsed and emitted here.
+    /// The examples of `docs/wire.md` are parsed and emitted as documented.
     #[test]
     fn the_examples_of_the_document_are_right() {
         let mut kinds = Vec::new();
@@ -481,7 +485,7 @@ mod tests {
         }
     }
 
-    /// A message of the given size, in a bundle.
+    /// Returns a message of the given size, in a bundle.
     fn in_bundle(kind: u8, set: u8, length: usize) -> Vec<u8> {
         let mut message = frame(kind, set, 0, length);
         message[BUNDLED_LENGTH..HEADER].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());

@@ -10,7 +10,7 @@ use crate::session::private_data::{Hello, Refusal, Welcome};
 use crate::settings::Settings;
 use trunkline_verbs::QpNumber;
 
-/// Parses a frame and its body; what parses comes back the same.
+/// Parses a frame and its body, and checks that the parsed values survive a round trip.
 pub fn frame(data: &[u8]) {
     let Ok(header) = Header::parse(data) else { return };
     let Header { grant, want, target, .. } = header;
@@ -46,7 +46,8 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// Parses the private data of a handshake as each of its messages; what parses comes back.
+/// Parses the private data of a handshake as each of its messages, and checks that the parsed values survive
+/// a round trip.
 pub fn handshake(data: &[u8]) {
     if let Ok(hello) = Hello::parse(data) {
         assert_eq!(Hello::parse(&hello.emit()), Ok(hello), "a hello comes back");
@@ -55,15 +56,15 @@ pub fn handshake(data: &[u8]) {
         assert_eq!(Welcome::parse(&welcome.emit()), Ok(welcome), "a welcome comes back");
     }
     if let Some(refusal) = Refusal::parse(data)
-        // An emitted refusal names the versions that are spoken here.
+        // An emitted refusal names the versions of this node.
         && !matches!(refusal, Refusal::Version(_))
     {
         assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal), "a refusal comes back");
     }
 }
 
-/// Lets peers claim anything about their credit: the depth is never granted twice. The first
-/// byte is the depth; each four bytes that follow are what one peer does.
+/// Lets peers claim anything about their credit, and checks that the depth is never granted twice. The first
+/// byte is the depth; every following four bytes are one action of a peer.
 pub fn credit(data: &[u8]) {
     let Some((&depth, steps)) = data.split_first() else { return };
     let mut grantor = Grantor::new(u32::from(depth).max(2));
@@ -79,7 +80,7 @@ pub fn credit(data: &[u8]) {
                 pairs.extend(grantor.open(now_ms, target, peer));
             }
             (1, Some(pair)) => {
-                // A violation ends the session in earnest; here the peer goes on.
+                // A violation would end a real session; here the peer goes on.
                 let released = (step[0] & 4 == 0).then_some(u16::from(step[2]));
                 let _ = grantor.hear(pair, now_ms, step[3], released);
             }

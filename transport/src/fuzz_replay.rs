@@ -1,4 +1,5 @@
-//! Replays the fuzz corpus and a short run of mutations of it: frames, handshakes, and what peers claim of their credit.
+//! Replays the fuzz corpus and a short run of mutations of it: frames, handshakes, and peers' claims about
+//! credit.
 
 #[path = "../../fuzz/replay.rs"]
 mod replay;

@@ -1,16 +1,17 @@
-//! Latencies are counted on the path of every call, by one thread, and read by another.
+//! A histogram of latencies. They are counted on the path of every call, by one thread, and read by another.
 //!
-//! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket is at most a
-//! quarter as wide as its lower bound. Memory is fixed, a record is a few instructions, and nothing is locked: the
-//! writer loads and stores relaxed, and a report may miss what is recorded meanwhile.
+//! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket
+//! is at most a quarter as wide as its lower bound. Memory is fixed, a record takes a few instructions, and
+//! nothing is locked. The writer loads and stores relaxed, and a report may miss what is recorded in the
+//! meantime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets per power of two, as a power of two.
+/// Binary logarithm of the number of buckets per power of two.
 const SUB_BITS: u32 = 2;
 const SUB: usize = 1 << SUB_BITS;
-/// Longer times are counted in the last bucket, which ends after 18 minutes.
+/// Maximum time. Longer ones are counted in the last bucket, which ends after 18 minutes.
 const MOST_NS: u64 = (1 << 40) - 1;
 const BUCKETS: usize = bucket(MOST_NS) + 1;
 
@@ -35,7 +36,7 @@ const fn top_ns(bucket: usize) -> u64 {
     ((SUB + bucket % SUB + 1) as u64) * (1 << (bucket / SUB - 1)) - 1
 }
 
-/// Adds to a counter with a single writer.
+/// Adds to a counter that has a single writer.
 #[inline]
 pub fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -68,7 +69,7 @@ impl HistogramWriter {
         add(&self.counts[0], 1);
     }
 
-    /// Adds what was recorded to a report.
+    /// Adds the recorded times to a report.
     pub fn add_to(&self, report: &mut Histogram) {
         report.counts.resize(BUCKETS, 0);
         for (sum, count) in report.counts.iter_mut().zip(&self.counts) {
@@ -78,10 +79,10 @@ impl HistogramWriter {
     }
 }
 
-/// Times by their length.
+/// Times, grouped by length.
 ///
-/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at most 25 %
-/// too long. Times of 18 minutes and more count as 18 minutes there; [`Self::sum`] is exact.
+/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at
+/// most 25 % too long. It counts times of 18 minutes and more as 18 minutes; [`Self::sum`] is exact.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Empty until something is added.
@@ -190,7 +191,7 @@ mod tests {
             assert!(found >= exact && found <= exact * 5 / 4, "{q}: {found:?} for {exact:?}");
         }
         assert_eq!((report.count(), report.sum()), (100, Duration::from_micros(5050)));
-        // Another poller's.
+        // Added by another poller.
         writer.record_zero();
         writer.add_to(&mut report);
         assert_eq!((report.count(), report.quantile(0.001)), (201, Some(Duration::ZERO)));

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::Hub;
 
-/// A network of nodes inside one process, which reach only each other. It needs no port, socket or file.
+/// A network of nodes inside one process, which reach only each other. It needs no ports, sockets or files.
 ///
-/// Nodes join it by `NodeBuilder::in_process` and get an address of it, `Node::local_address`. Clones are the same
-/// network.
+/// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones are the
+/// same network.
 #[derive(Clone, Default)]
 pub struct InProcessNetwork(Arc<Shared>);
 

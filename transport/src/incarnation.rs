@@ -1,10 +1,10 @@
-//! One incarnation of a node's device: everything that is made on it, from its opening to its end.
+//! One incarnation of a node's device: everything created on it, from its opening to its end.
 //!
-//! A node outlives its device. Objects made here end with the device, and the next
-//! incarnation makes its own. Parts that live as long as the node (upper halves, pools, budgets) are
-//! in [`crate::shared::NodeShared`]. The node opens the first incarnation. Nothing here runs after
-//! that: pollers and the CM machine own their parts, and none may keep a part for longer than the
-//! incarnation, because a kernel's device goes away only when every object on it is gone.
+//! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
+//! own. Parts that live as long as the node (upper halves, pools, budgets) are in
+//! [`crate::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM machine
+//! own the parts. None of them may keep a part for longer than the incarnation, because a kernel's device
+//! goes away only when every object on it is gone.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
@@ -23,11 +23,11 @@ use trunkline_verbs::{
     VerbsError, XrcDomain, XrcdFlags, headroom,
 };
 
-/// Slots that a poller builds frames in.
+/// Number of slots in which a poller builds frames.
 pub(crate) const SEND_SLOTS: u32 = 256;
-/// Room in a CQ for sends, in addition to the receives.
+/// Number of completions in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
-/// Connection requests that wait to be looked at.
+/// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
 
 /// Parts of the device for the CM machine and the handle of the node.
@@ -36,25 +36,25 @@ pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) intake: Intake,
-    /// CQs by poller, for the INIs that are made for them.
+    /// CQs by poller, for the INIs created for them.
     pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
-    /// SRQ numbers by poller; they mean something over XRC only.
+    /// SRQ numbers by poller. They have a meaning over XRC only.
     pub(crate) srqs: Vec<SrqNumber>,
     /// Family of the device.
     pub(crate) provider: &'static str,
-    /// Why that one.
+    /// Reason for the choice of the device.
     pub(crate) why: String,
     pub(crate) connections: ConnectionKind,
-    /// Why those.
+    /// Reason for the choice of the connections.
     pub(crate) connections_why: String,
 }
 
 /// Sink for the frames of the QPs that receive from peers.
 #[derive(Debug)]
 pub(crate) enum Intake {
-    /// Into any XRC SRQ of the domain.
+    /// Any XRC SRQ of the domain.
     Xrc(Arc<dyn XrcDomain>),
-    /// Into one of these basic SRQs, by poller.
+    /// One of these basic SRQs, by poller.
     Rc(Vec<Arc<dyn SharedReceiveQueue>>),
 }
 
@@ -67,22 +67,22 @@ pub(crate) struct PollerDevice {
     pub(crate) sends: SendSlots,
     pub(crate) receives: ReceiveSlots,
     pub(crate) crossings: Crossings,
-    /// Receives that are posted, and those that the SRQ has room for.
+    /// Number of posted receives, and the maximum depth of the SRQ.
     pub(crate) depth: u32,
     pub(crate) depth_limit: u32,
 }
 
-/// A device that was opened, with everything that the pollers need of it.
+/// An opened device, with everything that the pollers need from it.
 pub(crate) struct Opened {
     pub(crate) shared: DeviceShared,
     /// Parts by poller.
     pub(crate) pollers: Vec<PollerDevice>,
-    /// Addresses that the node is to listen on.
+    /// Addresses that the node listens on.
     pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options ask for and makes what all pollers need. Without an address
-/// to listen on the node is a client, whose address is chosen.
+/// Opens the device that the options ask for, and creates what all pollers need. Without an address to listen
+/// on the node is a client, whose address is chosen.
 ///
 /// # Errors
 /// The cause and what to do about it.
@@ -98,7 +98,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         }
         ConnectionKind::Rc => None,
     };
-    // Over RC all pollers share out each SRQ; none of them should have next to nothing.
+    // Over RC all pollers divide each SRQ; each needs a useful part.
     let depth = options
         .srq_depth
         .max(crossings::least_depth(kind, options.pollers))
@@ -136,8 +136,8 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     Ok(Opened { shared, pollers, listen })
 }
 
-/// The options by which a device is opened again when it is back: whatever others there are then,
-/// the node stays with its family and its kind of connections, because that is what its peers know.
+/// Returns the options for opening a device again. The node keeps its family and its kind of connections,
+/// even if other devices are found, because its peers know them.
 pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOptions {
     let soft = device.provider == SOFTWARE;
     options.provider = Some(if soft { ProviderChoice::Soft } else { ProviderChoice::Require });
@@ -148,14 +148,15 @@ pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOpti
     options
 }
 
-/// Further parts of the device for the CM machine.
+/// Connection manager objects on the device, for the CM machine.
 pub(crate) struct Listening {
     /// Channel to which all endpoints report.
     pub(crate) channel: Arc<dyn CmChannel>,
     pub(crate) listeners: Vec<Arc<dyn CmId>>,
 }
 
-/// Why an address cannot be listened on, with the program that has the RoCE port there if that is why.
+/// Returns why an address cannot be listened on. Names the program that holds the RoCE port there if that is
+/// the reason.
 fn not_listening(device: &dyn Device, address: SocketAddr, cause: VerbsError) -> StartError {
     let is_port = matches!(cause, VerbsError::AddressInUse(why) if why == ROCE_PORT_TAKEN);
     let owner = || {
@@ -172,13 +173,14 @@ fn not_listening(device: &dyn Device, address: SocketAddr, cause: VerbsError) ->
     }
 }
 
-/// The device's addresses that an unspecified one stands for.
+/// Returns the device's addresses that an unspecified address stands for.
 fn own_addresses(device: &dyn Device, unspecified: IpAddr) -> Vec<IpAddr> {
     let of_family = |address: &IpAddr| address.is_ipv4() == unspecified.is_ipv4();
     device.gid_table().into_iter().map(|entry| entry.gid.ip()).filter(of_family).collect()
 }
 
-/// An address at which this listener is reached: its own, or one of the device's if it listens on all of them.
+/// Returns an address at which this listener is reached: its own, or one of the device's if it listens on all
+/// of them.
 pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Option<SocketAddr> {
     let at = listening.listeners.first()?.local_address();
     if !at.ip().is_unspecified() {
@@ -198,10 +200,10 @@ pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Opti
     Some(own.map_or(at, |own| SocketAddr::new(own, at.port())))
 }
 
-/// Makes endpoints that listen at the addresses.
+/// Creates endpoints that listen at the addresses.
 ///
 /// # Errors
-/// The address that cannot be listened on, and why.
+/// The address that cannot be listened on, and the reason.
 pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<Listening, StartError> {
     let manager = shared.device.connection_manager();
     let channel = manager.create_channel().map_err(verb("make an event channel"))?;
@@ -252,23 +254,23 @@ fn poller_device(
     receives.extend(pd.as_ref(), receive_slots(depth), start()).map_err(verb("register receive buffers"))?;
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
         .map_err(verb("register send buffers"))?;
-    // Before anybody can connect.
+    // Receives are posted before a peer can connect.
     receives.post(srq.as_ref(), usize::try_from(depth).unwrap_or(usize::MAX));
     Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit })
 }
 
-/// Receive slots of a poller whose SRQ is this deep.
+/// Returns the number of receive slots of a poller whose SRQ is this deep.
 pub(crate) fn receive_slots(depth: u32) -> u32 {
     2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
 }
 
-/// Address space that a poller takes when it starts: its slots, and the stack of its thread.
+/// Returns the address space that a poller takes when it starts: its slots, and the stack of its thread.
 fn poller_bytes(depth: u32) -> usize {
     let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
     slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK)
 }
 
-/// Returns the greatest depth of an SRQ: the CQ must hold the completion of each receive, too.
+/// Returns the maximum depth of an SRQ: the CQ must hold the completion of each receive, too.
 fn depth_limit(options: &NodeOptions, depth: u32, device: &DeviceAttributes) -> u32 {
     let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS);
     options.deepest_srq().min(device.max_srq_wr).min(of_cq).max(depth)

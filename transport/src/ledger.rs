@@ -1,9 +1,9 @@
-//! Counts of a simulation between two turns: credits, slots, memory, and what is open in a poller; sessions in
-//! the CM machine.
+//! Counts of a simulation between two turns: a poller's credits, slots, memory and open work, and the CM
+//! machine's sessions.
 //!
-//! A poller makes a [`PollerLedger`] when it is asked to, by [`Machine::inspect`](trunkline_machine::Machine::inspect),
-//! and the CM machine a [`SessionLedger`].
-//! Nothing in a node reads it.
+//! A poller makes a [`PollerLedger`] on request, by
+//! [`Machine::inspect`](trunkline_machine::Machine::inspect), and the CM machine makes a [`SessionLedger`].
+//! Nothing in a node reads them.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -11,94 +11,96 @@ pub use crate::budget::BudgetLedger;
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 
-/// One poller at one moment.
+/// State of one poller at one moment.
 #[derive(Debug, Clone)]
 pub struct PollerLedger {
-    /// Address that its node listens on.
+    /// Address that the poller's node listens on.
     pub node: SocketAddr,
     /// Index of the poller in its node.
     pub poller: u16,
-    /// Credits that it may use, a pair for each lane of each trunk that works.
+    /// Credits that it may use, by lane of each live trunk.
     pub spending: Vec<Spending>,
-    /// Credits that it has granted, a pair for each TGT that it knows.
+    /// Credits that it has granted, by known TGT.
     pub granting: Vec<Granting>,
-    /// Credit granted, by the SRQ that it is granted from.
+    /// Credit granted, by SRQ.
     pub outstanding: Vec<SrqLedger>,
-    /// Bytes of frames that are kept for sessions that are not up, and how many of them are not in memory of their own: they
-    /// keep a receive slot, or a block of other frames, and so more than is counted.
+    /// Size of the frames kept for sessions that are not up, in bytes, and the number of them that were not
+    /// copied. A frame that was not copied keeps a receive slot or a block of other frames, and so more than
+    /// is counted.
     pub early: (usize, usize),
-    /// Receives that are posted, and the depth of the SRQ; `None` while there is no device.
+    /// Number of posted receives, and the depth of the SRQ; `None` while there is no device.
     pub receives: Option<(u32, u32)>,
-    /// Send slots that are free, and all; `None` while there is no device.
+    /// Number of free send slots, and of all; `None` while there is no device.
     pub sends: Option<(u32, u32)>,
-    /// Work requests for sending that the device has not completed.
+    /// Number of work requests for sending that the device has not completed.
     pub outstanding_wr: usize,
-    /// Memory of the node for large messages, out and in, and memory of the application's registered buffers.
+    /// Memory for large messages that are sent, for those that are received, and of the application's
+    /// registered buffers.
     pub memory: [MemoryLedger; 3],
-    /// The poller's share of budgets; its upper half has others.
+    /// The poller's share of budgets. The upper half has others.
     pub budgets: Vec<BudgetLedger>,
-    /// Open work of its upper half.
+    /// Open work of the upper half.
     pub upper: UpperLedger,
 }
 
-/// The sessions of one node at one moment.
+/// State of the sessions of one node at one moment.
 #[derive(Debug, Clone)]
 pub struct SessionLedger {
     /// Address that the node listens on.
     pub node: SocketAddr,
-    /// Sessions that are up or being made, at most one for each peer.
+    /// Sessions that are up or coming up, at most one for each peer.
     pub sessions: Vec<SessionEntry>,
-    /// Connections of half-open sessions from which on a host's requests are refused, and those of all hosts.
+    /// Maximum number of half-open connections, per host and for all hosts. Beyond it, requests are refused.
     pub half_open_limit: (u32, u32),
 }
 
-/// A session as the CM machine knows it.
+/// A session, as known to the CM machine.
 #[derive(Debug, Clone)]
 pub struct SessionEntry {
     /// Address that the peer listens on.
     pub peer: SocketAddr,
-    /// It is complete, as seen from here.
+    /// True if the session is complete, as seen from here.
     pub is_up: bool,
-    /// True if this node's program has named the peer, so it is not a stranger.
+    /// True if this node's program has named the peer.
     pub is_named: bool,
-    /// Connections that the peer has announced, while the session is not up.
+    /// Number of connections that the peer has announced, while the session is not up.
     pub announced: u32,
-    /// The TGTs that there are for it.
+    /// TGTs of the session.
     pub targets: Vec<QpNumber>,
 }
 
-/// Credit that one poller has granted of one SRQ.
+/// Credit that one poller has granted from one SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqLedger {
-    /// Credits outstanding of all pairs.
+    /// Outstanding credits of all pairs.
     pub outstanding: u32,
-    /// The most that may be.
+    /// Maximum number of outstanding credits.
     pub capacity: u32,
-    /// The most that the pairs of one peer may have together, unless their base credits are more.
+    /// Maximum for the pairs of one peer together, unless their base credits are more.
     pub per_peer: u32,
 }
 
-/// Memory of a node that a device reaches, of one use.
+/// Memory of a node that a device can reach, for one use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLedger {
     /// Bytes in use.
     pub bytes: usize,
-    /// Regions that are registered, and those of them that are kept for later messages.
+    /// Number of registered regions, and of those kept for later messages.
     pub regions: (usize, usize),
 }
 
 /// Open work of a poller's upper half.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpperLedger {
-    /// Calls in flight.
+    /// Number of calls in flight.
     pub calls: usize,
-    /// Handlers that run.
+    /// Number of running handlers.
     pub handlers: usize,
-    /// Slots that are taken by the futures of handlers.
+    /// Number of slots taken by the futures of handlers.
     pub slots: usize,
-    /// True if it waits for a time.
+    /// True if it waits for a timer.
     pub has_timer: bool,
-    /// Calls in flight that were sent to a peer after it had said that it runs no more.
+    /// Number of calls in flight that were sent to a peer after it announced that it runs no more.
     pub sent_to_drained: usize,
     /// The upper half's share of budgets.
     pub budgets: Vec<BudgetLedger>,
@@ -109,13 +111,13 @@ pub struct UpperLedger {
 pub struct Spending {
     /// Address that the peer listens on.
     pub peer: SocketAddr,
-    /// The TGT there.
+    /// TGT at the peer.
     pub target: QpNumber,
-    /// The poller there.
+    /// Poller at the peer.
     pub poller: u16,
-    /// Position up to which it was granted credit.
+    /// Position up to which credit was granted.
     pub granted: u32,
-    /// Credits released unused.
+    /// Number of credits released unused.
     pub released: u32,
     /// Position of the messages sent.
     pub sent: u32,
@@ -124,26 +126,26 @@ pub struct Spending {
 /// The grantor's half of a pair. Positions wrap.
 #[derive(Debug, Clone, Copy)]
 pub struct Granting {
-    /// The TGT through which the spender's messages come.
+    /// TGT that receives the spender's messages.
     pub target: QpNumber,
-    /// The peer that the spender is of.
+    /// Peer of the spender.
     pub peer: PeerKey,
     /// True if its session is up.
     pub is_up: bool,
-    /// The SRQ that they take receives of, by its poller.
+    /// Poller whose SRQ supplies the receives.
     pub home: u16,
     /// Position up to which credit was granted.
     pub granted: u32,
-    /// Position up to which the spender was sent credit.
+    /// Granted position last sent to the spender.
     pub told: u32,
-    /// Credits that the spender reported as released.
+    /// Number of credits that the spender reported as released.
     pub released: u32,
     /// Position of the messages received.
     pub consumed: u32,
 }
 
 impl Granting {
-    /// Credits that may still be used.
+    /// Returns the number of credits that may still be used.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)

@@ -1,17 +1,17 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
-//! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the
-//! work, and one trunk per poller and peer node. It carries messages between pollers; the [`Upper`] half that the
-//! program gives to each poller interprets them.
+//! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the work, and one
+//! trunk per poller and peer node. It carries messages between pollers. The program gives each poller an
+//! [`Upper`] half, which interprets them.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
 //! | `check`, `footprint` | ranges of the options, memory that they lead to |
-//! | `status` | answers to `trunkctl nodes` |
+//! | `incarnation` | all objects on the device, which end with it |
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | all objects on the device, which end with it |
-//! | `shared` | what the threads of a node share |
+//! | `shared` | state shared by the threads of a node |
 //! | `command` | commands between the machines of a node |
 //! | `peer_key`, `peer_hash`, `peer_map` | the key of a peer, and maps by it |
 //! | `body` | message bodies sent without a copy |

@@ -1,16 +1,16 @@
-//! Bounds what a peer can make us write into the log.
+//! Limit on the log lines that a peer can cause.
 //!
-//! Used wherever a peer's frame or packet causes a log line: the peer decides how often.
+//! Used wherever a peer's frame or packet causes a log line, since the peer decides how often.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Lines at once, and the time in which one more may be written.
+/// Number of lines at once, and the time in which another may be written.
 const BURST: u32 = 8;
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A few lines at once, then one per second; the rest is counted.
+/// A burst of lines at first, then one per second. The rest is only counted.
 #[derive(Debug, Default)]
 pub struct LogLimit {
     written: u32,

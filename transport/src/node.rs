@@ -1,4 +1,4 @@
-//! A node: pollers, the CM machine and what they share, as one handle.
+//! A node: one handle for the pollers, the CM machine and their shared state.
 //!
 //! Starting creates everything that can fail on the caller's thread, so that errors are returned. The order
 //! matters: receives are posted before a peer can connect.
@@ -29,34 +29,34 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
 
-/// The application's own buffers.
+/// No limit, for the application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
-/// Time for which dropping a node waits for work under way.
+/// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// Time after the grace period after which a thread that has not ended is abandoned. Sessions, device and pollers need up
-/// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
+/// Time after the grace period at which a running thread is abandoned. Sessions, device and pollers need up
+/// to 1.5 s, if peers do not answer or a poller cannot hand on its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.
 pub struct Node {
-    /// The process that has the threads.
+    /// Process that runs the threads.
     process: Process,
     shared: Arc<NodeShared>,
-    /// Threads that nobody has waited for, with the pollers' indices. The waiter holds the lock.
+    /// Threads that have not been joined, with the pollers' indices. The joining thread holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
-    /// The threads that drive them.
+    /// Threads that drive the machines.
     threads: Vec<ThreadNumber>,
-    /// The CM machine is among them.
+    /// True if the CM machine is among them.
     is_whole: bool,
     cpus: usize,
 }
 
 impl Node {
-    /// Starts a node. `factory` runs once on each poller's thread and makes its upper half, which
-    /// need not be `Send`.
+    /// Starts a node. `factory` runs once on each poller's thread and creates its upper half, which need not
+    /// be `Send`.
     ///
     /// # Errors
-    /// The cause and what to do about it; [`StartError::Upper`] with the factory's own.
+    /// The cause and its remedy; [`StartError::Upper`] with the factory's own error.
     pub fn start<U, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
     where
         U: Upper,
@@ -149,7 +149,7 @@ impl Node {
                     affinity::pin(cpu);
                 }
                 let upper = factory(part.index).map_err(|cause| {
-                    // A simulation fails with this text, as it makes machines later.
+                    // A simulation fails with this text, since it creates machines later.
                     let text = format!("the upper half of a poller cannot be made: {cause}");
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
                     io::Error::other(text)
@@ -176,23 +176,24 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the address at which it is reached: the first of the addresses that it listens on, with the port that it got. In place of an
-    /// unspecified address it is the first of the device's that the node is reached at.
+    /// Returns the address at which the node is reached: its first listening address, with the actual port.
+    /// An unspecified address is replaced by the first address of the device at which the node is reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         self.shared.local_address.get().copied().unwrap_or(unknown)
     }
 
-    /// Handles of its pollers, by index.
+    /// Returns the handles of the node's pollers, by index.
     #[must_use]
     pub fn poller_handles(&self) -> Vec<PollerHandle> {
         self.shared.pollers.clone()
     }
 
-    /// Registered memory of `bytes` zero or left-over bytes, to fill and send without a copy.
-    /// `None` when the machine has no memory left, or it cannot be registered, as while the device
-    /// is away. When the device is removed, buffers stay as they are; they are then sent by a copy.
+    /// Returns registered memory of `bytes` bytes, to fill and send without a copy. The memory is zero or has
+    /// left-over bytes. Returns `None` if the machine has no memory left, or the memory cannot be registered,
+    /// for example while the device is away. When the device is removed, buffers keep their contents and are
+    /// then sent by a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         if self.process.is_forked() {
@@ -202,7 +203,7 @@ impl Node {
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
-    /// Returns a report of its state and its work.
+    /// Returns a report of the node's state and work.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.process.is_forked() {
@@ -261,26 +262,26 @@ impl Node {
         }
     }
 
-    /// Ends it: upper halves are notified, what is under way gets up to `grace` to finish, peers are
-    /// notified. Returns when all of that is over; at once in a simulation, and when a thread of this node asks, as
-    /// [`Node::begin_shutdown`] does.
+    /// Shuts the node down. Upper halves are notified, work in progress gets up to `grace` to finish, and
+    /// peers are notified. Returns when all of that is over. Returns at once in a simulation, or if called
+    /// from a thread of this node, like [`Node::begin_shutdown`].
     ///
-    /// Returns the pollers whose upper half did not return within 3 s after that. Their threads go on: what they
-    /// use lives until they end, which they do as soon as their upper half returns.
+    /// Returns the pollers whose upper half did not return within 3 s after that. Their threads go on, and
+    /// the resources that they use live until those end, which is when the upper half returns.
     ///
-    /// Does nothing in a forked child: the threads are the parent's, and so is what they use.
+    /// Does nothing in a forked child: the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
         if self.process.is_forked() {
             return Vec::new();
         }
         self.begin_shutdown(grace);
-        // Starting failed half way, so there is no CM machine that would end them.
+        // Starting failed half way, so no CM machine would end the threads.
         if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);
             }
         }
-        // It would wait for itself.
+        // The thread would wait for itself.
         if self.threads.iter().any(|thread| thread.is_current()) {
             return Vec::new();
         }
@@ -304,8 +305,9 @@ impl Node {
         abandoned
     }
 
-    /// Begins what [`Node::shutdown`] does, and does not wait for it. The sessions are closed soon after the grace
-    /// period, also when a poller is busy and does not report that it is ready. Has no effect the second time.
+    /// Begins a shutdown as [`Node::shutdown`] does, without waiting for it. The sessions are closed soon
+    /// after the grace period, even if a busy poller does not report that it is ready. Later calls have no
+    /// effect.
     pub fn begin_shutdown(&self, grace: Duration) {
         if self.process.is_forked() {
             return;
@@ -317,7 +319,7 @@ impl Node {
         self.shared.cm.command(CmCommand::ShutDownBy { deadline });
     }
 
-    /// Returns true if its machines have ended, after a shutdown or because one of them panicked.
+    /// Returns true if the node's machines have ended, after a shutdown or because one of them panicked.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.shared.gauges.is_ended()
@@ -346,7 +348,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// The calendar time of a reading of the clock. A simulation's calendar begins with the Unix epoch.
+/// Converts a time of the clock to calendar time. A simulation's calendar begins with the Unix epoch.
 #[expect(clippy::disallowed_methods, reason = "a simulation has its own calendar")]
 fn calendar(clock: &Clock, at: Time) -> SystemTime {
     match clock.as_virtual() {
@@ -355,7 +357,7 @@ fn calendar(clock: &Clock, at: Time) -> SystemTime {
     }
 }
 
-/// Refuses to start, or to continue, where the next small allocation might end the process.
+/// Refuses to start or continue if the next small allocation might end the process.
 fn has_headroom() -> Result<(), StartError> {
     headroom::check(0).map_err(|cause| StartError::NoRoom { doing: "start a node", cause })
 }

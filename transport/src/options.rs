@@ -64,7 +64,7 @@ pub enum Pinning {
 /// Options of a node's start. The defaults suit one service on one machine.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Requested addresses; [`NodeOptions::listens_on`] has the actual ones.
+    /// Requested addresses. [`NodeOptions::listens_on`] returns the actual ones.
     pub(crate) listen: Vec<SocketAddr>,
     /// Address of the node on a network within this process.
     pub(crate) in_process: Option<IpAddr>,
@@ -72,22 +72,22 @@ pub struct NodeOptions {
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
     pub(crate) connections: Option<Connections>,
-    /// `None`: the defaults, or what the environment sets.
+    /// `None` for the defaults, or the settings of the environment.
     pub(crate) device: Option<SoftOptions>,
-    /// Replaces the faults of `device`.
+    /// Faults that replace those of `device`.
     pub(crate) faults: Option<FaultPlan>,
-    /// Overrides the path of `device`.
+    /// Path that overrides the one of `device`.
     pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
-    /// `None`: half of `rendezvous_bytes`, or the largest message.
+    /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
     pub(crate) rendezvous_bytes_per_peer: Option<usize>,
     pub(crate) budgets: NodeLimits,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
-    /// `None`: 8192, or `srq_depth`.
+    /// `None` for 8192, or `srq_depth` if that is more.
     pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
     pub(crate) keepalive: Duration,
@@ -125,22 +125,22 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// The defaults.
+    /// Creates the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Also listens here; port 0 takes a free one. A node without any listening address is a
-    /// client: it listens for the dial-back on a free port of its NIC's address, or on the software
-    /// device on a separate loopback address.
+    /// Adds an address to listen on; port 0 takes a free port. A node without any listening address is a
+    /// client. It listens for the dial-back on a free port, at its NIC's address or, on the software device,
+    /// at a separate loopback address.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(canonical(address));
         self
     }
 
-    /// Number of pollers, 1 (the default) to 32. Each is a thread.
+    /// Sets the number of pollers, 1 (the default) to 32. Each is a thread.
     #[must_use]
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
@@ -154,25 +154,25 @@ impl NodeOptions {
         self
     }
 
-    /// Chooses the NIC; the first one that can serve by default.
+    /// Chooses the NIC; by default the first one that can serve.
     #[must_use]
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.nic = nic;
         self
     }
 
-    /// XRC or RC connections; by default XRC if the device has it. All nodes that are to speak with
-    /// each other need the same.
+    /// Chooses XRC or RC connections; by default XRC if the device has it. All nodes that communicate need
+    /// the same kind.
     #[must_use]
     pub fn connections(mut self, connections: Connections) -> Self {
         self.connections = Some(connections);
         self
     }
 
-    /// Takes from the environment what was not set: `TRUNKLINE_PROVIDER` (`auto`, `require`,
-    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`, `rc`),
-    /// and the variables of the software device ([`SoftOptions::from_env`]) unless
-    /// [`NodeOptions::device`] was called. Reads nothing when a simulation runs the node.
+    /// Reads the environment for options that were not set: `TRUNKLINE_PROVIDER` (`auto`, `require`, `soft`),
+    /// `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`,
+    /// `rc`), and the variables of the software device ([`SoftOptions::from_env`]) unless
+    /// [`NodeOptions::device`] was called. Reads nothing in a simulation.
     ///
     /// # Errors
     /// [`StartError::BadEnvironment`] or [`StartError::BadDeviceSetting`] for a variable that cannot be parsed.
@@ -229,8 +229,9 @@ impl NodeOptions {
         self
     }
 
-    /// Runs on the software device, on a network of this process. The node has a separate address there, with the ports
-    /// of [`NodeOptions::listen`], whose addresses mean nothing there; without those it has a free port.
+    /// Runs on the software device, on a network within this process. The node gets a separate address there.
+    /// It uses the ports of [`NodeOptions::listen`] but ignores the addresses; without those it gets a free
+    /// port.
     #[must_use]
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         let address = network.address();
@@ -240,7 +241,7 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the addresses that it listens on.
+    /// Returns the addresses that the node listens on.
     pub(crate) fn listens_on(&self) -> Vec<SocketAddr> {
         let Some(own) = self.in_process else { return self.listen.clone() };
         let ports = self.listen.iter().map(SocketAddr::port).collect::<Vec<_>>();
@@ -255,7 +256,7 @@ impl NodeOptions {
         self
     }
 
-    /// The clock of the node: its runtime's.
+    /// Returns the clock of the node's runtime.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         self.runtime.clock()
@@ -274,27 +275,26 @@ impl NodeOptions {
         self
     }
 
-    /// Faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
-    /// environment, in the form of `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
+    /// environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
-    /// [`StartError::BadFaults`] when the text cannot be parsed.
+    /// [`StartError::BadFaults`] if the text cannot be parsed.
     pub fn faults(mut self, text: &str) -> Result<Self, StartError> {
         let plan = text.parse::<FaultPlan>();
         self.faults = Some(plan.map_err(|error| StartError::BadFaults(error.to_string()))?);
         Ok(self)
     }
 
-    /// Path of the software device's packets to other processes of the host. Overrides [`NodeOptions::device`] and the
-    /// environment.
+    /// Sets the path of the software device's packets to other processes of the host. Overrides
+    /// [`NodeOptions::device`] and the environment.
     #[must_use]
     pub fn path(mut self, path: PathChoice) -> Self {
         self.path = Some(path);
         self
     }
 
-    /// The software device's options: those that were set, with these faults, this path
-    /// and the node's runtime.
+    /// Returns the software device's options, with the node's faults, path and runtime.
     pub(crate) fn software(&self) -> SoftOptions {
         let mut device = self.device.clone().unwrap_or_default();
         device.faults = self.faults.or(device.faults);
@@ -303,23 +303,24 @@ impl NodeOptions {
         device
     }
 
-    /// Largest message, head and body together: 64 MiB and 64 KiB by default.
+    /// Sets the maximum size of a message, head and body together: 64 MiB and 64 KiB by default.
     #[must_use]
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Memory for large messages of all peers that are being received or still held, 256 MiB by default; at
-    /// least the largest message and 64 KiB. Taken only as used. As much again for copies that peers READ.
+    /// Sets the memory for large messages of all peers that are being received or still held: 256 MiB by
+    /// default, and at least the largest message and 64 KiB. It is allocated only as used. The same amount is
+    /// used for copies that peers READ.
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
         self
     }
 
-    /// The part of `rendezvous_bytes` that one peer may use, in each direction: by default half of it, and always at
-    /// least the largest message and 64 KiB. A message for which there is no memory waits, and fails
+    /// Sets the part of `rendezvous_bytes` that one peer may use, in each direction: by default half of it,
+    /// and always at least the largest message and 64 KiB. A message without memory waits, and fails
     /// after 30 s.
     #[must_use]
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
@@ -327,63 +328,66 @@ impl NodeOptions {
         self
     }
 
-    /// Messages that may wait to be sent, to one peer and to all: 65,536 and 262,144 by default. Further ones
-    /// are refused, and so are requests of a peer that leaves little room for replies.
+    /// Sets the number of messages that may wait to be sent, to one peer and to all: 65,536 and 262,144 by
+    /// default. Further ones are refused, and so are requests of a peer that leaves little room for replies.
     #[must_use]
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.budgets.queued_messages = limit;
         self
     }
 
-    /// Bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128 MiB to one
-    /// peer and 512 MiB to all by default; the largest message must fit. Further messages are refused.
+    /// Limits the bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128
+    /// MiB to one peer and 512 MiB to all by default. The largest message must fit. Further messages are
+    /// refused.
     #[must_use]
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.budgets.queued_bytes = limit;
         self
     }
 
-    /// Large messages that are announced and not READ yet, in each direction: 4,096 of one peer and 16,384 of
-    /// all by default. Further ones wait at their sender, and are refused if a peer announces them anyway.
+    /// Sets the number of large messages that are announced and not READ yet, in each direction: 4,096 of one
+    /// peer and 16,384 of all by default. Further ones wait at their sender, and are refused if a peer
+    /// announces them anyway.
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.budgets.large_messages = limit;
         self
     }
 
-    /// A peer that takes none of the messages that wait for it for this long loses its session: 60 s by
-    /// default, at least 1 s.
+    /// Sets the time after which a peer that takes none of the messages that wait for it loses its session:
+    /// 60 s by default, at least 1 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
         self
     }
 
-    /// Returns the memory for large messages that one peer may use, and all together.
+    /// Returns the memory for large messages of one peer, and of all together.
     pub(crate) fn rendezvous(&self) -> Limit {
         let least = self.max_message_bytes.saturating_add(HEAD_ROOM);
         let per_peer = self.rendezvous_bytes_per_peer.unwrap_or((self.rendezvous_bytes / 2).max(least));
         Limit { per_peer, in_all: self.rendezvous_bytes }
     }
 
-    /// Receives that each poller keeps posted at first, 512 by default, 16 to 16,384. There are more when there are
-    /// many pollers of peers: [`NodeOptions::srq_depth_limit`].
+    /// Sets the initial number of receives that each poller keeps posted: 512 by default, 16 to 16,384. It
+    /// grows with the number of remote pollers, up to [`NodeOptions::srq_depth_limit`].
     #[must_use]
     pub fn srq_depth(mut self, depth: u32) -> Self {
         self.srq_depth = depth;
         self
     }
 
-    /// Receives that each poller keeps posted at most, 8,192 or `srq_depth` by default, up to 16,384. Each poller of each peer holds
-    /// one, so this bounds how many can have sessions with the node. Over RC with several pollers the depth does
-    /// not grow: set `srq_depth` to this value.
+    /// Sets the maximum number of receives that each poller keeps posted: 8,192 by default, or `srq_depth` if
+    /// that is more, up to 16,384. Each remote poller holds one, so this bounds the number of peers that can
+    /// have sessions with the node. Over RC with several pollers the depth does not grow: set `srq_depth` to
+    /// this value.
     #[must_use]
     pub fn srq_depth_limit(mut self, depth: u32) -> Self {
         self.srq_depth_limit = Some(depth);
         self
     }
 
-    /// The receives that each poller keeps posted at most.
+    /// Returns the maximum number of receives that each poller keeps posted.
     pub(crate) fn deepest_srq(&self) -> u32 {
         self.srq_depth_limit.unwrap_or(self.srq_depth.max(8192))
     }
@@ -395,22 +399,22 @@ impl NodeOptions {
         self
     }
 
-    /// A trunk that was silent for this long is probed: 500 ms by default, at least 50 ms.
+    /// Sets the time of silence after which a trunk is probed: 500 ms by default, at least 50 ms.
     #[must_use]
     pub fn keepalive(mut self, silence: Duration) -> Self {
         self.keepalive = silence;
         self
     }
 
-    /// Local ACK timeout of the trunks, 4.096 us times 2 to this: 15 (134 ms) by default. A peer
-    /// counts as dead after about eight of them.
+    /// Sets the local ACK timeout of the trunks to 4.096 us times 2 to the power of `code`: 15 (134 ms) by
+    /// default. A peer counts as dead after about eight timeouts.
     #[must_use]
     pub fn ack_timeout(mut self, code: u8) -> Self {
         self.ack_timeout = code;
         self
     }
 
-    /// Listens on other than loopback addresses although peers are not authenticated.
+    /// Allows listening on other than loopback addresses although peers are not authenticated.
     #[must_use]
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.allow_unauthenticated = allow;

@@ -1,11 +1,12 @@
-//! The hash of peers' keys. Strangers choose these, so each table draws a secret that the hash depends on.
+//! The hash of peers' keys. Peers choose their keys, so each table draws a secret that the hash depends on.
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, Hasher};
 use trunkline_machine::Runtime;
 
-/// Makes hashers under one secret. Each word is multiplied by a secret factor, after the product of those before it was
-/// folded into it: who knows neither the secret nor any hash cannot choose keys that meet in one bucket.
+/// Creates hashers with one secret. Each word is multiplied by a secret factor, after the product of the
+/// previous words was folded into it. Without the secret or any hash, an attacker cannot choose keys that
+/// collide in one bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct PeerHash(u64, u64);
 
@@ -35,7 +36,7 @@ impl std::fmt::Debug for PeerHash {
     }
 }
 
-/// Hashes one key.
+/// Hasher of one key.
 pub(crate) struct PeerHasher {
     state: u64,
     factor: u64,
@@ -82,7 +83,7 @@ mod tests {
         let distinct =
             |of: fn(u64) -> u64| hashes.iter().map(|hash| of(*hash)).collect::<BTreeSet<_>>().len();
         assert_eq!(distinct(|hash| hash), 4096);
-        // With 4096 balls in 4096 bins, 63 % of the bins get one.
+        // With 4096 balls in 4096 bins, 63 % of the bins get at least one.
         assert!(distinct(|hash| hash & 4095) > 2400, "{}", distinct(|hash| hash & 4095));
         assert!(distinct(|hash| hash >> 52) > 2400, "{}", distinct(|hash| hash >> 52));
     }

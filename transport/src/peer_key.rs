@@ -1,4 +1,4 @@
-//! The name of a peer within a node. Everything may use it.
+//! The name of a peer within a node. Any module may use it.
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
@@ -6,28 +6,28 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The key of a peer node: the address that it listens on. It stays the same over reconnects, even if the peer was
-/// forgotten meanwhile, and so do charges to the peer.
+/// The key of a peer node: the address that it listens on. It stays the same over reconnects, even if the
+/// peer was forgotten in the meantime, and so do charges to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(Words);
 
-/// Keys are compared for each message, so the address is kept in words.
+/// The address in words, since keys are compared for each message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Words {
-    /// The halves of the IP address; IPv4 as IPv4 inside of IPv6.
+    /// Halves of the IP address. IPv4 is stored as IPv4-mapped IPv6.
     high: u64,
     low: u64,
     port: u16,
     hint: Hint,
 }
 
-/// Place of the peer in the tables of the poller that made the key; the tables verify it. It is not part of the name: all
-/// hints are equal.
+/// Place of the peer in the tables of the poller that made the key, which verify it. It is not part of the
+/// name: all hints compare equal.
 #[derive(Clone, Copy)]
 struct Hint(u32);
 
 impl Hint {
-    /// The hint of a key that no poller made.
+    /// Hint of a key that no poller made.
     const NOWHERE: Self = Self(u32::MAX);
 }
 
@@ -86,7 +86,8 @@ impl PeerKey {
         Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
     }
 
-    /// Bits that differ between most peers, for a cache. A peer that chooses its address can choose them, too.
+    /// Returns bits that differ between most peers, for a cache. A peer that chooses its address can choose
+    /// these bits, too.
     #[inline]
     pub(crate) fn mix(self) -> usize {
         let Words { high, low, port, .. } = self.0;
@@ -94,13 +95,14 @@ impl PeerKey {
         usize::from(bits.to_le_bytes()[7])
     }
 
-    /// The key as a poller makes it that has the peer at this place of its table.
+    /// Returns the key with this place as its hint.
     pub(crate) fn at(self, place: usize) -> Self {
         let hint = u32::try_from(place).map_or(Hint::NOWHERE, Hint);
         Self(Words { hint, ..self.0 })
     }
 
-    /// Returns a place at which tables of the poller that made the key may have the peer: beyond all places if it is unknown.
+    /// Returns the place at which tables of the poller that made the key may have the peer. It is beyond all
+    /// places if unknown.
     #[inline]
     pub(crate) fn hint(self) -> usize {
         usize::try_from(self.0.hint.0).unwrap_or(usize::MAX)
@@ -114,7 +116,7 @@ const fn halves(bits: u128) -> (u64, u64) {
 
 #[cfg(test)]
 impl PeerKey {
-    /// One of several peers of a test, each on a separate host.
+    /// Returns one of several test peers, each on a separate host.
     pub(crate) fn numbered(number: u32) -> Self {
         Self::new((std::net::Ipv4Addr::from(number), 1).into())
     }

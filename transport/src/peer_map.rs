@@ -1,20 +1,20 @@
-//! Values by peer, for a poller's thread: found by the hint of the key, without a search.
+//! A map by peer for a poller's thread, which finds values by the hints of their keys.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A map of peers whose keys come from one poller: looking one up costs a few comparisons. Keys that another
-/// poller made, or nobody, are searched for, and mean the same.
+/// A map of peers whose keys come from one poller: a lookup costs a few comparisons. Other keys are searched
+/// for, and give the same results.
 #[derive(Debug)]
 pub struct PeerMap<T> {
-    /// A peer is at the place that its key's hint names, unless another one was there.
+    /// Entries, each at the place of its key's hint unless another peer was there.
     entries: Vec<Option<(PeerKey, T)>>,
     places: BTreeMap<PeerKey, usize>,
     vacant: BTreeSet<usize>,
 }
 
-/// Hints beyond this are not followed: they would make a table mostly of gaps.
+/// Maximum hint that is followed. Higher ones would make a table mostly of gaps.
 const MOST_PLACES: usize = 1 << 20;
 
 impl<T> Default for PeerMap<T> {
@@ -24,7 +24,7 @@ impl<T> Default for PeerMap<T> {
 }
 
 impl<T> PeerMap<T> {
-    /// The value of a peer.
+    /// Returns the value of a peer.
     #[must_use]
     #[inline]
     pub fn get(&self, peer: PeerKey) -> Option<&T> {
@@ -34,7 +34,7 @@ impl<T> PeerMap<T> {
         }
     }
 
-    /// The value of a peer, to be changed.
+    /// Returns the value of a peer, mutably.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, peer: PeerKey) -> Option<&mut T> {
@@ -43,7 +43,7 @@ impl<T> PeerMap<T> {
         self.entries.get_mut(place)?.as_mut().map(|(_, value)| value)
     }
 
-    /// The value of a peer, if it is at the place that the key's hint names.
+    /// Returns the value of a peer if it is at the place of the key's hint.
     #[inline(always)]
     pub(crate) fn hinted(&mut self, peer: PeerKey) -> Option<&mut T> {
         match self.entries.get_mut(peer.hint()) {
@@ -52,7 +52,7 @@ impl<T> PeerMap<T> {
         }
     }
 
-    /// The value of a peer, made if it is not there.
+    /// Returns the value of a peer, inserted if missing.
     pub fn get_or_insert_with(&mut self, peer: PeerKey, value: impl FnOnce() -> T) -> &mut T {
         let place = self.search(peer).unwrap_or_else(|| self.vacancy(peer));
         self.places.insert(peer, place);
@@ -66,14 +66,14 @@ impl<T> PeerMap<T> {
         self.get_or_insert_with(peer, || value);
     }
 
-    /// Takes the value of a peer out.
+    /// Removes the value of a peer, and returns it.
     pub fn remove(&mut self, peer: PeerKey) -> Option<T> {
         let place = self.places.remove(&peer)?;
         self.vacant.insert(place);
         self.entries.get_mut(place)?.take().map(|(_, value)| value)
     }
 
-    /// All peers, in the order of their keys.
+    /// Iterates over all peers, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (PeerKey, &T)> {
         self.places.iter().filter_map(|(key, place)| Some((*key, self.at(*place)?)))
     }
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Hints, right or wrong, change no result.
+        /// Hints, right or wrong, do not change the results.
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
             let (mut map, mut model) = (PeerMap::default(), BTreeMap::new());

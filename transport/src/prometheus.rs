@@ -1,14 +1,15 @@
 //! The report of a node as text for Prometheus.
 //!
-//! Names of calls follow OpenTelemetry's conventions for RPC, as Prometheus writes them. Everything else begins with
-//! `trunkline_`. Prometheus asks every few seconds, so the text is made from the report then, and calls do not pay for it.
+//! Names of calls follow OpenTelemetry's conventions for RPC, as Prometheus writes them. All other names
+//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on
+//! demand, at no cost for calls.
 
 use crate::{Histogram, MethodReport, NodeReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Bounds of the buckets as powers of two of nanoseconds: from 1 us to 69 s.
+/// Bucket bounds, as powers of two of nanoseconds: from 1 us to 69 s.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 
 impl NodeReport {
@@ -52,7 +53,7 @@ impl NodeReport {
                 );
             }
         }
-        // A service may have the name of another one's method.
+        // A service may have the same name as a method of another service.
         let mut limits = BTreeMap::<_, (u64, u64)>::new();
         for limit in &self.limits {
             let (running, refused) = limits.entry(limit.name.as_str()).or_default();
@@ -135,7 +136,7 @@ impl Text {
         let mut buckets = times.buckets().peekable();
         let mut below = 0;
         for power in BOUNDS.step_by(2) {
-            // The longest time of a bucket, so that the count is exact.
+            // The bound is the longest time of a bucket, so that the count is exact.
             let bound = Duration::from_nanos((1 << power) - 1);
             while let Some((_, count)) = buckets.next_if(|(top, _)| *top <= bound) {
                 below += count;
@@ -149,8 +150,8 @@ impl Text {
     }
 }
 
-/// Returns the name of a method as OpenTelemetry writes it. A slash in the method's own name is encoded, so that no other
-/// method has the same name.
+/// Returns the name of a method as OpenTelemetry writes it. A slash in the method's own name is encoded, so
+/// that names stay unique.
 fn full_name(row: &MethodReport) -> String {
     let method = row.method.replace('%', "%25").replace('/', "%2F");
     if row.service.is_empty() { method } else { format!("{}/{method}", row.service) }

@@ -29,7 +29,8 @@ pub struct NodeReport {
     pub connections: &'static str,
     /// Reason for the choice of this kind.
     pub connections_why: String,
-    /// Number of devices that the node has had in succession: more than 1 if its device was removed and came back.
+    /// Number of devices that the node has had in succession. It is more than 1 if the device was removed and
+    /// came back.
     pub incarnations: u64,
     /// Time at which the device was removed; `None` while it is present.
     pub removed_since: Option<SystemTime>,
@@ -61,8 +62,8 @@ pub struct NodeReport {
     pub budgets: Vec<BudgetReport>,
     /// Limits of the offered services and of their methods.
     pub limits: Vec<LimitReport>,
-    /// Calls of this node's methods, in the order of services and methods. Requests of methods that it does not serve are
-    /// a row of the empty service with the method `_OTHER`.
+    /// Calls of this node's methods, in the order of services and methods. Requests of unknown methods are a
+    /// row of the empty service with the method `_OTHER`.
     pub served: Vec<MethodReport>,
     /// Calls that this node has made, in the same order.
     pub called: Vec<MethodReport>,
@@ -131,24 +132,25 @@ pub struct MethodReport {
     pub service: &'static str,
     /// Name of the method.
     pub method: &'static str,
-    /// Calls that have ended, well or not. Streams count when they end. A request that a server refuses because it drains is
-    /// not a call: the counter `requests_refused_draining` has those.
+    /// Number of calls that have ended, including failed ones. Streams count when they end. A request that a
+    /// draining server refuses is not a call: the counter `requests_refused_draining` has those.
     pub calls: u64,
     /// Calls that have failed, by code. Codes without a call are left out.
     pub failed: Vec<FailedCalls>,
-    /// Calls among `failed` that ended before they began: at a server before the handler, at a client before the request was
-    /// handed to the transport.
+    /// Number of calls among `failed` that ended before they began: at a server before the handler, at a
+    /// client before the request was handed to the transport.
     pub refused: u64,
-    /// Calls that run now.
+    /// Number of calls that are running.
     pub running: u64,
     /// Time of each call that was not refused.
     ///
-    /// The clock is read once per turn of a poller, and not for this. At a server it is the time from the turn that
-    /// starts the handler to the turn in which it ends, which is 0 for a handler that ends in its first poll. At a
-    /// client it is the time from the turn that hands over the request to the turn that takes the reply.
+    /// The clock is read once per turn of a poller, and not specially for this. At a server it is the time
+    /// from the turn that starts the handler to the turn in which it ends, which is 0 for a handler that ends
+    /// in its first poll. At a client it is the time from the turn that hands over the request to the turn
+    /// that takes the reply.
     pub latency: Histogram,
-    /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a
-    /// client for room. The clock is read for it when a job of the pool is queued.
+    /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a client for
+    /// room. When a job of the pool is queued, the clock is read for it.
     pub queued: Histogram,
 }
 

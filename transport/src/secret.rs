@@ -1,7 +1,7 @@
 //! Secrets of a node, and keyed hashes under them.
 //!
-//! Owns the choice of the hash, SipHash-2-4 with 128 bits: a pseudo-random function that is fast for a few
-//! dozen bytes. Some hashes reveal neither the secret nor other hashes.
+//! Fixes the choice of the hash, SipHash-2-4 with 128 bits: a pseudo-random function that is fast for a few
+//! dozen bytes. Known hashes reveal neither the secret nor other hashes.
 #![forbid(unsafe_code)]
 
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -18,7 +18,7 @@ impl Secret {
         Self(runtime.random(), runtime.random())
     }
 
-    /// The hash of fields whose lengths never differ.
+    /// Returns the hash of fields whose lengths never differ.
     pub(crate) fn hash(self, fields: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_keys(self.0, self.1);
         fields.iter().for_each(|field| hasher.write(field));
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// An address as a field: IPv4 as IPv4 inside of IPv6.
+/// Returns an address as a field, with IPv4 as IPv4-mapped IPv6.
 pub(crate) fn octets(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

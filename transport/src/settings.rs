@@ -1,7 +1,7 @@
-//! The settings of a node, which begin each lane: what it takes, as a list that later versions may add to.
+//! The settings of a node, sent first on each lane: its limits, as a list that later versions may extend.
 //!
-//! Owns the layout and what a missing, doubled or unknown entry means; the trunk sends one and takes one in each
-//! lane. All bytes are a peer's: nothing here panics.
+//! Defines the layout, and the meaning of a missing, doubled or unknown entry. The trunk sends one list and
+//! takes one on each lane. All bytes come from a peer: nothing here panics.
 //!
 //! ```text
 //! 0 type (2), 0x8000 is critical   2 length of the value (2)   4 value
@@ -11,25 +11,25 @@
 use crate::frame::FrameError;
 use crate::sizes::LEAST_FRAME;
 
-/// A receiver that does not know the type must not ignore the entry.
+/// Bit of types that a receiver must not ignore if it does not know them.
 const CRITICAL: u16 = 0x8000;
 const MAX_MESSAGE: u16 = 1;
 const MAX_FRAME: u16 = 2;
 const LARGE_MESSAGES: u16 = 3;
 const MAX_BUNDLE: u16 = 4;
-/// Bytes before a value.
+/// Size of an entry without its value, in bytes.
 const PREFIX: usize = 4;
 
 /// Limits of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Largest message, head and body together.
+    /// Maximum size of a message, head and body together.
     pub(crate) max_message: u64,
-    /// Largest frame that its receives hold.
+    /// Maximum size of a frame that its receives hold.
     pub(crate) max_frame: u32,
-    /// Announced messages without a FIN, by lane.
+    /// Maximum number of announced messages without a FIN, per lane.
     pub(crate) large_messages: u32,
-    /// Largest bundle of messages; 0 of a node that takes none.
+    /// Maximum size of a bundle of messages; 0 if the node takes none.
     pub(crate) max_bundle: u32,
 }
 
@@ -51,10 +51,10 @@ impl Settings {
         out
     }
 
-    /// Decodes the body of a frame. Entries that are not known are skipped.
+    /// Decodes the body of a frame. Unknown entries are skipped.
     ///
     /// # Errors
-    /// The first thing that is wrong, or the number of the first entry that is unknown and critical.
+    /// The first fault, or the number of the first unknown critical entry.
     pub(crate) fn parse(mut body: &[u8]) -> Result<Self, FrameError> {
         let (mut max_message, mut max_frame, mut large_messages, mut max_bundle) = (None, None, None, None);
         while let Some((&[kind_low, kind_high, low, high], rest)) = body.split_first_chunk::<PREFIX>() {

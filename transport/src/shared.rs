@@ -1,5 +1,5 @@
-//! State that the threads of a node share for as long as it lives: the pools, the budgets,
-//! the way to the CM machine, and where to find the device of the moment.
+//! State shared by the threads of a node for as long as it lives: the pools, the budgets, the handle of the
+//! CM machine, and the current device.
 #![forbid(unsafe_code)]
 
 use crate::BudgetReport;
@@ -15,16 +15,16 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
 
-/// Number of objects of a kind that exist now.
+/// Numbers of existing objects, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ini: AtomicU32,
     pub(crate) tgt: AtomicU32,
-    /// Pollers and the CM machine: each holds a clone until it is dropped.
+    /// The pollers and the CM machine: each holds a clone until it is dropped.
     machines: Alive,
 }
 
-/// Held by a machine, made or to be made, for as long as it exists.
+/// Token held by a machine, even before it is created, for as long as it exists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Alive(Arc<()>);
 
@@ -40,7 +40,7 @@ impl Gauges {
     }
 }
 
-/// The limits that a node was started with.
+/// Limits that a node was started with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
@@ -50,8 +50,7 @@ pub(crate) struct Limits {
     pub(crate) stall_ms: u64,
 }
 
-/// The device of the moment, for those who look at it from outside. The CM machine and the pollers
-/// have their own parts of it.
+/// The current device, for observers. The CM machine and the pollers have their own parts of it.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
 
@@ -64,9 +63,9 @@ pub(crate) struct Facts {
     pub(crate) connections_why: String,
     pub(crate) name: String,
     pub(crate) link: String,
-    /// Devices that the node has had, this one included.
+    /// Number of devices that the node has had, including this one.
     pub(crate) incarnations: u64,
-    /// Since when it is away.
+    /// Time since which it is away.
     pub(crate) removed_since: Option<Time>,
 }
 
@@ -74,7 +73,7 @@ pub(crate) struct Facts {
 struct Known {
     device: Option<Arc<DeviceShared>>,
     facts: Facts,
-    /// Counts of the devices before this one.
+    /// Counters of earlier devices.
     earlier: Vec<Counter>,
 }
 
@@ -87,7 +86,7 @@ impl CurrentDevice {
         self.read().facts.clone()
     }
 
-    /// The counters of all devices that the node has had.
+    /// Returns the counters of all devices that the node has had.
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let known = self.read();
         let mut all = known.device.as_ref().map(|device| device.device.counters()).unwrap_or_default();
@@ -111,12 +110,12 @@ impl CurrentDevice {
         known.device = Some(device);
     }
 
-    /// The device was removed.
+    /// Notes that the device was removed.
     pub(crate) fn lost(&self, now: Time) {
         self.write().facts.removed_since = Some(now);
     }
 
-    /// Lets go of the device.
+    /// Releases the device.
     fn release(&self) {
         let mut known = self.write();
         let Some(device) = known.device.take() else { return };
@@ -143,19 +142,19 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     }
 }
 
-/// Shared by the pollers, the CM machine and the handle of the node.
+/// State shared by the pollers, the CM machine and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct NodeShared {
-    /// Runtime of the node's machines, with the clock and the randomness of all of them.
+    /// Runtime of the node's machines, with their clock and their source of randomness.
     pub(crate) runtime: Runtime,
-    /// Random numbers of this node, one for each peer. They stay the same when the device is replaced.
+    /// Random number of this node for each peer. It stays the same when the device is replaced.
     pub(crate) epochs: Epochs,
-    /// Requests of peers that proved no address, and were refused with a cookie.
+    /// Number of requests without proof of the address, which were refused with a cookie.
     pub(crate) unproven: AtomicU64,
-    /// Frames of kinds that this version does not know, and may ignore.
+    /// Number of frames of kinds that this version does not know and may ignore.
     pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,
-    /// The device of the moment.
+    /// Current device.
     pub(crate) device: CurrentDevice,
     pub(crate) pollers: Vec<PollerHandle>,
     pub(crate) cm: CmHandle,
@@ -165,18 +164,18 @@ pub(crate) struct NodeShared {
     pub(crate) sinks: Arc<BlockPool>,
     /// Memory of the application's registered buffers.
     pub(crate) buffers: Arc<BlockPool>,
-    /// Further resources that peers may make the node hold.
+    /// Budgets for other resources that peers may make the node hold.
     pub(crate) budgets: NodeBudgets,
     pub(crate) registry: Arc<Registry>,
     pub(crate) traffic: Traffic,
     pub(crate) session_qps: SessionQps,
     pub(crate) gauges: Gauges,
-    /// The first listening address, once known.
+    /// First listening address, once known.
     pub(crate) local_address: OnceLock<SocketAddr>,
 }
 
 impl NodeShared {
-    /// A device is there: pools register their memory with it from now on.
+    /// Opens the pools with a device: they register their memory with it from now on.
     pub(crate) fn open(&self, device: &Arc<DeviceShared>) {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.open(Arc::clone(&device.pd));
@@ -184,8 +183,8 @@ impl NodeShared {
         self.device.set(Arc::clone(device));
     }
 
-    /// The device was removed, and nobody uses it any more: keys become invalid, buffers of the
-    /// application are plain memory.
+    /// Releases the device, which was removed and is not used any more. Keys become invalid, and buffers of
+    /// the application become plain memory.
     pub(crate) fn release(&self) {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();
@@ -194,7 +193,7 @@ impl NodeShared {
         self.device.release();
     }
 
-    /// Reports the use by peers.
+    /// Returns the use by peers.
     pub(crate) fn budgets(&self) -> Vec<BudgetReport> {
         let pools = [
             self.sinks.report("bytes of large messages received"),
@@ -206,7 +205,7 @@ impl NodeShared {
 
 impl Drop for NodeShared {
     fn drop(&mut self) {
-        // Blocks in the application's hands know their pools; those must not hold the device.
+        // Blocks in the application's hands refer to their pools, which must not keep the device.
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();
         }

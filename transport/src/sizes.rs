@@ -1,22 +1,23 @@
-//! Sizes that the parts of a node agree on. Plain numbers: everything may use them.
+//! Sizes that the parts of a node agree on. Any module may use them.
 #![forbid(unsafe_code)]
 
-/// Bytes of the largest message that goes by SEND, beyond its header and extensions.
+/// Size of the largest message that goes by SEND, in bytes, without its header and extensions.
 pub const EAGER_BYTES: usize = 16 * 1024;
-/// Room for a message's head, which must fit with its body into the memory for large messages.
+/// Space for a message's head, which must fit with its body into the memory for large messages.
 pub(crate) const HEAD_ROOM: usize = 64 << 10;
-/// Bytes of a receive slot and of a send slot: the largest frame, in whole cache lines.
+/// Size of a receive slot and of a send slot, in bytes: the largest frame, in whole cache lines.
 pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
-/// Bytes of the largest frame that is posted inline, whatever more the device could take.
+/// Size of the largest frame that is posted inline, in bytes, even if the device could take more.
 pub(crate) const INLINE_BYTES: u32 = 256;
-/// Most bytes of a message that travel with its announcement. A header and its extensions must, which are a quarter of it.
+/// Maximum number of bytes sent with a message's announcement. They must hold a header and its extensions,
+/// which are a quarter of it.
 pub(crate) const MOST_ANNOUNCED: usize = 4096;
-/// Bytes of the largest bundle of messages, and of the largest message in one.
+/// Size of the largest bundle of messages, in bytes, and of the largest message in one.
 pub(crate) const BUNDLE_BYTES: usize = 4096;
 pub(crate) const BUNDLED_BYTES: usize = 1024;
-/// Bytes of the smallest frame that every node takes.
+/// Size of the smallest frame limit that a node may have, in bytes.
 pub(crate) const LEAST_FRAME: u32 = 2048;
-/// Completions that a poller takes at once, and receives that it reposts at once.
+/// Number of completions that a poller takes at once, and of receives that it reposts at once.
 pub(crate) const BATCH: usize = 64;
-/// Work requests that the send queue of an INI holds.
+/// Send-queue depth of an INI, in work requests.
 pub(crate) const SEND_QUEUE_DEPTH: usize = 512;

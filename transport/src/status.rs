@@ -1,7 +1,8 @@
 //! The description of a node that its socket gives to `trunkctl nodes`.
 //!
-//! Owns the text: a line for each fact, with its name and values separated by tabs. Readers skip lines that they do not
-//! know, so later versions may add some. The node writes it on the CM machine's thread; no poller takes part.
+//! Defines the text: a line for each fact, with its name and values separated by tabs. Readers skip unknown
+//! lines, so later versions may add some. The node writes it on the CM machine's thread; no poller takes
+//! part.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,9 +13,9 @@ use trunkline_verbs::QpPath;
 
 /// The first line.
 const MAGIC: &str = "trunkline-node 1";
-/// Longest value that is not a number or an address, in characters.
+/// Maximum length of a value that is not a number or an address, in characters.
 const LONGEST: usize = 256;
-/// Room for the line that counts omitted peers.
+/// Space for the line that counts omitted peers.
 const LAST_LINE: usize = 64;
 
 /// A running node, as it describes itself.
@@ -32,9 +33,9 @@ pub struct NodeStatus {
     pub is_away: bool,
     /// Time of the description by the node's own clock, in nanoseconds.
     pub at_ns: u64,
-    /// The node's peers; the first ones, if there are very many.
+    /// The node's peers, or the first ones if there are very many.
     pub peers: Vec<PeerStatus>,
-    /// Number of peers that are not among them.
+    /// Number of peers that are left out.
     pub omitted: usize,
 }
 
@@ -45,11 +46,11 @@ pub struct PeerStatus {
     pub address: SocketAddr,
     /// True while there is a session with it.
     pub is_up: bool,
-    /// Messages sent to it, on all pollers, since it is known.
+    /// Messages sent to it, on all pollers, since the peer became known.
     pub sent: u64,
     /// Messages received from it.
     pub received: u64,
-    /// The paths that packets take to it, with the number of QPs of each.
+    /// Paths of packets to it, with the number of QPs of each.
     pub paths: Vec<PathStatus>,
 }
 
@@ -77,7 +78,7 @@ impl PathStatus {
 }
 
 impl NodeStatus {
-    /// Returns its text, of at most [`MAX_NODE_BYTES`]: peers that have no room are counted only.
+    /// Returns the text, of at most [`MAX_NODE_BYTES`]. Peers that do not fit are only counted.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
@@ -103,7 +104,7 @@ impl NodeStatus {
         text
     }
 
-    /// Returns the node that a text describes; `None` for any other text.
+    /// Parses a text. Returns `None` if it does not describe a node.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -161,7 +162,8 @@ impl PeerStatus {
     }
 }
 
-/// Shortens a value, and replaces what would end a field, act on a terminal, or be shown in another order.
+/// Shortens a value, and replaces characters that would end a field, control a terminal, or change the
+/// displayed order.
 fn clean(text: &str) -> String {
     let is_plain = |letter: char| letter == ' ' || letter.is_ascii_graphic();
     text.chars().take(LONGEST).map(|letter| if is_plain(letter) { letter } else { '?' }).collect()
@@ -219,7 +221,7 @@ mod tests {
         let text = node(2).to_text();
         assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
         for length in 0..text.len() {
-            // A cut text is read in part, or refused; it never panics.
+            // A truncated text is read in part, or refused; it never panics.
             let _read = NodeStatus::parse(&text[..length]);
         }
         let orphan = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\npath\tshm\t1\t\n");

@@ -1,8 +1,8 @@
 //! The interface between a poller and the protocol above it.
 //!
-//! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every
-//! message, outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both
-//! live on the poller's thread, so neither needs `Send` nor locks.
+//! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every message,
+//! outcome and change of a peer. Each call passes a [`Carrier`], through which the upper half acts. Both live
+//! on the poller's thread, so neither needs `Send` or locks.
 
 use crate::PeerKey;
 use crate::body::Body;
@@ -27,25 +27,27 @@ pub struct PollerIndex(pub u16);
 pub enum Toward {
     /// The poller with this index.
     Poller(PollerIndex),
-    /// The carrier chooses: messages go to the peer's pollers in turn.
+    /// Any poller: the carrier sends messages to the peer's pollers in turn.
     Any,
-    /// The poller with this turn: in one session it is the same for all messages with this turn.
+    /// The poller that this turn selects. In one session that is the same poller for all messages with this
+    /// turn.
     Turn(Turn),
 }
 
-/// Poller of a peer that the carrier has chosen for a message: this number modulo those that the peer has in
-/// the session through which the message leaves.
+/// Poller of a peer that the carrier has chosen for a message: this number modulo the number of pollers that
+/// the peer has in the session through which the message leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Turn(NonZeroU32);
 
 impl Turn {
-    /// The turn with this number. The last two numbers are one turn, so that an `Option<Turn>` fits in four bytes.
+    /// Creates the turn with this number. The last two numbers are the same turn, so that an `Option<Turn>`
+    /// fits in four bytes.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
 
-    /// The poller, of `pollers` in all.
+    /// Returns the poller, out of `pollers`.
     #[must_use]
     pub fn of(self, pollers: u16) -> PollerIndex {
         let index = (self.0.get() - 1).checked_rem(u32::from(pollers)).unwrap_or_default();
@@ -57,29 +59,29 @@ impl Turn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A session with a peer, by this node's number of it. A peer that is restarted has the same key, and
-/// another session.
+/// A session with a peer, by this node's number for it. A restarted peer has the same key, and another
+/// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
 
-/// Origin of a message: answers go back to the same peer and poller, through the same session.
+/// Origin of a message. Answers go back to the same peer and poller, through the same session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The node.
+    /// Node that sent it.
     pub peer: PeerKey,
-    /// The session through which it came.
+    /// Session through which it came.
     pub session: SessionNumber,
-    /// The poller there that sent it.
+    /// Poller there that sent it.
     pub poller: PollerIndex,
 }
 
-/// The behaviour of a message that has no session to its peer after an attempt to connect has failed.
+/// Behaviour of a message without a session to its peer when an attempt to connect fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connect {
-    /// Fails with the attempt that it waited for, and at once while the node pauses before its next attempt.
+    /// Fails with the attempt that it waited for, or at once while the node pauses before its next attempt.
     #[default]
     FailFast,
-    /// Waits for a session until its deadline, however many attempts fail.
+    /// Waits for a session until its deadline, even if attempts fail.
     Wait,
 }
 
@@ -88,11 +90,11 @@ pub enum Connect {
 pub enum Reach {
     /// A session is up.
     Up,
-    /// An attempt is under way.
+    /// An attempt is in progress.
     UnderWay,
     /// The last attempt has failed, and the node pauses before the next one.
     Away {
-        /// Why it failed.
+        /// Cause of the failure.
         cause: PeerDown,
         /// Time until the next attempt may begin.
         due_in: Duration,
@@ -102,17 +104,17 @@ pub enum Reach {
 /// Outcomes of a message that are reported to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Report {
-    /// Any.
+    /// All outcomes.
     #[default]
     Always,
-    /// Any but that it was delivered, if it has left at once: [`Taken::left`] names its session then, and it was delivered
-    /// if that ends before it has failed.
+    /// All outcomes, except the delivery of a message that left at once. [`Taken::left`] then names its
+    /// session. The message was delivered if the session ends before it has failed.
     Failure,
-    /// None.
+    /// No outcome.
     Never,
 }
 
-/// Report of a message's outcome to its sender, if any.
+/// A sender's token, and the outcomes to report to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(crate) token: Token,
@@ -129,9 +131,9 @@ impl Receipt {
 /// Placement of a message that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// Turn of the peer's poller that it is for.
+    /// Turn of the destination poller.
     pub turn: Turn,
-    /// The session through which it leaves, if it does so at once.
+    /// Session through which the message leaves, if it leaves at once.
     pub left: Option<SessionNumber>,
 }
 
@@ -142,26 +144,27 @@ pub struct Outgoing<'a> {
     pub peer: PeerKey,
     /// Destination poller.
     pub toward: Toward,
-    /// Session of the message; `None` takes the one that is up, or the next one. A message for a session
-    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows
-    /// the one which asked.
+    /// Session of the message; `None` for the one that is up, or the next one. A message for a session that
+    /// is over is refused, or fails if it has waited: an answer must not reach a later incarnation of the
+    /// peer than the one that asked.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
-    /// True if the peer's poller gets it after all ordered messages that this poller has sent there before, however
-    /// large they are. Other messages overtake large ones, which the peer has yet to READ.
+    /// If true, the peer's poller gets the message after all ordered messages that this poller has sent there
+    /// before, even if those are large. Other messages overtake large ones, which the peer has to READ.
     pub ordered: bool,
-    /// First part: copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags (1), two
-    /// bytes that are its own, and four that the transport writes; in all 8 times as many bytes as the upper four
-    /// bits of the kind give. `docs/wire.md` has the flags. The only one of the transport's flags that may be set is
-    /// the one for a time left: then the header has at least 20 bytes, and in those from 16 the transport writes
-    /// the microseconds until `deadline` when the message leaves.
+    /// First part, copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags
+    /// (1), two bytes for the upper half, and four that the transport writes. The header has 8 times as many
+    /// bytes as the upper four bits of the kind give. `docs/wire.md` lists the flags. The header may
+    /// set two flags of the transport, for critical frames and for a time left. With the latter it has at
+    /// least 20 bytes, and when the message leaves, the transport writes the microseconds until
+    /// `deadline` into those from 16 on.
     pub head: &'a [u8],
-    /// Number of bytes of the head, the header first among them, that reach the peer with the announcement of a large
-    /// message, before it READs the rest: at most 4096. More than the first 1024 may be left to be READ.
+    /// Number of bytes of the head, beginning with the header, that reach the peer with the announcement of a
+    /// large message, before it READs the rest: at most 4096. Only the first 1024 are guaranteed to.
     pub announced: usize,
-    /// Second part, directly after the first at the receiver; sent without a copy when it is
-    /// in registered memory and large. May be empty.
+    /// Second part, which directly follows the first at the receiver. It is sent without a copy if it is
+    /// large and in registered memory. May be empty.
     pub body: Body,
     /// Passed back to [`Upper::sent`].
     pub token: Token,
@@ -184,7 +187,7 @@ impl Outgoing<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// It is larger than the node's `max_message_bytes` (or the peer's).
+    /// The message is larger than `max_message_bytes` of this node or of the peer.
     #[error("message of {bytes} bytes exceeds the limit of {limit} (setting max_message_bytes)")]
     TooLarge {
         /// Size of the message.
@@ -195,21 +198,22 @@ pub enum SendError {
     /// The queue of this peer, or of all peers, is full.
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
-    /// The last attempt to connect has failed, and the next one is not due yet.
+    /// The last attempt to connect has failed, and the next one may not begin yet.
     #[error("{cause}")]
     BackingOff {
-        /// Why the last attempt failed.
+        /// Cause of the last failure.
         cause: PeerDown,
-        /// The time until a message begins the next attempt. The text leaves it out, so that one cause has one text.
+        /// Time until a message begins the next attempt. The error text omits it, so that the same cause
+        /// gives the same text.
         due_in: Duration,
     },
-    /// It is for a session that is over.
+    /// The message is for a session that is over.
     #[error("the session that the message is for is over")]
     SessionOver,
     /// The message does not begin with a header.
     #[error("the message does not begin with a header, or has too long a one")]
     BadHeader,
-    /// The node shuts down, or the key is unknown.
+    /// The node is shutting down, or the key is unknown.
     #[error("no such peer, or the node is shutting down")]
     NoPeer,
 }
@@ -217,18 +221,18 @@ pub enum SendError {
 /// Outcome of sending a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It is in the peer's memory; the peer's program may not have looked at it yet.
+    /// The message is in the peer's memory. The peer's program may not have read it yet.
     Delivered,
-    /// It was not delivered, or its fate is unknown.
+    /// The message was not delivered, or its fate is unknown.
     Failed(SendFailure),
 }
 
 /// Reason why a message failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendFailure {
-    /// `false` is a guarantee that the peer has not seen it; `true` may be cautious.
+    /// If false, the peer has certainly not seen the message. If true, it may have.
     pub may_have_arrived: bool,
-    /// Why.
+    /// Cause of the failure.
     pub cause: PeerDown,
 }
 
@@ -236,67 +240,68 @@ pub struct SendFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerDown {
-    /// No answer from its address.
+    /// The peer's address does not answer.
     #[error("the peer does not answer")]
     Unreachable,
-    /// This node has no address of the peer's family, IPv4 or IPv6, to call from.
+    /// This node has no address of the peer's family, IPv4 or IPv6, to connect from.
     #[error(
         "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well, if this host has one",
         other_family(listens_on),
         other_family(listens_on)
     )]
     NoAddress {
-        /// Address that this node listens on: the first of its addresses.
+        /// First address that this node listens on.
         listens_on: SocketAddr,
     },
     /// This host, or its device, cannot send to the peer's address.
     #[error("this host cannot send to the peer's address: {0}")]
     NoRoute(VerbsError),
-    /// This node's device reaches peers through shared memory only (`TRUNKLINE_LINK=shm`, or its setting link), and this one it cannot.
+    /// This node's device is limited to shared memory (`TRUNKLINE_LINK=shm`, or its setting link), and cannot
+    /// share memory with this peer.
     #[error(
         "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm, or setting link), which it cannot share with the peer: {0}"
     )]
     NotShared(&'static str),
-    /// It answers, but no node listens on that port.
+    /// The peer's host answers, but no node listens on that port.
     #[error("nobody listens on that port at the peer")]
     NotListening,
-    /// It refused the session: authentication or limits.
+    /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
-    /// The two nodes have no version of the protocol in common.
+    /// The two nodes have no protocol version in common.
     #[error(
         "the peer speaks {} of the protocol, this node {}: update one of them",
         Range(theirs),
         Range(ours)
     )]
     Version {
-        /// The lowest and the highest version that this node speaks.
+        /// Lowest and highest version that this node speaks.
         ours: (u8, u8),
-        /// The same of the peer.
+        /// Lowest and highest version that the peer speaks.
         theirs: (u8, u8),
     },
-    /// It stopped answering.
+    /// The peer stopped answering.
     #[error("the peer stopped answering")]
     Died,
-    /// It stopped answering when packets became larger than any that had got through.
+    /// The peer stopped answering when packets became larger than any that had got through.
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
     )]
     FullPacketsLost {
-        /// Payload of such a packet.
+        /// Payload of such a packet, in bytes.
         bytes: u32,
     },
-    /// It closed the session in an orderly way, or its process died and a device said so in its place.
+    /// The peer closed the session in an orderly way, or its process died and a device reported that.
     #[error("the peer closed the session")]
     Closed,
-    /// It came back as another incarnation.
+    /// The peer came back as another incarnation.
     #[error("the peer was restarted")]
     Restarted,
-    /// It broke the protocol.
+    /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
-    /// It sent a frame of a kind that this node does not know and must not ignore.
+    /// The peer sent a frame of a kind that this node does not know and must not ignore.
     #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
     UnknownFrame(u8),
     /// The peer's settings have an entry that this node does not know and must not ignore.
@@ -304,13 +309,13 @@ pub enum PeerDown {
         "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
     )]
     UnknownSetting(u16),
-    /// Our settings have an entry that it does not know and must not ignore.
+    /// This node's settings have an entry that the peer does not know and must not ignore.
     #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
     SettingRefused(u16),
     /// The message's deadline passed before it could leave.
     #[error("the deadline passed before the message could leave")]
     Deadline,
-    /// The message is larger than the peer takes, which became known when the session came up.
+    /// The message is larger than the peer accepts. That was known only when the session came up.
     #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
     TooLarge {
         /// Size of the message.
@@ -318,13 +323,14 @@ pub enum PeerDown {
         /// The peer's limit.
         limit: usize,
     },
-    /// Buffers for large messages were used up at the peer until the deadline.
+    /// The peer had no memory for the large message until the deadline.
     #[error("the peer had no buffer free for the message in time (its rendezvous_bytes)")]
     ResourceExhausted,
-    /// The local device refused to register the message's memory: it has no more regions, or may pin no more memory.
+    /// The local device refused to register the message's memory: it has no more regions, or may not pin more
+    /// memory.
     #[error("the memory of the message cannot be registered: {0}")]
     NotRegistered(VerbsError),
-    /// This node shuts down.
+    /// This node is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,
     /// The local device failed.
@@ -346,7 +352,7 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Returns true if this ends a session that was up, rather than an attempt to make one.
+    /// Returns true if this ends a session that was up, rather than an attempt to connect.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
@@ -378,7 +384,7 @@ impl PeerDown {
     }
 }
 
-/// The lowest and the highest version that a node speaks, as a text.
+/// A text for the lowest and the highest version that a node speaks.
 struct Range<'a>(&'a (u8, u8));
 
 impl fmt::Display for Range<'_> {
@@ -395,36 +401,37 @@ fn other_family(address: &SocketAddr) -> &'static str {
     if address.is_ipv4() { "IPv6" } else { "IPv4" }
 }
 
-/// A change of a peer.
+/// Change of a peer's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A session is up, and the peer's settings have come. `epoch` distinguishes incarnations of the peer.
+    /// A session is up, and the peer's settings have arrived. `epoch` distinguishes incarnations of the peer.
     Up {
-        /// Number of the session, as [`Origin::session`] has it.
+        /// Number of the session, as in [`Origin::session`].
         session: SessionNumber,
         /// Random number of the incarnation.
         epoch: u64,
-        /// Number of its pollers.
+        /// Number of the peer's pollers.
         pollers: u16,
     },
-    /// The session ended, or an attempt to make one failed; each message under way has had its [`Upper::sent`]
-    /// before this, but for those that wait for the next session ([`Connect::Wait`]).
+    /// The session has ended, or an attempt to connect has failed. The outcome of each message in flight was
+    /// reported by [`Upper::sent`] before, except for messages that wait for the next session
+    /// ([`Connect::Wait`]).
     Down {
-        /// Why.
+        /// Cause of the loss.
         cause: PeerDown,
     },
 }
 
-/// A received message. It may lend a registered receive buffer, which goes back to its poller
-/// when the message, or the `Bytes` made from it, is dropped, on any thread. One of at most 1024 bytes, its header included,
-/// shares a block of 4 KiB with others instead, which is used again when all of them are dropped.
+/// A received message. It may lend a registered receive buffer, which returns to its poller when the message,
+/// or the `Bytes` made from it, is dropped, on any thread. A message of at most 1024 bytes, including its
+/// header, instead shares a block of 4 KiB with others. The block is reused when all of them are dropped.
 #[derive(Debug)]
 pub struct Message(Content);
 
 #[derive(Debug)]
 enum Content {
     Owned(Bytes),
-    /// An announced message that the upper half has accepted.
+    /// Announced message that the upper half has accepted.
     Accepted(Bytes),
     Lent(Received),
 }
@@ -438,14 +445,14 @@ impl Message {
         Self(Content::Accepted(bytes))
     }
 
-    /// Returns true if it was announced, and accepted then.
+    /// Returns true if it was announced, and accepted by the upper half.
     #[must_use]
     #[inline]
     pub fn is_accepted(&self) -> bool {
         matches!(self.0, Content::Accepted(_))
     }
 
-    /// The bytes, with their header first.
+    /// Returns the bytes, beginning with the header.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
@@ -455,9 +462,8 @@ impl Message {
         }
     }
 
-    /// Returns the bytes from `start` on, as shared bytes, without a copy; costs at most one allocation. Empty if
-    /// it is not as
-    /// long.
+    /// Returns the bytes from `start` on, as shared bytes, without a copy. Costs at most one allocation.
+    /// Returns no bytes if the message is shorter.
     #[must_use]
     #[inline]
     pub fn bytes_from(self, start: usize) -> Bytes {
@@ -477,31 +483,31 @@ impl From<Bytes> for Message {
     }
 }
 
-/// Decision about an announced message, see [`Upper::announced`].
+/// Decision about an announced message; see [`Upper::announced`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screening {
-    /// The message is READ, and the decision waits for the rest of it.
+    /// The message is READ, and the decision is made when all of it has arrived.
     Undecided,
-    /// The message is READ, and is marked as accepted: [`Message::is_accepted`].
+    /// The message is READ, and marked as accepted: [`Message::is_accepted`].
     Accepted,
-    /// The message is not READ. Its sender takes it as delivered.
+    /// The message is not READ. To its sender it counts as delivered.
     Refused,
 }
 
 /// Services of a poller for its upper half. Nothing here blocks.
 pub trait Carrier {
-    /// The time, as read when the poller's turn began.
+    /// Returns the time, read at the beginning of the poller's turn.
     fn now(&self) -> Time;
 
-    /// The program has read the clock since the poller's turn began, in a handler that took its time: it is at least this
-    /// late. So a message that is sent next does not claim more time than is left.
+    /// Advances the time to at least `time`, which a long handler of the program has read from the clock
+    /// during this turn. So a message sent next does not claim more time than is left.
     fn advance(&mut self, time: Time);
 
-    /// Returns true if what the turn has led to has waited long enough to leave before its end. Reads the clock: ask every
+    /// Returns true if messages sent in this turn should not wait for its end. Reads the clock: call it every
     /// few handlers, and then call [`Self::flush`].
     fn is_flush_overdue(&mut self) -> bool;
 
-    /// Posts what has been sent, so that peers need not wait for the rest of the turn.
+    /// Posts the messages sent so far, so that peers need not wait for the rest of the turn.
     fn flush(&mut self);
 
     /// Returns the index of this poller.
@@ -510,62 +516,65 @@ pub trait Carrier {
     /// Returns the number of this node's pollers.
     fn pollers(&self) -> u16;
 
-    /// The key of a node as this poller has it, by which it is found most quickly. Starts to connect when there is no
-    /// session, and again, with backoff, whenever something waits to be sent.
+    /// Returns the key of a node by which this poller finds it fastest. Starts to connect if there is no
+    /// session, and tries again, with backoff, whenever a message waits to be sent.
     fn peer(&mut self, node: PeerKey) -> PeerKey;
 
     /// Returns true if a message to the peer would leave through a session that is up.
     fn is_up(&self, peer: PeerKey) -> bool;
 
-    /// Begins to connect to a node, if there is no session and it is time for an attempt. How the attempt ends comes to
-    /// [`Upper::peer`]; it may have begun earlier, and may last until a device that was removed is back.
+    /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
+    /// attempt is reported to [`Upper::peer`]. The attempt may have begun earlier, and may last until a
+    /// removed device is back.
     fn reach(&mut self, node: PeerKey) -> Reach;
 
-    /// Takes a message; its outcome comes to [`Upper::sent`] as far as it asks for that, at most once, and never from
-    /// inside this call. While there is no session yet it waits in a bounded queue for the attempt to connect that
-    /// is under way, or begins one.
+    /// Takes a message. The requested outcomes are reported to [`Upper::sent`], at most once, and never from
+    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
+    /// in progress, or begins one.
     ///
     /// # Errors
-    /// When it was not taken; then no outcome comes, and it may be offered again.
+    /// When the message was not taken. No outcome is reported then, and the message may be offered again.
     fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError>;
 
-    /// Gives up those of these messages that have not left yet, and returns them: the peer will never see them, and no
-    /// outcomes come. Does nothing with those that have left. It searches the queues once, so give up many at a time.
+    /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never
+    /// see them, and no outcomes are reported. Messages that have left are not affected. Each call searches all
+    /// queues, so cancel many messages at a time.
     fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token>;
 
-    /// Returns true if a message for this session of the peer could leave through it. The upper half hears of a
-    /// session's end
-    /// only when all that was under way in it has an outcome.
+    /// Returns true if a message for this session of the peer could leave through it. The end of a session is
+    /// reported to the upper half only after the outcomes of all messages that were in flight in it.
     fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
 
-    /// Why the last attempt to connect to the peer failed, if nothing has come of a later one.
+    /// Returns the cause of the last failed attempt to connect to the peer, unless a later one has succeeded.
     fn away(&self, peer: PeerKey) -> Option<PeerDown>;
 
-    /// Bytes of the oldest large message of the peer that waits for memory here, of those whose announcing frame
-    /// `is_it` chooses. That begins with the message's header; an announcement follows it.
+    /// Returns the size of the oldest large message of the peer that waits for memory here, among those whose
+    /// announcing frame `is_it` selects. The frame begins with the message's header, followed by the
+    /// announcement.
     fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize>;
 
-    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is left to those
-    /// who refuse requests because it may not.
+    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is reserved for
+    /// such refusals.
     ///
     /// # Errors
-    /// The budget that is used up.
+    /// The exhausted budget.
     fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted>;
 
-    /// Largest message to any peer, head and body together.
+    /// Returns the maximum size of a message to any peer, head and body together.
     fn max_message_bytes(&self) -> usize;
 }
 
 /// The protocol above a poller.
 pub trait Upper: 'static {
-    /// Mark of the protocol on its thread.
+    /// Guard of a turn, which marks the thread as the protocol's.
     type Here;
 
-    /// The poller's turn begins on this thread, and lasts until this is dropped. Code of the program may run in all of
-    /// it, not only in the upper half: when bytes are dropped that it has lent.
+    /// Begins a turn of the poller on this thread, which lasts until the returned guard is dropped. Code of
+    /// the program may run at any time during the turn, not only in the upper half: when bytes that it has
+    /// lent are dropped.
     fn enter(&self) -> Self::Here;
 
-    /// A message came.
+    /// Handles a received message.
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message);
 
     /// Returns true if [`Self::announced`] decides about large messages. Called once.
@@ -573,8 +582,9 @@ pub trait Upper: 'static {
         false
     }
 
-    /// A large message is announced, and none of its rest is READ yet. `header` is its header, in which a flag of the
-    /// transport is set. `part` is the part that has come with it, from the end of the header.
+    /// Decides about a large message that was announced, before the rest of it is READ. `header` is its
+    /// header, in which a flag of the transport is set. `part` is the part that has come with it, from the
+    /// end of the header.
     fn announced(
         &mut self,
         _carrier: &mut dyn Carrier,
@@ -585,60 +595,63 @@ pub trait Upper: 'static {
         Screening::Undecided
     }
 
-    /// A message that was sent has its outcome.
+    /// Handles the outcome of a sent message.
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
 
-    /// A large message of the given size does not come, because no memory became free for it in time, or too many were
-    /// announced; its sender knows. `frame` announced it: it begins with the message's header.
+    /// Handles the loss of a large message of the given size, which got no memory in time, or was one of too
+    /// many that were announced. Its sender knows. `frame` announced it, and begins with the message's
+    /// header.
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize);
 
-    /// A message with [`Report::Never`] cannot be sent to this poller of a peer, in a session that goes on. `head` begins
-    /// with its header. Ordered messages that were sent after it still leave.
+    /// Handles a message with [`Report::Never`] that cannot be sent to this poller of a peer, in a session
+    /// that goes on. `head` begins with its header. Ordered messages that were sent after it still leave.
     fn not_sent(&mut self, carrier: &mut dyn Carrier, to: Origin, head: &[u8], cause: PeerDown);
 
-    /// A peer changed.
+    /// Handles a change of a peer.
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
 
-    /// Sends what messages and tasks have led to so far, and posts it. Called within a turn that takes long.
+    /// Sends and posts the results of the messages and tasks so far. Called within a long turn.
     fn flush(&mut self, carrier: &mut dyn Carrier) {
         carrier.flush();
     }
 
-    /// Runs one turn in the poller's loop: take from queues, run ready tasks, fire timers up to
-    /// `carrier.now()`. Returns whether it did anything.
+    /// Runs one turn in the poller's loop: takes from queues, runs ready tasks, and fires timers up to
+    /// `carrier.now()`. Returns true if it did anything.
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool;
 
     /// Returns the time at which it must run next even if nothing happens.
     fn next_timer(&self) -> Option<Time>;
 
-    /// Returns true if it has work that must not wait for a sleep (checked after the poller announced
-    /// that it goes to sleep).
+    /// Returns true if it has work that must not wait for a sleep. Called after the poller has announced that
+    /// it goes to sleep.
     fn is_ready(&self) -> bool;
 
-    /// The node shuts down; what is open should end soon. Called once. Messages may still be sent, also to new
-    /// peers, until the sessions are closed: when every poller's upper half is drained, or the grace is over.
+    /// Begins a shutdown: open work should end soon. Called once. Messages may still be sent, also to new peers,
+    /// until the sessions are closed: when every poller's upper half is drained, or the grace period is over.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
 
-    /// The grace period of the shutdown is over. Called once. Ends what its peers can still be told of, and returns true if
-    /// it has sent that.
+    /// Ends the work that peers can still be notified of, because the grace period of the shutdown is over.
+    /// Called once. Returns true if it has sent such notifications.
     fn grace_over(&mut self, _: &mut dyn Carrier) -> bool {
         false
     }
 
-    /// Returns true if nothing of it is open any more. A node that shuts down waits for this, and for
-    /// what it has sent, as long as its grace lasts.
+    /// Returns true if nothing is open any more. During its grace period, a node that shuts down waits for
+    /// this, and for the messages sent.
     fn is_drained(&self) -> bool {
         true
     }
 
-    /// Returns true if nothing is open any more that a peer waits for. A node that shuts down asks once it takes nothing new.
+    /// Returns true if nothing that this peer waits for is open. A node that shuts down asks once it takes
+    /// nothing new.
     fn has_ended(&self, _: PeerKey) -> bool {
         self.is_drained()
     }
 
-    /// The node shuts down, and all that was sent to the peer was delivered after [`Upper::has_ended`] was true of it.
-    /// Called at most once in a session, and not if a message of the session was lost whose outcome is not reported.
-    /// Sessions are closed when the messages that it sends are delivered too, or a second after all peers have settled.
+    /// Notes that a node that shuts down has delivered everything sent to the peer, after
+    /// [`Upper::has_ended`] returned true for it. Called at most once per session, and not if a message of
+    /// the session was lost whose outcome is not reported. Sessions are closed when the messages sent here
+    /// are delivered too, or a second after all peers have settled.
     fn settled(&mut self, _: &mut dyn Carrier, _: PeerKey) {}
 
     /// Returns the open work, for a simulation to count.

@@ -1,11 +1,11 @@
-//! Looks after a node from time to time, on the CM machine's thread.
+//! An observer of a node, called from time to time on the CM machine's thread.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use trunkline_verbs::Time;
 
-/// Looks after a node from time to time. The CM machine calls it, so it must not block.
+/// An observer of a node. The CM machine calls it from time to time, so it must not block.
 pub trait Watch: Send + Sync + fmt::Debug {
-    /// Looks, now; returns when to look again.
+    /// Observes the node. Returns the time of the next call.
     fn look(&self, now: Time) -> Time;
 }

@@ -3,12 +3,12 @@
 //! Unmodified verbs programs run on it: `cargo dropin` builds `libibverbs.so.1` and `librdmacm.so.1`
 //! from this crate, and `LD_LIBRARY_PATH=target/dropin PROGRAM` makes a program use them.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`abi`] | the C structures, checked against the headers |
-//! | [`verbs`] | what libibverbs exports, and the tables that its inline functions call |
+//! | [`verbs`] | the exports of libibverbs, and the tables that its inline functions call |
 //! | [`legacy`] | the XRC calls of OFED 1.x, which libibverbs never had |
-//! | [`cm`] | what librdmacm exports |
+//! | [`cm`] | the exports of librdmacm |
 //! | `border` | pointers, errno and panics at the border between C and Rust |
 //!
 //! No other crate depends on this one.

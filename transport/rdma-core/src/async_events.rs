@@ -1,10 +1,10 @@
 //! Asynchronous events: from the one descriptor of a context to the openings of its device.
 //!
-//! Owns the table of live objects, which names the opening that gets an event, and the queue of each
-//! opening. An event names its object by its address. An address that is not in the table is of another
-//! library's object; it is neither followed nor acknowledged. Events are acknowledged as soon as they
-//! are read. Objects are made and destroyed with the table locked, so none is destroyed between the
-//! reading of its event and the acknowledgement, which would block.
+//! Owns the table of live objects, which names the opening that gets an event, and the queue of each opening.
+//! An event names its object by its address. An address that is not in the table belongs to another library's
+//! object; it is neither followed nor acknowledged. Events are acknowledged as soon as they are read. Objects
+//! are created and destroyed with the table locked. So no object is destroyed between the reading of its
+//! event and the acknowledgement, which would block.
 
 use crate::error::last_errno;
 use crate::handle::Live;
@@ -44,7 +44,7 @@ pub(crate) struct EventQueue {
     waiting: Mutex<VecDeque<AsyncEvent>>,
     /// Readable while the queue is not empty.
     wake: EventFd,
-    /// Readable while `wake` is, or while the context has events that nobody has read.
+    /// Readable while `wake` is, or while the context has unread events.
     either: Epoll,
 }
 
@@ -166,7 +166,7 @@ impl AsyncEvents {
 }
 
 impl Table {
-    /// Delivers an event to the openings that it is for; returns whether it is ours to acknowledge.
+    /// Delivers an event to the openings that it is for. Returns true if this provider must acknowledge it.
     fn deliver(&self, event: RawEvent) -> bool {
         let Some((kind, about)) = classify(event.event_type) else { return false };
         let subject = match about {
@@ -192,7 +192,7 @@ impl Table {
         }
     }
 
-    /// The descriptor has failed for good: reports that once, and stops waiting for the descriptor.
+    /// Reports, once, that the descriptor has failed for good, and stops waiting for it.
     fn fail(&mut self, context: Live<'_, ibv_context>) {
         self.is_dead = true;
         // SAFETY: the context is `Live`, and its descriptor is open as long as it is.
@@ -239,7 +239,7 @@ fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     })
 }
 
-/// The subject of a QP's events.
+/// Returns the subject of a QP's events.
 pub(crate) fn of_qp(number: u32) -> AsyncSubject {
     AsyncSubject::Qp(QpNumber::new(number))
 }
@@ -281,7 +281,7 @@ mod tests {
     fn an_objects_event_goes_to_its_opening_and_a_ports_to_all() {
         let device = two_openings();
         assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
-        // The port's number is the union's `int`, whose other bytes mean nothing.
+        // The port's number is the union's `int`. The other bytes have no meaning.
         assert!(device.table.deliver(RawEvent { element: 0xffff_ffff_0000_0002, event_type: 10 }));
         let qp = AsyncEvent { kind: AsyncEventKind::QpFatal, subject: of_qp(17) };
         let port = AsyncEvent { kind: AsyncEventKind::PortError, subject: AsyncSubject::Port(2) };

@@ -39,12 +39,12 @@ impl Channel {
         Ok(channel)
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(crate) fn handle(&self) -> &Handle<ibv_comp_channel> {
         &self.handle
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -74,7 +74,7 @@ impl CompletionChannel for Channel {
         event.ok().flatten()
     }
 
-    /// Nothing to do: libibverbs discards the events of a CQ that is destroyed.
+    /// Does nothing: libibverbs discards the events of a destroyed CQ.
     fn forget(&self, _context: u64) {}
 }
 

@@ -41,7 +41,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of the device with this name.
+    /// Opens the device with this name.
     ///
     /// # Errors
     /// [`VerbsError::NoDevice`] if no device has the name; otherwise librdmacm's error.
@@ -62,7 +62,7 @@ impl Context {
         Ok(context)
     }
 
-    /// The C object, which is open as long as this value.
+    /// Returns the C object, which is open for as long as this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         // SAFETY: the list keeps the context open, and is dropped with this value.
         unsafe { Live::new(self.raw) }
@@ -73,17 +73,17 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The device's node GUID.
+    /// Returns the device's node GUID.
     pub(crate) fn guid(&self) -> u64 {
         self.guid
     }
 
-    /// The asynchronous events of the context.
+    /// Returns the asynchronous events of the context.
     pub(crate) fn events(&self) -> &AsyncEvents {
         &self.events
     }
@@ -122,7 +122,7 @@ impl Context {
         }
     }
 
-    /// The descriptor of the asynchronous events.
+    /// Returns the descriptor of the asynchronous events.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the list keeps the context open, and the descriptor is open as long as it is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
@@ -137,8 +137,8 @@ impl Drop for Context {
     }
 }
 
-/// One opening of a device. Objects know the opening that they were made through, because objects of two
-/// openings cannot be used together, as if they were of two processes.
+/// One opening of a device. Objects know the opening that they were created on, because objects of two
+/// openings cannot be used together, as if they belonged to two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// The events of its objects. Dropped before the context, on which their descriptor depends.
@@ -168,7 +168,7 @@ impl Opened {
         self.context.events().leave(object, destroy)
     }
 
-    /// The context, which is open as long as this value.
+    /// Returns the context, which is open for as long as this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         self.context.live()
     }

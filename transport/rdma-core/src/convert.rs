@@ -18,7 +18,7 @@ const WC_WITH_IMM: u32 = 1 << 1;
 /// `IBV_GID_TYPE_ROCE_V2`, as an entry of `ibv_query_gid_table` has it.
 const GID_ENTRY_ROCE_V2: u32 = 2;
 
-/// A C structure of zeros.
+/// Returns a C structure of zeros.
 ///
 /// # Safety
 /// `T` consists of numbers and pointers.
@@ -27,7 +27,7 @@ pub(crate) unsafe fn zeroed<T>() -> T {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// A completion.
+/// Converts a completion.
 pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     let status = status(entry.status);
     let qp_number = QpNumber::new(entry.qp_num);
@@ -49,7 +49,7 @@ pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     }
 }
 
-/// A status, by its number in `ibv_wc_status`. An unknown one is a general error.
+/// Converts a status from its number in `ibv_wc_status`. An unknown one is a general error.
 fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     use CompletionStatus as S;
     const ALL: [CompletionStatus; 24] = [
@@ -81,7 +81,7 @@ fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     usize::try_from(code).ok().and_then(|index| ALL.get(index)).copied().unwrap_or(S::GeneralError)
 }
 
-/// An opcode, by its number. From `IBV_WC_RECV` on all are receives; other unknown ones, vendors' own
+/// Converts an opcode from its number. From `IBV_WC_RECV` on all are receives; other unknown ones, vendors' own
 /// among them, are taken for sends, since this crate posts no such work.
 fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     match code {
@@ -95,7 +95,7 @@ fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     }
 }
 
-/// The number of a QP type in C.
+/// Returns the C code of a QP type.
 pub(crate) fn qp_type(qp_type: QpType) -> ibv_qp_type::Type {
     match qp_type {
         QpType::Rc => ibv_qp_type::IBV_QPT_RC,
@@ -126,12 +126,13 @@ pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     }
 }
 
-/// A path MTU, by its number in C. An unknown one is taken for the smallest, which every link carries.
+/// Converts a path MTU from its number in C. An unknown one becomes the smallest, which every link
+/// carries.
 pub(crate) fn mtu(code: ibv_mtu::Type) -> Mtu {
     u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Mtu256)
 }
 
-/// A change and its mask for `ibv_modify_qp`; `None` if a value does not fit the C field.
+/// Converts a change to attributes and a mask for `ibv_modify_qp`; `None` if a value does not fit the C field.
 pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     use ibv_qp_attr_mask as M;
     // SAFETY: the structure consists of numbers.
@@ -208,7 +209,7 @@ fn address(vector: &AddressVector) -> Option<ibv_ah_attr> {
     })
 }
 
-/// A change, from attributes of `rdma_init_qp_attr` or `ibv_query_qp`.
+/// Converts a change from attributes of `rdma_init_qp_attr` or `ibv_query_qp`.
 pub(crate) fn to_modify(attr: &ibv_qp_attr, mask: u32) -> QpModify {
     use ibv_qp_attr_mask as M;
     fn when<V>(mask: u32, bit: M, value: V) -> Option<V> {
@@ -245,7 +246,7 @@ fn address_vector(ah: &ibv_ah_attr) -> Option<AddressVector> {
     })
 }
 
-/// The attributes that `ibv_query_qp` has returned.
+/// Converts the attributes that `ibv_query_qp` has returned.
 pub(crate) fn attributes(qp_type: QpType, attr: &ibv_qp_attr) -> QpAttributes {
     let mut attributes = QpAttributes::new(qp_type);
     attributes.apply(&QpModify { current_state: None, ..to_modify(attr, u32::MAX) });
@@ -257,7 +258,7 @@ fn gid(gid: &ibv_gid) -> Gid {
     Gid(unsafe { gid.raw })
 }
 
-/// An entry of the GID table.
+/// Converts an entry of the GID table.
 pub(crate) fn gid_entry(entry: &ibv_gid_entry) -> Option<GidEntry> {
     Some(GidEntry {
         index: u16::try_from(entry.gid_index).ok()?,
@@ -266,12 +267,12 @@ pub(crate) fn gid_entry(entry: &ibv_gid_entry) -> Option<GidEntry> {
     })
 }
 
-/// A limit, which C has as a signed number.
+/// Converts a limit, which C has as a signed number.
 pub(crate) fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// A limit that fits into a byte here.
+/// Converts a limit to a byte.
 pub(crate) fn small_limit(value: c_int) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
 }

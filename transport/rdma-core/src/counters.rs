@@ -44,12 +44,12 @@ impl Counters {
         counters
     }
 
-    /// The values since the device was opened.
+    /// Returns the values since the device was opened.
     pub(crate) fn read(&self) -> Vec<Counter> {
         let mut counters = self.absolute();
         for counter in &mut counters {
             let before = self.at_open.iter().find(|before| before.name == counter.name);
-            // A counter that was reset meanwhile reads 0.
+            // A counter that was reset in the meantime reads 0.
             counter.value = counter.value.saturating_sub(before.map_or(0, |before| before.value));
         }
         counters

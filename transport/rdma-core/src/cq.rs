@@ -61,12 +61,12 @@ impl Cq {
         Ok(Self { handle, channel, max_cqe, capacity_cqe, opened })
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(crate) fn handle(&self) -> &Handle<ibv_cq> {
         &self.handle
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

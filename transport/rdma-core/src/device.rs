@@ -1,4 +1,4 @@
-//! Opened devices, which make all other objects.
+//! Opened devices, which create all other objects.
 //!
 //! Owns the checks that the objects of one call belong to one device and fit together. `limits` has the
 //! queries that are made once, when the device is opened.
@@ -35,7 +35,7 @@ pub(crate) struct RdmaDevice {
     opened: Arc<Opened>,
 }
 
-/// The object of this opening, from its trait object; refuses those of other providers and openings.
+/// Converts a trait object to an object of this opening. Refuses those of other providers and openings.
 macro_rules! own {
     ($name:ident, $trait:ident, $type:ident, $what:literal) => {
         fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
@@ -64,7 +64,7 @@ impl RdmaDevice {
     own!(own_xrcd, XrcDomain, Xrcd, "XRC domain");
     own!(own_channel, CompletionChannel, Channel, "completion channel");
 
-    /// Refuses what needs XRC on a device without it, before anything else is checked (contract A9).
+    /// Refuses an operation that needs XRC on a device without it, before any other check (contract A9).
     fn needs_xrc(&self, what: &'static str) -> Result<(), VerbsError> {
         if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
             Ok(())
@@ -73,7 +73,7 @@ impl RdmaDevice {
         }
     }
 
-    /// The objects of a QP, which this checks to fit its type, and the capacities to ask for.
+    /// Returns the objects of a QP, which this checks to fit its type, and the capacities to ask for.
     fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
         let needs = VerbsError::Invalid;
         let capacities = self.capacities(&init)?;
@@ -111,7 +111,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// The capacities to ask for: 0 for those that mean nothing for the type (contract C2).
+    /// Returns the capacities to ask for: 0 for those that mean nothing for the type (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;

@@ -13,7 +13,8 @@ use trunkline_verbs::VerbsError;
 /// The directory of the kernel's RDMA files.
 const FOLDER: &str = "/dev/infiniband";
 
-/// The error to report instead of `returned`, which librdmacm has returned for the list of all devices.
+/// Returns the error to report instead of `returned`, which librdmacm has returned for the list of all
+/// devices.
 pub(crate) fn of(returned: VerbsError) -> VerbsError {
     // Without any device, that error is the explanation.
     match listing::devices() {
@@ -22,7 +23,7 @@ pub(crate) fn of(returned: VerbsError) -> VerbsError {
     }
 }
 
-/// The same for one device, which librdmacm does not list.
+/// Returns the error to report instead of `returned` for one device, which librdmacm does not list.
 pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     match listing::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {

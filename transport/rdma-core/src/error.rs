@@ -39,18 +39,18 @@ pub(crate) enum Doing {
     Destroy(&'static str),
 }
 
-/// The error of the last C call of this thread.
+/// Returns the error of the last C call of this thread.
 pub(crate) fn last(doing: Doing) -> VerbsError {
     named(doing, last_errno())
 }
 
-/// The errno of the last C call of this thread.
+/// Returns the errno of the last C call of this thread.
 pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// `Ok` for 0. libibverbs returns an errno; some of its providers return the negative, some -1 and set
-/// errno.
+/// Checks the result of a C function: `Ok` for 0. libibverbs returns an errno; some of its providers return
+/// the negative, some -1 and set errno.
 pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     match status {
         0 => Ok(()),
@@ -59,12 +59,12 @@ pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     }
 }
 
-/// The error of a destruction that failed.
+/// Returns the error of a failed destruction.
 pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
     check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
 }
 
-/// The error that an errno means.
+/// Returns the error for an errno.
 pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
     match errno {
         libc::EINVAL => VerbsError::Invalid(invalid(doing)),
@@ -160,7 +160,7 @@ fn unsupported(doing: Doing) -> &'static str {
     }
 }
 
-/// Why memory could not be pinned: nearly always because of the process's limit.
+/// Returns why memory could not be pinned: nearly always because of the process's limit.
 fn memlock() -> &'static str {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a local `rlimit`, which the call fills in.

@@ -1,4 +1,4 @@
-//! Pointers to C objects that may be destroyed while others still hold the Rust object around them.
+//! Pointers to C objects that may be destroyed while the Rust objects around them still exist.
 //!
 //! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for
 //! reading, the destruction for writing. Uses never wait for one another, and a use must not use the
@@ -32,7 +32,7 @@ impl<T> Live<'_, T> {
         Self { raw, lifetime: PhantomData }
     }
 
-    /// The object, for a C function.
+    /// Returns the object, for a C function.
     pub(crate) fn raw(self) -> *mut T {
         self.raw.as_ptr()
     }
@@ -49,7 +49,7 @@ unsafe impl<T> Send for Handle<T> {}
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Takes an object over that libibverbs has made: only this handle destroys it.
+    /// Takes over an object created by libibverbs: only this handle destroys it.
     ///
     /// # Safety
     /// The object is not destroyed, and nobody else destroys it.
@@ -57,7 +57,7 @@ impl<T> Handle<T> {
         Self(RwLock::new(Some(raw)))
     }
 
-    /// Runs `with` on the object, which is not destroyed meanwhile.
+    /// Runs `with` on the object, which is not destroyed during that time.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it is destroyed already.
@@ -82,8 +82,8 @@ impl<T> Handle<T> {
         Ok(Held { raw, _guard: guard })
     }
 
-    /// Destroys the object by `destroy`, which returns what libibverbs returns: 0, or an errno if the
-    /// object was not destroyed.
+    /// Destroys the object by `destroy`, which returns the result of libibverbs: 0, or an errno if the object
+    /// was not destroyed.
     ///
     /// # Errors
     /// The error that `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
@@ -112,13 +112,13 @@ pub(crate) struct Held<'a, T> {
 }
 
 impl<T> Held<'_, T> {
-    /// The object.
+    /// Returns the object.
     pub(crate) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 }
 
-/// An object that may be absent, for a C structure: null then.
+/// Returns an object for a C structure; null if it is absent.
 pub(crate) fn raw_or_null<T>(part: Option<&Held<'_, T>>) -> *mut T {
     part.map_or(std::ptr::null_mut(), Held::raw)
 }

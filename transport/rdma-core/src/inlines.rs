@@ -22,7 +22,7 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// The extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
+/// Returns the extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
 fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.
@@ -80,7 +80,7 @@ pub(crate) fn open_xrcd(
 /// `ibv_close_xrcd`: 0 or an errno.
 ///
 /// # Safety
-/// Nobody uses the domain after this has returned 0.
+/// The domain is not used after this has returned 0.
 pub(crate) unsafe fn close_xrcd(xrcd: Live<'_, ibv_xrcd>) -> c_int {
     match context_of!(xrcd).and_then(|context| extended_op!(context, close_xrcd)) {
         // SAFETY: the domain is open while it is `Live`, and this function's contract for later.

@@ -5,9 +5,9 @@
 //! Debian's libibverbs-dev, librdmacm-dev and libclang-dev. Without the feature it is empty, so that the
 //! whole workspace builds on a machine that has only Rust.
 //!
-//! Objects hold the objects that they use. In whatever order a program drops them, the C objects are
-//! destroyed in the order that C needs. All of them are made on the one `ibv_context` that librdmacm
-//! keeps for a device.
+//! Objects hold the objects that they use. A program may drop them in any order: the C objects are destroyed
+//! in the order that C needs. All of them are created on the one `ibv_context` that librdmacm keeps for a
+//! device.
 #![cfg(feature = "rdma-core")]
 
 mod async_events;

@@ -1,7 +1,7 @@
-//! Limits and capabilities of a device, asked once, when it is opened.
+//! Limits and capabilities of a device, queried once, when it is opened.
 //!
-//! Two of them are tried, because devices do not report them: whether a device that announces XRC has
-//! XRC domains, and the size of its inline data.
+//! Devices do not report two of them, so these are found by trial: whether a device that announces XRC has
+//! XRC domains, and the maximum size of inline data.
 
 use crate::context::Opened;
 use crate::convert::{limit, small_limit, zeroed};
@@ -20,7 +20,7 @@ use trunkline_verbs::{
 /// The sizes of inline data, in bytes, that are tried from the largest on.
 const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
 
-/// The device's attributes, with the limits that must be tried.
+/// Returns the device's attributes, with the limits that must be found by trial.
 pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, VerbsError> {
     let context = &opened.context;
     // SAFETY: the structure consists of numbers.
@@ -73,7 +73,7 @@ fn has_xrc(opened: &Arc<Opened>) -> bool {
     }
 }
 
-/// The attributes of a port, whose numbers begin with 1.
+/// Returns the attributes of a port, whose numbers begin with 1.
 pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, VerbsError> {
     // SAFETY: the structure consists of numbers.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
@@ -81,7 +81,7 @@ pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, Verb
     Ok(attr)
 }
 
-/// The most inline data of a request, in bytes: the largest size that an RC QP can be made with.
+/// Returns the maximum inline data of a request, in bytes: the largest size that an RC QP can be made with.
 fn max_inline_data(opened: &Arc<Opened>, max_cqe: u32) -> Result<u32, VerbsError> {
     let pd = Pd::new(Arc::clone(opened))?;
     let cq = Arc::new(Cq::new(Arc::clone(opened), 1, max_cqe, None, 0)?);

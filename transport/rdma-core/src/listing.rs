@@ -1,4 +1,4 @@
-//! The devices that libibverbs lists, and what it names them by.
+//! The devices that libibverbs lists, with their names and GUIDs.
 //!
 //! Opens none of them, so it needs no access rights. Called for the provider's list of devices, and for the
 //! explanation of an error.
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 use trunkline_verbs::{DeviceInfo, VerbsError};
 
-/// The devices that libibverbs lists now.
+/// Returns the devices that libibverbs lists now.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut count: c_int = 0;
     // SAFETY: the count is a local variable.
@@ -29,7 +29,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 ///
 /// # Safety
 /// The device is not freed: a list of devices or a context holds it.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
-/// The GUID of a device, in host order.
+/// Returns the GUID of a device, in host order.
 ///
 /// # Safety
 /// As for [`name_of`].

@@ -66,7 +66,7 @@ impl Mr {
     }
 }
 
-/// The bits of `ibv_access_flags`, which are those of [`Access`].
+/// Returns the bits of `ibv_access_flags`, which are those of [`Access`].
 pub(crate) fn flags(access: Access) -> c_int {
     c_int::try_from(access.bits()).unwrap_or(0)
 }

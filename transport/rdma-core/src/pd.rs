@@ -27,17 +27,17 @@ impl Pd {
         Ok(Arc::new_cyclic(|this| Self { handle, opened, this: Weak::clone(this) }))
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(crate) fn handle(&self) -> &Handle<ibv_pd> {
         &self.handle
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
 
-    /// A reference for an object that is made in this domain; `None` while the domain is being dropped.
+    /// Returns a reference for an object created in this domain; `None` while the domain is being dropped.
     pub(crate) fn share(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }

@@ -113,7 +113,7 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
     Ok(())
 }
 
-/// The result of a post of which `posted` requests were posted before. A device that does not set
+/// Returns the result of a post of which `posted` requests were posted before. A device that does not set
 /// `refused` is taken to mean the first request.
 fn outcome<T>(
     status: c_int,

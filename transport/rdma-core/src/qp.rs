@@ -58,7 +58,7 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // One CQ for both sides is locked once: with a writer waiting, a second lock would wait, too.
+        // One CQ for both sides is locked only once: if a writer waits, a second lock would wait as well.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
@@ -121,7 +121,7 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -193,7 +193,7 @@ impl QueuePair for Qp {
     }
 
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        // A single request is always posted wholly or not at all.
+        // A single request is always posted completely or not at all.
         if requests.len() <= 1 {
             return self.post_send(requests);
         }

@@ -77,12 +77,12 @@ impl Srq {
         Ok(srq)
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(crate) fn handle(&self) -> &Handle<ibv_srq> {
         &self.handle
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

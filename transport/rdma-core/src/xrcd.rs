@@ -41,12 +41,12 @@ impl Xrcd {
         Ok(Self { handle, opened })
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(crate) fn handle(&self) -> &Handle<ibv_xrcd> {
         &self.handle
     }
 
-    /// The opening of the device that it was made through.
+    /// Returns the opened device that it was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

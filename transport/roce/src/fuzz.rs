@@ -34,7 +34,7 @@ pub fn packet(data: &[u8]) {
     }
 }
 
-/// Checks a MAD and the CM message in it: both re-emit equal, whatever they contain.
+/// Checks that a MAD and its CM message re-emit equal, with any content.
 pub fn mad(data: &[u8; MAD_BYTES]) {
     let mad = Mad::parse(data);
     assert_eq!(mad.to_bytes(), *data);

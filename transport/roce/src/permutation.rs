@@ -19,8 +19,8 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of all numbers of `bits` bits, an even number up to 32. Equal keys give equal permutations;
-    /// those of different widths have nothing in common.
+    /// Creates the permutation of all numbers of `bits` bits, an even number up to 32. Equal keys give equal
+    /// permutations; permutations of different widths are unrelated.
     ///
     /// # Panics
     /// If `bits` is odd or more than 32.
@@ -30,7 +30,7 @@ impl Permutation {
         Self { keys, half_bits: bits / 2 }
     }
 
-    /// The number of an index. Bits of the index beyond the width are ignored.
+    /// Returns the number of an index. Bits of the index beyond the width are ignored.
     #[must_use]
     pub fn number_of(&self, index: u32) -> u32 {
         let [mut high, mut low] = self.halves(index);
@@ -40,7 +40,7 @@ impl Permutation {
         high << self.half_bits | low
     }
 
-    /// The index of a number: the inverse of [`Permutation::number_of`].
+    /// Returns the index of a number: the inverse of [`Permutation::number_of`].
     #[must_use]
     pub fn index_of(&self, number: u32) -> u32 {
         let [mut high, mut low] = self.halves(number);
@@ -58,7 +58,7 @@ impl Permutation {
         (1 << self.half_bits) - 1
     }
 
-    /// The round function: as many bits as a half has.
+    /// Computes the round function, which has as many bits as a half.
     fn mixed(&self, round: u64, half: u32) -> u32 {
         let message = u64::from(half) | round << 32 | u64::from(self.half_bits) << 48;
         let [low, high, ..] =

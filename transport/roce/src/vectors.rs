@@ -32,7 +32,7 @@ fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/vectors", &format!("{name}.pcap")].iter().collect()
 }
 
-/// The RoCE datagrams of a file.
+/// Calls `see` for each RoCE datagram of a file.
 fn each_datagram(name: &str, mut see: impl FnMut(u64, &Datagram<'_>)) -> usize {
     let file = fs::read(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut reader = PcapReader::new(&*file).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -1,4 +1,4 @@
-//! Units that a node's pollers have reserved of a budget: in all, for each host, and for each peer.
+//! Units of a budget that a node's pollers have reserved: in total, for each host, and for each peer.
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_mutants::mutant;
 
-/// Pollers together may keep this part of a limit without using it.
+/// Divisor of a limit: pollers together may keep this part reserved without using it.
 const UNUSED_PART: usize = 8;
 
-/// Units that are reserved, out of a limit.
+/// Reserved units, out of a limit.
 #[derive(Debug, Default)]
 pub(super) struct Account(AtomicUsize);
 
 impl Account {
-    /// Reserves `want` units, or `need` if there are too few; returns the number reserved.
+    /// Reserves `want` units, or `need` if too few are free. Returns the number reserved.
     pub(super) fn reserve(&self, need: usize, want: usize, limit: usize) -> Option<usize> {
         let limit = in_force(limit);
         let try_reserve = |units: usize| {
             let add = |reserved: usize| reserved.checked_add(units).filter(|&sum| sum <= limit);
-            // Nothing else is published by the count, so it needs no order.
+            // The count publishes nothing else, so it needs no order.
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
         };
         if try_reserve(want) {
@@ -36,7 +36,7 @@ impl Account {
         self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
     }
 
-    /// Units that are reserved.
+    /// Returns the number of reserved units.
     #[inline]
     pub(super) fn reserved(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -56,15 +56,15 @@ fn in_force(limit: usize) -> usize {
 pub(super) struct HostAccounts {
     /// All units of the host.
     pub(super) all: Account,
-    /// Part of the units that is set aside.
+    /// Units of the part that is set aside.
     pub(super) set_aside: Account,
 }
 
-/// Numbers that one poller publishes; only that poller writes them.
+/// Numbers that one poller publishes. Only that poller writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
-    /// Units in use, but for those of what is set aside.
+    /// Units in use, except those of the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
     pub(super) refused_to_peer: AtomicU64,
@@ -91,11 +91,11 @@ impl Levels {
 pub struct Budget {
     pub(super) name: &'static str,
     pub(super) limit: Limit,
-    /// The same, but for what is set aside.
+    /// Limits, except for the part that is set aside.
     pub(super) levels: Levels,
-    /// Units that a poller reserves at once, and keeps; 0 for a limit that is too small to be cut up.
+    /// Number of units that a poller reserves at once, and keeps; 0 for a limit that is too small to divide.
     pub(super) portions: Levels,
-    /// But for what is set aside.
+    /// Reserved units, except those of the part that is set aside.
     pub(super) general: Account,
     pub(super) set_aside: Account,
     peers: Mutex<BTreeMap<PeerKey, Arc<Account>>>,
@@ -104,7 +104,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget that the given number of pollers share.
+    /// Creates a budget that this number of pollers share.
     #[must_use]
     pub fn new(name: &'static str, limit: Limit, pollers: u16) -> Arc<Self> {
         // A poller keeps up to two portions that it does not use.
@@ -123,7 +123,7 @@ impl Budget {
         })
     }
 
-    /// Reports the budget's state and its refusals.
+    /// Returns the budget's state and its refusals.
     #[must_use]
     pub fn report(&self) -> BudgetReport {
         let sum = |of: fn(&Published) -> &AtomicU64| {
@@ -141,24 +141,24 @@ impl Budget {
         }
     }
 
-    /// The account of a peer, the same one for all pollers.
+    /// Returns the account of a peer. It is the same for all pollers.
     pub(super) fn account(&self, peer: PeerKey) -> Arc<Account> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(peers.entry(peer).or_default())
     }
 
-    /// The accounts of a host, the same ones for all pollers.
+    /// Returns the accounts of a host. They are the same for all pollers.
     pub(super) fn host(&self, host: IpAddr) -> Arc<HostAccounts> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(hosts.entry(host).or_default())
     }
 
-    /// A poller does not need the account of a peer any more.
+    /// Drops a poller's reference to the account of a peer.
     pub(super) fn give_up(&self, peer: PeerKey, account: Arc<Account>) {
         give_up(&self.peers, peer, account);
     }
 
-    /// A poller does not need the accounts of a host any more.
+    /// Drops a poller's reference to the accounts of a host.
     pub(super) fn give_up_host(&self, host: IpAddr, accounts: Arc<HostAccounts>) {
         give_up(&self.hosts, host, accounts);
     }
@@ -168,7 +168,7 @@ impl Budget {
 fn give_up<K: Ord, T>(all: &Mutex<BTreeMap<K, Arc<T>>>, key: K, reference: Arc<T>) {
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reference);
-    // Pollers get theirs under the lock, so a sole reference stays one.
+    // Pollers get their references under the lock, so a sole reference stays the only one.
     if all.get(&key).is_some_and(|kept| Arc::strong_count(kept) == 1) {
         all.remove(&key);
     }

@@ -1,4 +1,5 @@
-//! The peers and hosts that have units of a poller's shares of `N` budgets: found without a search by the keys that the poller made.
+//! The peers and hosts that have units in a poller's shares of `N` budgets, found by the hints of the
+//! poller's keys.
 #![forbid(unsafe_code)]
 
 use super::Budget;
@@ -29,7 +30,7 @@ pub(super) struct ByHost {
 #[derive(Debug)]
 pub(super) struct OfPeer<const N: usize> {
     pub(super) of: [ByPeer; N],
-    /// The peer is down: its entry goes when nothing of it is used any more.
+    /// True if the peer is down: its entry is removed once nothing of it is in use.
     pub(super) is_leaving: bool,
     /// Index of the peer's host.
     host: usize,
@@ -44,12 +45,12 @@ impl<const N: usize> OfPeer<N> {
 #[derive(Debug)]
 pub(super) struct OfHost<const N: usize> {
     pub(super) of: [ByHost; N],
-    /// Peers of the host that have an entry.
+    /// Number of peers of the host that have an entry.
     peers: usize,
 }
 
 impl ByHost {
-    /// Takes units of what is set aside. They are few, so there are no portions of them.
+    /// Takes units that are set aside. They are few, so they are not reserved in portions.
     pub(super) fn take_set_aside(&mut self, units: usize, budget: &Budget) -> bool {
         let (limit, of_host) = (budget.limit, &self.accounts.set_aside);
         if of_host.reserve(units, units, limit.set_aside_per_host()).is_none() {
@@ -69,7 +70,7 @@ impl ByHost {
             && budget.set_aside.could_reserve(units, budget.limit.set_aside())
     }
 
-    /// Puts back up to the given number of units that were set aside; returns the number.
+    /// Puts back up to the given number of units that were set aside. Returns their number.
     pub(super) fn put_back_set_aside(&mut self, units: usize, budget: &Budget) -> usize {
         let units = units.min(self.set_aside);
         if units > 0 {
@@ -96,7 +97,8 @@ impl<const N: usize> Default for Entries<N> {
 }
 
 impl<const N: usize> Entries<N> {
-    /// The entries of a peer and of its host, if the key's hint finds them; [`Entries::find`] finds them always.
+    /// Returns the entries of a peer and of its host if the key's hint finds them. [`Entries::find`] always
+    /// finds them.
     #[inline(always)]
     pub(super) fn hinted(&mut self, peer: PeerKey) -> Option<(&mut OfPeer<N>, &mut OfHost<N>)> {
         let of_peer = self.peers.hinted(peer)?;
@@ -104,14 +106,14 @@ impl<const N: usize> Entries<N> {
         Some((of_peer, of_host))
     }
 
-    /// The entries of a peer and of its host.
+    /// Returns the entries of a peer and of its host.
     pub(super) fn find(&mut self, peer: PeerKey) -> Option<(&mut OfPeer<N>, &mut OfHost<N>)> {
         let of_peer = self.peers.get_mut(peer)?;
         let of_host = self.hosts.get_mut(of_peer.host)?;
         Some((of_peer, of_host))
     }
 
-    /// The same, made if they are not there. The peer is not leaving any more.
+    /// Returns the entries of a peer and of its host, inserted if missing. A leaving peer stops leaving.
     pub(super) fn make(
         &mut self,
         budgets: &[Arc<Budget>; N],
@@ -140,18 +142,18 @@ impl<const N: usize> Entries<N> {
         (of_peer, of_host)
     }
 
-    /// The entry of a peer.
+    /// Returns the entry of a peer.
     pub(super) fn get(&self, peer: PeerKey) -> Option<&OfPeer<N>> {
         self.peers.get(peer)
     }
 
-    /// All peers, in the order of their keys.
+    /// Iterates over all peers, in the order of their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &OfPeer<N>)> {
         self.peers.iter()
     }
 
-    /// Releases what is reserved for a peer, and for its host if no other peer of that is left. Returns how many units of
-    /// what is set aside were in use: none, unless the whole share is dropped.
+    /// Releases the units reserved for a peer, and for its host if no other peer of it is left. Returns how
+    /// many of the units that are set aside were in use: zero, unless the whole share is dropped.
     pub(super) fn remove(&mut self, budgets: &[Arc<Budget>; N], peer: PeerKey) -> [usize; N] {
         let Some(OfPeer { of, host, .. }) = self.peers.remove(peer) else { return [0; N] };
         for (budget, ByPeer { account, reservation }) in budgets.iter().zip(of) {

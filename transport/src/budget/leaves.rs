@@ -34,10 +34,11 @@ impl Leaves {
         }
     }
 
-    /// Most units of a limit that such a use may bring those in use to, if it needs them. An eighth is at least 1, and
-    /// 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by itself may take
-    /// the whole limit once nothing else is in use; it could never begin otherwise. If it leaves three eighths, an
-    /// eighth may be in use: what it leaves room for could keep it waiting otherwise.
+    /// Returns the number of units in use up to which such a use may take `units` of a limit. An eighth is at
+    /// least 1, and 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by
+    /// itself may take the whole limit once nothing else is in use; otherwise it could never begin. If it
+    /// leaves three eighths, an eighth may be in use at that time, since the uses that it leaves room for
+    /// could otherwise keep it waiting.
     pub(super) fn limit(self, limit: usize, units: usize) -> usize {
         let eighths = match self {
             Self::Nothing => return limit,

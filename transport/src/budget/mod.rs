@@ -1,8 +1,9 @@
-//! Budgets: how much of a resource of this node one peer may use, all peers of one host, and all peers together.
+//! Budgets: limits on the use of a node's resource by one peer, by all peers of one host, and by all peers
+//! together.
 //!
-//! A [`Budget`] belongs to a node and knows the limits; each poller owns a [`Share`] of it, takes units for a
-//! peer before it uses the resource, and puts them back afterwards. A caller that meets [`Exhausted`] refuses or
-//! waits; nothing here does either.
+//! A [`Budget`] belongs to a node and knows the limits. Each poller owns a [`Share`] of it, takes units for a
+//! peer before it uses the resource, and puts them back afterwards. A caller that gets [`Exhausted`] refuses
+//! or waits; nothing here does either.
 //!
 //! Pollers reserve units in portions, so that they do not write to the same cache line for each message:
 //!
@@ -10,11 +11,11 @@
 //! limit >= reserved by all pollers >= used by all pollers      of the node, of each host, and of each peer
 //! ```
 //!
-//! A limit is never exceeded. At most an eighth of it may be reserved by pollers that do not use it.
+//! A limit is never exceeded. Pollers may reserve at most an eighth of it without using it.
 //!
-//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit of a host. An
-//! eighth of the limit in all is set aside, and each host may use little of that. Hosts that fill the rest
-//! therefore leave some to every other one, until there are many of them:
+//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit per host.
+//! An eighth of the total limit is set aside, and each host may use only a little of that. So hosts that fill
+//! the rest leave some to every other host, until there are many of them:
 //!
 //! ```text
 //! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |
@@ -39,9 +40,9 @@ use crate::{PeerKey, StartError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The part of a limit that is set aside for hosts that use little.
+/// Divisor of a limit: the part that is set aside for hosts that use little.
 const SET_ASIDE_PART: usize = 8;
-/// The part of a limit that one host may use of what is set aside.
+/// Divisor of a limit: the part that one host may use of the units set aside.
 const SET_ASIDE_PART_OF_HOST: usize = 64;
 
 /// The limit of a resource. The peers of one host together may use [`Limit::per_host`].
@@ -98,10 +99,10 @@ impl Limit {
     }
 }
 
-/// The state of a budget at one moment, as a node reports it.
+/// State of a budget at one moment, as a node reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetReport {
-    /// Name of the resource, as refusals show it.
+    /// Name of the resource, as shown in refusals.
     pub name: &'static str,
     /// Units in use by all peers.
     pub used: u64,
@@ -120,11 +121,11 @@ pub struct BudgetReport {
 pub struct BudgetLedger {
     /// Resource of the budget.
     pub name: &'static str,
-    /// Most units that all pollers of the node may use.
+    /// Maximum number of units that all pollers of the node may use.
     pub limit: Limit,
-    /// Units that are charged, by peer.
+    /// Charged units, by peer.
     pub used: BTreeMap<PeerKey, usize>,
-    /// Units that there are when they are counted one by one, by the peer that they are for.
+    /// Units in use, counted one by one, by the peer that they are for.
     pub counted: BTreeMap<PeerKey, usize>,
 }
 
@@ -136,7 +137,7 @@ pub enum Exhausted {
     Peer {
         /// Resource of the budget.
         name: &'static str,
-        /// Most units that the peer may use.
+        /// Maximum number of units for the peer.
         limit: usize,
     },
     /// Used up by all peers of this one's host.
@@ -144,7 +145,7 @@ pub enum Exhausted {
     Host {
         /// Resource of the budget.
         name: &'static str,
-        /// Most units that the peers of a host may use.
+        /// Maximum number of units for the peers of a host.
         limit: usize,
     },
     /// Used up by all peers together.
@@ -152,7 +153,7 @@ pub enum Exhausted {
     All {
         /// Resource of the budget.
         name: &'static str,
-        /// Most units that all may use.
+        /// Maximum number of units for all peers.
         limit: usize,
     },
 }

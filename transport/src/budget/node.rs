@@ -1,4 +1,4 @@
-//! The budgets that the transport keeps of a node, and one poller's shares of them.
+//! The transport's budgets of a node, and one poller's shares of them.
 #![forbid(unsafe_code)]
 
 use super::share::Room;
@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_mutants::mutant;
 
-/// The parts of the queued messages and of their bytes that are left to refusals: a peer that has more queued runs no
-/// more calls. Refusals are short, and a few replies of the largest size must not keep small calls out.
+/// Divisors of the limits on queued messages and on their bytes. These parts are reserved for refusals: no
+/// more calls run for a peer that leaves less free. Refusals are short, and a few replies of the largest size
+/// must not keep small calls out.
 const REFUSALS_OF_MESSAGES: usize = 8;
 const REFUSALS_OF_BYTES: usize = 64;
 
-/// The limits of what peers may make a node hold, as its options have them.
+/// Limits on what peers can make a node hold, from its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeLimits {
     pub(crate) queued_messages: Limit,
@@ -31,7 +32,7 @@ impl Default for NodeLimits {
     }
 }
 
-/// Budgets for the resources of a node that peers can hold.
+/// Budgets for the resources of a node that peers can use up.
 #[derive(Debug)]
 pub(crate) struct NodeBudgets {
     messages: Arc<Budget>,
@@ -61,20 +62,22 @@ impl NodeBudgets {
 /// one until it is in a send slot, a large one until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Messages that wait to leave, and their bytes with those of large messages that the peer has yet to READ.
+    /// Messages that wait to leave, and their bytes plus those of large messages that the peer has not READ
+    /// yet.
     queued: Share<2>,
-    /// Large messages that the peer has yet to READ: each pins registered memory.
+    /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
-    /// Large messages of the peer that we have yet to READ.
+    /// Large messages of the peer that we have not READ yet.
     announced: Share,
-    /// Room left to refusals, of messages and of bytes.
+    /// Room reserved for refusals, in messages and in bytes.
     refusals: [Room; 2],
 }
 
-/// The part of a limit that is left to refusals.
+/// Returns the part of a limit that is reserved for refusals.
 fn refusals(limit: Limit, part: usize) -> Room {
     let of_peer = (limit.per_peer / part).max(1);
-    // While others have all but what is set aside, a host runs calls on half of its part of that.
+    // While others use everything except the units set aside, calls of a host may use half of its part of
+    // those.
     let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { of_peer };
     Room { of_peer, of_all: of_peer.min(set_aside.max(1)) }
 }
@@ -93,63 +96,64 @@ impl Shares {
         }
     }
 
-    /// Charges a peer with a message that has to wait, and leaves a part of the queue to others.
+    /// Charges a peer for a message that has to wait. Leaves a part of the queue to others.
     pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.queued.take_each(peer, [1, bytes], leaves)
     }
 
-    /// A message does not wait any more.
+    /// Discharges a message that no longer waits.
     pub(crate) fn unqueue(&mut self, peer: PeerKey, bytes: usize) {
         if !mutant!(queued_messages_stay_charged) {
             self.queued.put_back_each(peer, [1, bytes]);
         }
     }
 
-    /// Charges the peer with a large message that is about to be announced. Returns whether it may be.
+    /// Charges the peer for a large message that is about to be announced. Returns false if the limit does
+    /// not allow it.
     pub(crate) fn pin(&mut self, peer: PeerKey) -> bool {
         self.pinned.take(peer, 1).is_ok()
     }
 
-    /// The message could not be announced after all.
+    /// Discharges a message that could not be announced after all.
     pub(crate) fn unpin(&mut self, peer: PeerKey) {
         self.pinned.put_back(peer, 1);
     }
 
-    /// The message was announced: it does not wait any more, and its bytes stay charged.
+    /// Notes that a message was announced. It no longer waits, but its bytes stay charged.
     pub(crate) fn pinned(&mut self, peer: PeerKey) {
         self.queued.put_back_each(peer, [1, 0]);
     }
 
-    /// A message that was announced to the peer was READ, or never will be.
+    /// Discharges a message that the peer has READ or never will.
     pub(crate) fn finish(&mut self, peer: PeerKey, bytes: usize) {
         self.pinned.put_back(peer, 1);
         self.queued.put_back_each(peer, [0, bytes]);
     }
 
-    /// The peer announces a message.
+    /// Charges the peer for a message that it announces.
     pub(crate) fn announce(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.announced.take(peer, 1)
     }
 
-    /// A message that the peer announced was READ, or never will be.
+    /// Discharges messages of the peer that were READ or never will be.
     pub(crate) fn unannounce(&mut self, peer: PeerKey, messages: usize) {
         self.announced.put_back(peer, messages);
     }
 
     /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
-    /// it here; after that a part of the budget is left to refusals.
+    /// the peer here; otherwise a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.queued.check(peer, self.refusals)
     }
 
-    /// The peer is down.
+    /// Marks the peer as down.
     pub(crate) fn leave(&mut self, peer: PeerKey) {
         self.queued.leave(peer);
         self.pinned.leave(peer);
         self.announced.leave(peer);
     }
 
-    /// Returns the charges, next to the counted units.
+    /// Returns the charges, along with the counted units.
     pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
         let Counted { messages, bytes, pinned, announced } = counted;
         let [messages, bytes] = self.queued.ledgers([messages, bytes]);
@@ -157,7 +161,7 @@ impl Shares {
     }
 }
 
-/// Units that a poller holds, by their peer.
+/// Units that a poller holds, counted one by one, by peer.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     messages: BTreeMap<PeerKey, usize>,
@@ -167,19 +171,19 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Messages that wait, and their bytes.
+    /// Counts messages that wait, and their bytes.
     pub(crate) fn queued(&mut self, peer: PeerKey, (messages, bytes): (usize, usize)) {
         add(&mut self.messages, peer, messages);
         add(&mut self.bytes, peer, bytes);
     }
 
-    /// Messages that the peer has yet to READ, and their bytes.
+    /// Counts messages that the peer has not READ yet, and their bytes.
     pub(crate) fn pinned(&mut self, peer: PeerKey, (messages, bytes): (usize, usize)) {
         add(&mut self.pinned, peer, messages);
         add(&mut self.bytes, peer, bytes);
     }
 
-    /// Messages of the peer that we have yet to READ.
+    /// Counts messages of the peer that we have not READ yet.
     pub(crate) fn announced(&mut self, peer: PeerKey, messages: usize) {
         add(&mut self.announced, peer, messages);
     }

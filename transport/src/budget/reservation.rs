@@ -1,7 +1,7 @@
-//! Units of one account that one poller has reserved, and the part of them that is in use.
+//! Units of one account that a poller has reserved, and how many of them are in use.
 //!
-//! Pollers write to an account only when the number of reserved units changes. The ways that may not do so are
-//! separate functions, short enough to be compiled into the paths of messages.
+//! Pollers write to an account only when the number of reserved units changes. Operations that never do so
+//! are separate functions, short enough to be inlined into the message paths.
 #![forbid(unsafe_code)]
 
 use super::account::Account;
@@ -11,12 +11,12 @@ use super::account::Account;
 pub(super) struct Reservation {
     reserved: usize,
     used: usize,
-    /// Number in use below which counting is not enough: see [`Reservation::settle`].
+    /// Number of units in use below which counting is not enough; see [`Reservation::settle`].
     least: usize,
 }
 
 impl Reservation {
-    /// Units in use.
+    /// Returns the number of units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.used
@@ -32,37 +32,37 @@ impl Reservation {
         units <= self.reserved - self.used
     }
 
-    /// Uses units that it has.
+    /// Uses units that are already reserved.
     #[inline]
     pub(super) fn take_reserved(&mut self, units: usize) {
         self.used += units;
     }
 
-    /// Returns true if the end of the use of `units` only has to be counted.
+    /// Returns true if putting back `units` only has to be counted.
     #[inline]
     pub(super) fn keeps(&self, units: usize) -> bool {
         self.used - units >= self.least
     }
 
-    /// Ends the use of units, and keeps them.
+    /// Puts back units, and keeps them reserved.
     #[inline]
     pub(super) fn keep(&mut self, units: usize) {
         self.used -= units;
     }
 
-    /// Completes any other change. From now on it keeps enough units that at most two portions are not in use; none
-    /// without a look at each, if `is_watched`.
+    /// Completes any other change. From now on [`Reservation::keeps`] allows counting only while at most two
+    /// portions are unused. If `is_watched`, it never does.
     pub(super) fn settle(&mut self, portion: usize, is_watched: bool) {
         self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * portion) };
     }
 
-    /// Releases what is not in use.
+    /// Releases the units that are not in use.
     pub(super) fn release_unused(&mut self, account: &Account) {
         account.release(self.reserved - self.used);
         self.reserved = self.used;
     }
 
-    /// Uses units, after reserving those that are missing. Returns whether it could.
+    /// Uses units, after reserving the missing ones. Returns false if the limit does not allow it.
     pub(super) fn take(&mut self, units: usize, portion: usize, account: &Account, limit: usize) -> bool {
         let used = self.used.saturating_add(units);
         let missing = used.saturating_sub(self.reserved);
@@ -74,8 +74,8 @@ impl Reservation {
         true
     }
 
-    /// The same for a use with a lower limit than others have. Units that this poller has reserved may have been reserved
-    /// up to the others' limit, so having them is not enough.
+    /// Uses units under a limit that is lower than for other uses. Units that this poller holds may have been
+    /// reserved up to the higher limit, so holding them is not enough.
     pub(super) fn take_below(
         &mut self,
         units: usize,
@@ -89,15 +89,15 @@ impl Reservation {
         self.take(units, portion, account, limit)
     }
 
-    /// Returns true if all reserved units are within a limit, except those that this poller would not use after it has taken
-    /// `units` from its reserve.
+    /// Returns true if the reserved units of all pollers are within a limit, not counting those that this
+    /// poller leaves unused after taking `units`.
     #[inline]
     pub(super) fn is_below(&self, units: usize, account: &Account, limit: usize) -> bool {
         let unused = self.reserved - self.used - units;
         account.reserved() - unused <= limit
     }
 
-    /// Returns true if `units` more, of which some may not be reserved yet, are certainly within a limit.
+    /// Returns true if `units` more, reserved or not, are certainly within a limit.
     #[inline]
     pub(super) fn reaches(&self, units: usize, account: &Account, limit: usize) -> bool {
         account.reserved() - self.reserved + self.used <= limit.saturating_sub(units)
@@ -111,7 +111,7 @@ impl Reservation {
         }
     }
 
-    /// Ends the use of units; keeps a portion for the next ones.
+    /// Puts back units. Keeps a portion reserved for the next uses.
     pub(super) fn put_back(&mut self, units: usize, portion: usize, account: &Account) {
         self.used -= units;
         if self.reserved - self.used > 2 * portion {

@@ -1,8 +1,9 @@
-//! One poller's shares of budgets. Its own, so counting needs no atomics but for a new portion.
+//! One poller's shares of budgets. Only that poller uses them, so counting needs no atomics except for a new
+//! portion.
 //!
-//! Most units are taken from what is reserved already, for the peer, its host and all, and put back to it. That is
-//! decided by comparing, in [`Share::take_reserved`] and [`Share::put_back_reserved`]; all rules are in the
-//! functions that follow when these have refused.
+//! Most units are taken from those already reserved for the peer, its host and all, and are put back there.
+//! [`Share::take_reserved`] and [`Share::put_back_reserved`] decide that by comparisons only. If they refuse,
+//! other functions apply the full rules.
 #![forbid(unsafe_code)]
 
 use super::account::{Levels, Published};
@@ -18,12 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_mutants::mutant;
 
-/// Units that have to be free.
+/// Units that must be free.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Room of the peer's own limit; at least `of_all`.
+    /// Units that must be free within the peer's own limit; at least `of_all`.
     pub(super) of_peer: usize,
-    /// Room of its host's limit, and of the limit for all.
+    /// Units that must be free within its host's limit, and within the limit for all.
     pub(super) of_all: usize,
 }
 
@@ -39,11 +40,11 @@ enum Level {
 #[derive(Debug)]
 struct ByAll {
     published: Arc<Published>,
-    /// But for what is set aside.
+    /// Units in use, except those of the part that is set aside.
     reservation: Reservation,
-    /// Units in use of what is set aside, by all hosts.
+    /// Units in use of the part that is set aside, by all hosts.
     set_aside: usize,
-    /// The least that the limits can be for uses that leave a part, by [`PARTS`].
+    /// Lower bound of the limits for uses that leave a part, by [`PARTS`].
     below: [Levels; PARTS.len()],
 }
 
@@ -78,24 +79,24 @@ pub struct Share<const N: usize = 1> {
     cache: UnitCache,
 }
 
-/// Most units in a cache, and how many are taken at once to fill it.
+/// Maximum number of units in a cache, and number of units taken at once to fill it.
 const CACHE_UNITS: usize = 32;
 const FILL: usize = 16;
 
-/// Units that were taken in advance for the peer that took one last, so that most uses of single units within a turn cost a
-/// comparison. They are of those that this poller has reserved, so other pollers have no less for it; they are put back before
-/// any other peer, or a use that leaves another part, takes a unit here.
+/// Units taken in advance for the peer that took the last one, so that most uses of single units within a
+/// turn cost a comparison. They come from this poller's reserve, so other pollers do not have fewer because
+/// of them. They are put back before any other peer, or a use that leaves another part, takes a unit here.
 #[derive(Debug, Default)]
 struct UnitCache {
     peer: Option<PeerKey>,
     leaves: Leaves,
     units: usize,
-    /// Peer that took the last unit that was not in the cache.
+    /// Peer that took the last unit from outside the cache.
     last: Option<PeerKey>,
 }
 
 impl Share {
-    /// The share of the poller with this index.
+    /// Creates the share of the poller with this index.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, poller: u16) -> Self {
         Self::of([budget], poller)
@@ -104,7 +105,7 @@ impl Share {
     /// Takes units for a peer.
     ///
     /// # Errors
-    /// The limit that would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
         self.take_each(peer, [units], Leaves::Nothing)
@@ -113,17 +114,17 @@ impl Share {
     /// Takes units for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// The limit that would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.take_each(peer, [units], leaves)
     }
 
-    /// The same for one unit, which is taken from the cache if it can be: [`Share::settle_cache`] follows at the end of the
-    /// poller's turn.
+    /// Takes one unit for a peer, from the cache if possible. [`Share::settle_cache`] follows at the end of
+    /// the poller's turn.
     ///
     /// # Errors
-    /// The limit that would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub fn take_one(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
         let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
@@ -134,11 +135,11 @@ impl Share {
         self.fill_cache(peer, leaves)
     }
 
-    /// Takes one unit, and some more for the cache if they are reserved.
+    /// Takes one unit, and more for the cache if they are reserved.
     #[inline(never)]
     fn fill_cache(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
         self.empty_cache();
-        // Peers that take turns would have it filled for nothing.
+        // Peers that alternate would fill it for nothing.
         let is_again = self.cache.last.replace(peer) == Some(peer);
         if is_again && self.take_reserved(peer, [1 + FILL], leaves) {
             (self.cache.peer, self.cache.leaves, self.cache.units) = (Some(peer), leaves, FILL);
@@ -147,11 +148,11 @@ impl Share {
         self.take_each(peer, [1], leaves)
     }
 
-    /// Puts back one unit that was taken by a use with these `leaves`, into the cache if it can be.
+    /// Puts back one unit taken by a use with these `leaves`, into the cache if possible.
     #[inline]
     pub fn put_back_one(&mut self, peer: PeerKey, leaves: Leaves) {
         let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
-        // A use that leaves more must not take it from there.
+        // A use that leaves more must not take the unit from the cache.
         if *units < CACHE_UNITS && *left == leaves && *of == Some(peer) {
             *units += 1;
             return;
@@ -159,7 +160,7 @@ impl Share {
         self.put_back_each(peer, [1]);
     }
 
-    /// Publishes what is used without what is in the cache: at the end of a turn.
+    /// Publishes the units in use, without those in the cache. Called at the end of a turn.
     #[inline]
     pub fn settle_cache(&self) {
         if self.cache.units > 0 {
@@ -168,7 +169,7 @@ impl Share {
         }
     }
 
-    /// Puts back what is in the cache.
+    /// Puts back the units in the cache.
     fn empty_cache(&mut self) {
         if let Some(peer) = self.cache.peer.take() {
             let units = mem::take(&mut self.cache.units);
@@ -176,27 +177,27 @@ impl Share {
         }
     }
 
-    /// Puts back units that were taken for a peer.
+    /// Puts back units taken for a peer.
     #[inline]
     pub fn put_back(&mut self, peer: PeerKey, units: usize) {
         self.put_back_each(peer, [units]);
     }
 
-    /// The limits of the whole budget.
+    /// Returns the limits of the whole budget.
     #[must_use]
     pub fn limit(&self) -> Limit {
         let [budget] = &self.budgets;
         budget.limit
     }
 
-    /// Units in use for a peer.
+    /// Returns the units in use for a peer.
     #[must_use]
     pub fn used_by(&self, peer: PeerKey) -> usize {
         let used = self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].reservation.used());
         used - self.in_cache(peer)
     }
 
-    /// Returns the use by each peer, next to the owner's own counts.
+    /// Returns the use by each peer, along with the owner's own counts.
     #[must_use]
     pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         let [ledger] = self.ledgers([counted]);
@@ -218,7 +219,7 @@ impl<const N: usize> Share<N> {
     /// Takes units of each budget for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// The limit that would be exceeded; then nothing was taken.
+    /// The limit that would be exceeded; no units were taken.
     #[inline]
     pub(super) fn take_each(
         &mut self,
@@ -232,7 +233,8 @@ impl<const N: usize> Share<N> {
         self.take_by_the_limits(peer, units, leaves)
     }
 
-    /// Takes units if they are reserved on all levels, and are certainly within the limit of a use with these `leaves`.
+    /// Takes units if they are reserved on all levels, and certainly within the limit of a use with these
+    /// `leaves`.
     #[inline(always)]
     fn take_reserved(&mut self, peer: PeerKey, units: [usize; N], leaves: Leaves) -> bool {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
@@ -266,7 +268,7 @@ impl<const N: usize> Share<N> {
         true
     }
 
-    /// Units in the cache of a peer.
+    /// Returns the units in the cache of a peer.
     fn in_cache(&self, peer: PeerKey) -> usize {
         if self.cache.peer == Some(peer) { self.cache.units } else { 0 }
     }
@@ -289,7 +291,7 @@ impl<const N: usize> Share<N> {
         refused.map_or(Ok(()), |(at, level)| Err(self.refusal(at, level)))
     }
 
-    /// Takes units of one budget by the rules. `Err` is the level whose limit would be exceeded.
+    /// Takes units of one budget by the full rules. `Err` is the level whose limit would be exceeded.
     fn take_on_all_levels(
         &mut self,
         at: usize,
@@ -377,14 +379,14 @@ impl<const N: usize> Share<N> {
         let portions = &budget.portions;
         by_peer.reservation.put_back(units, portions.per_peer, &by_peer.account);
         by_host.reservation.put_back(units, portions.per_host, &by_host.accounts.all);
-        // Units that were set aside come first.
+        // Units that were set aside are put back first.
         let set_aside = by_host.put_back_set_aside(units, budget);
         by_all.set_aside -= set_aside;
         by_all.reservation.put_back(units - set_aside, portions.in_all, &budget.general);
     }
 
-    /// Completes a change by the rules: what follows may be counted only, unless the peer is leaving, or its host
-    /// uses what is set aside.
+    /// Completes a change by the full rules. Later changes may be only counted, unless the peer is leaving or
+    /// its host uses units that are set aside.
     fn settle(&mut self, peer: PeerKey) {
         let mut found = self.entries.find(peer);
         for (at, (by_all, budget)) in self.of.iter_mut().zip(&self.budgets).enumerate() {
@@ -400,8 +402,8 @@ impl<const N: usize> Share<N> {
         }
     }
 
-    /// Checks that a peer could take the units of each budget of which it uses any. It does not take them, so they may
-    /// be gone to another poller afterwards.
+    /// Checks that a peer could take the units of each budget that it uses. It does not take them, so another
+    /// poller may take them afterwards.
     ///
     /// # Errors
     /// The limit that would be exceeded.
@@ -414,7 +416,7 @@ impl<const N: usize> Share<N> {
             let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
             let has_room = |at: usize| {
                 let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
-                // A peer needs more of its limit than a poller keeps reserved for it.
+                // The room exceeds the units that a poller keeps reserved for a peer, so the account decides.
                 own.reservation.used() == 0
                     || own.reservation.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
                         && by_host[at].reservation.has(of_all)
@@ -452,7 +454,7 @@ impl<const N: usize> Share<N> {
         if could_peer(room.of_peer) { Ok(()) } else { Err(Level::Peer) }
     }
 
-    /// The peer is down: what is reserved for it is released, now or when it is put back.
+    /// Marks the peer as down. Its reserved units are released, now or when they are put back.
     pub fn leave(&mut self, peer: PeerKey) {
         if self.in_cache(peer) > 0 {
             let units = mem::take(&mut self.cache.units);
@@ -470,7 +472,7 @@ impl<const N: usize> Share<N> {
         self.settle(peer);
     }
 
-    /// Returns the use by each peer of each budget, next to the owner's own counts.
+    /// Returns the use of each budget by each peer, along with the owner's own counts.
     pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
         let mut counted = counted.into_iter();
         array::from_fn(|at| {
@@ -492,7 +494,7 @@ impl<const N: usize> Share<N> {
         }
     }
 
-    /// Counts a refusal, and names the limit.
+    /// Counts a refusal, and returns the limit.
     #[cold]
     fn refusal(&self, at: usize, level: Level) -> Exhausted {
         let Budget { name, limit, levels, .. } = &*self.budgets[at];
@@ -521,7 +523,7 @@ impl<const N: usize> Drop for Share<N> {
     }
 }
 
-/// Returns the peer that is charged: itself.
+/// Returns the peer that is charged.
 fn charged<const N: usize>(entries: &Entries<N>, peer: PeerKey) -> PeerKey {
     if !mutant!(another_peer_is_charged) {
         return peer;

@@ -1,4 +1,4 @@
-//! A budget that is counted under a lock of its owner's: by a pool, whose blocks are few and large.
+//! A budget counted under its owner's lock. A pool uses it, whose blocks are few and large.
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, Copy, Default)]
 struct OfHost {
     used: usize,
-    /// Part of that which is set aside for hosts that use little.
+    /// Units in use of the part that is set aside for hosts that use little.
     set_aside: usize,
 }
 
@@ -18,7 +18,7 @@ struct OfHost {
 pub(crate) struct Tally {
     limit: Limit,
     used: usize,
-    /// Part of that which is set aside.
+    /// Units in use of the part that is set aside.
     set_aside: usize,
     peers: BTreeMap<PeerKey, usize>,
     hosts: BTreeMap<IpAddr, OfHost>,
@@ -41,12 +41,12 @@ impl Tally {
         }
     }
 
-    /// Units in use.
+    /// Returns the units in use.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// Charges a peer, or only the whole if it is for nobody. Returns whether the limits allow it.
+    /// Charges a peer, or only the total without one. Returns true if the limits allow it.
     pub(crate) fn charge(&mut self, units: usize, peer: Option<PeerKey>) -> bool {
         let limit = self.limit;
         let Some(peer) = peer else {
@@ -83,7 +83,7 @@ impl Tally {
         true
     }
 
-    /// Units that were charged are not in use any more.
+    /// Discharges units that are not in use any more.
     pub(crate) fn discharge(&mut self, units: usize, peer: Option<PeerKey>) {
         self.used -= units;
         let Some(peer) = peer else { return };
@@ -104,7 +104,7 @@ impl Tally {
         }
     }
 
-    /// Reports the tally as a budget of this name.
+    /// Returns the report of the tally, as a budget of this name.
     pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
         BudgetReport {
             name,

@@ -39,7 +39,7 @@ fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
     for (limit, pollers) in [(1, 1), (7, 3), (1000, 1), (1000, 4), (65_536, 32)] {
         let budget = Budget::new("things", Limit { per_peer: limit, in_all: limit }, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
-        // Each uses some and returns them, and so keeps a portion.
+        // Each poller uses some units and returns them, and so keeps a portion.
         for share in &mut shares {
             while share.take(A, 1).is_ok() {}
             share.put_back(A, share.used_by(A));
@@ -53,7 +53,8 @@ fn a_limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
 }
 
 proptest! {
-    /// Single units are taken and refused as they are without a cache, and count as used by who has them.
+    /// With the cache, single units are taken and refused as without it, and count as used by the peer that
+    /// has them.
     #[test]
     fn the_cache_changes_nothing_but_what_it_costs(
         per_peer in 1_usize..2000,
@@ -127,7 +128,7 @@ fn a_limit_of_nothing_is_refused_with_the_options_name() {
     }
 }
 
-/// 1024 in all, 256 for a peer, 512 for a host; 128 of the 1024 are set aside, 16 of these for a host.
+/// 1024 in all, 256 for a peer, 512 for a host. 128 of the 1024 are set aside, 16 of these for a host.
 const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 #[test]
@@ -135,7 +136,7 @@ fn a_host_at_its_limit_leaves_half_to_others() {
     for pollers in [1, 3] {
         let budget = Budget::new("things", CUT_UP, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
-        // The ports of one address, at whichever poller, are one host.
+        // The ports of one address are one host, on every poller.
         let mut of_ports = |port: u16| taken(&mut shares[usize::from(port % pollers)], peer(1, port));
         assert_eq!((1..=4).map(&mut of_ports).sum::<usize>(), 512);
         let refusal = shares[0].take(peer(1, 3), 1).unwrap_err();
@@ -161,7 +162,7 @@ fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
     let general =
         [taken(&mut share, peer(1, 1)), taken(&mut share, peer(1, 2)), taken(&mut share, peer(2, 1))];
     assert_eq!(general, [256; 3]);
-    // The rest of what is not set aside, and then each its part.
+    // The rest of the general units, and then each host's part of those set aside.
     assert_eq!(taken(&mut share, peer(3, 1)), 128 + 16);
     assert_eq!(share.take(peer(3, 2), 1), Err(Exhausted::All { name: "things", limit: 1024 }));
     for host in 4..=10 {
@@ -184,7 +185,7 @@ fn what_a_peer_has_left_counts_when_it_is_back() {
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
     shares.iter_mut().for_each(|share| share.leave(A));
-    // Later, under the same address and so the same key, at whichever poller.
+    // Later, with the same address and so the same key, on any poller.
     assert_eq!([taken(&mut shares[0], A), taken(&mut shares[1], A)], [0, 0]);
     shares[0].put_back(A, 3);
     shares[0].leave(A);
@@ -201,7 +202,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // One that takes its replies late, but takes them.
+    // A peer that takes its replies late, but takes them.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
@@ -262,7 +263,7 @@ fn what_a_use_leaves_is_there_for_others() {
 
 #[test]
 fn what_others_have_reserved_is_left_all_the_same() {
-    // Large enough for portions: the poller keeps some of what it has put back.
+    // Large enough for portions: the poller keeps some of the units that it has put back.
     let budget = Budget::new("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 1024);
@@ -274,8 +275,8 @@ fn what_others_have_reserved_is_left_all_the_same() {
     assert_eq!(taken(&mut share, A), 128);
 }
 
-/// Nothing is kept for a peer that is leaving. So what it takes then goes by the rules, after which it is not leaving any
-/// more: units are kept for it when all is put back, which the other poller lacks.
+/// No units are kept for a peer that is leaving. When it takes units then, it stops leaving: units are kept
+/// for it after all are put back, and the other poller lacks them.
 #[test]
 fn a_peer_that_takes_again_is_not_leaving_any_more() {
     for peer in [A, A.at(0)] {
@@ -311,7 +312,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Units that the peer uses after a step.
+/// Returns the number of units that the peer uses after a step.
 fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result<usize, Exhausted> {
     match step {
         Step::Take(units, leaves) => share.take_leaving(peer, units, leaves).map(|()| taken + units),
@@ -328,8 +329,8 @@ fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result
 }
 
 proptest! {
-    /// Two pollers and six peers of two hosts. With keys that no poller made, every step goes by the rules; with keys
-    /// that are found by their hints, most are only counted.
+    /// Two pollers and six peers of two hosts. With keys that no poller made, every step follows the full
+    /// rules; with keys that are found by their hints, most steps only count.
     #[test]
     fn what_is_only_counted_is_as_by_the_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),

@@ -1,14 +1,13 @@
 //! Blocks for large messages: size-classed, registered, counted against a limit.
 //!
-//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped. The memory
-//! of one peer's messages is limited too.
-//! Freed memory is kept for the next message, up to a limit. Memory that peers may READ is registered
-//! again for each use, and no more of it than is used: a key that a peer has works for one message and for no other
-//! byte, and for no later message.
+//! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The
+//! memory for one peer's messages is limited too. Freed memory is kept for the next message, up to a limit.
+//! Memory that peers may READ is registered again for each use, and only as much as is used. So a key that a
+//! peer has works for one message only, and for no other byte.
 //!
-//! A block may outlive its device, and its node, in the application's hands. It keeps memory alive
-//! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
-//! of an earlier device differ from those of the present one in their generation.
+//! A block in the application's hands may outlive its device and its node. It keeps only memory alive:
+//! registrations belong to the pool, which drops them when the device goes. A generation number tells
+//! registrations of an earlier device from those of the present one.
 
 use crate::budget::Tally;
 use crate::ledger::MemoryLedger;
@@ -29,13 +28,13 @@ use trunkline_verbs::{
 
 /// Smallest size class.
 const SMALLEST: usize = 32 * 1024;
-/// Most bytes that a pool keeps for later.
+/// Maximum number of freed bytes that a pool keeps.
 const KEPT_BYTES: usize = 128 << 20;
 
-/// Why there is no block, or no registration.
+/// The reason why there is no block, or no registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotNow {
-    /// A limit or the memory of the machine is used up, or there is no device: later there may be some.
+    /// A limit or the memory of the machine is used up, or there is no device. A later attempt may succeed.
     Wait,
     /// The device refuses to register the memory.
     Refused(VerbsError),
@@ -55,14 +54,15 @@ struct Chunk {
     class: usize,
 }
 
-/// The keys of a region that the pool keeps.
+/// Registration of a region that the pool keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registration {
-    /// Generation of the device, among those that the pool was opened on.
+    /// Generation of the device: the number of earlier devices of the pool.
     generation: u64,
     /// Index in the pool's table.
     at: usize,
-    /// Address of the first byte for the device and for peers; independent of its address in this process.
+    /// Address of the first byte for the device and for peers. It does not depend on the address in this
+    /// process.
     start: IoAddress,
     lkey: Lkey,
     rkey: Rkey,
@@ -75,7 +75,7 @@ impl Registration {
     }
 }
 
-/// Memory that nobody uses; still registered unless peers could READ it.
+/// Unused memory. It is still registered unless peers could READ it.
 #[derive(Debug)]
 struct Spare {
     memory: Arc<Memory>,
@@ -86,54 +86,54 @@ struct Spare {
 struct State {
     /// `None` while there is no device.
     pd: Option<Arc<dyn ProtectionDomain>>,
-    /// Devices that have gone.
+    /// Number of devices that have gone.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
-    /// Bytes in use.
+    /// Tally of the bytes in use.
     in_use: Tally,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
 }
 
-/// Pollers that found a pool, or the machine's memory, used up.
+/// Wakers of pollers that found a pool, or the machine's memory, used up.
 type Waiting = Arc<Mutex<Vec<Waker>>>;
 
 impl State {
-    /// Takes out a region, unless it went with its device.
+    /// Removes a region, unless it went with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
         known.then(|| self.regions.try_remove(registration.at)).flatten()
     }
 }
 
-/// Hands out blocks within the limits of a peer, of a host, and of all together.
+/// Pool of blocks, within the limits of a peer, of a host, and of all together.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     access: Access,
-    /// Most bytes that it keeps for later.
+    /// Maximum number of freed bytes that it keeps.
     kept_bytes: usize,
     runtime: Runtime,
-    /// The process whose memory is registered.
+    /// Process whose memory is registered.
     process: Process,
     state: Mutex<State>,
-    /// Shared by the pools of a node: what one of them frees, another may have waited for. Locked
-    /// within the state's lock, never around it.
+    /// Shared by the pools of a node, since memory that one of them frees may be what another waits for.
+    /// Locked within the state's lock, never around it.
     waiting: Waiting,
 }
 
 impl BlockPool {
-    /// A pool that has nothing to give before [`BlockPool::open`].
+    /// Creates a pool that is empty before [`BlockPool::open`].
     pub(crate) fn new(access: Access, limit: Limit, runtime: Runtime) -> Arc<Self> {
         Self::with(access, limit, runtime, Waiting::default())
     }
 
-    /// Another pool of the same node.
+    /// Creates another pool of the same node.
     pub(crate) fn sibling(&self, access: Access, limit: Limit) -> Arc<Self> {
         Self::with(access, limit, self.runtime.clone(), Arc::clone(&self.waiting))
     }
 
     fn with(access: Access, limit: Limit, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
-        // A block that one pool keeps is missing to the others.
+        // A block kept by one pool is not available to the others.
         let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(limit.in_all / 2) };
         let state = State {
             pd: None,
@@ -147,13 +147,13 @@ impl BlockPool {
         Arc::new(Self { access, kept_bytes, runtime, process, state: Mutex::new(state), waiting })
     }
 
-    /// There is a device to register memory with.
+    /// Opens the pool: there is a device to register memory with.
     pub(crate) fn open(&self, pd: Arc<dyn ProtectionDomain>) {
         self.lock().pd = Some(pd);
     }
 
-    /// A block of `length` bytes for a message of a peer, or of the application. If there is none, `waiting` is woken
-    /// when something is returned.
+    /// Takes a block of `length` bytes for a message of a peer, or for the application. If there is none,
+    /// `waiting` is woken when a block is returned.
     pub(crate) fn take(
         self: &Arc<Self>,
         length: usize,
@@ -164,7 +164,7 @@ impl BlockPool {
         let cached = {
             let mut state = self.lock();
             if !state.in_use.charge(length, peer) {
-                // Before the lock is released, or what is returned now would wake nobody.
+                // Comes before the lock is released; otherwise a block returned now would wake nobody.
                 self.awaits(waiting);
                 return Err(NotNow::Wait);
             }
@@ -179,7 +179,7 @@ impl BlockPool {
             None => self.make(class, length),
         };
         let chunk = chunk.or_else(|_| {
-            // Again, for what was returned before it was known who waits.
+            // Again, for blocks returned before this waker was registered.
             self.awaits(waiting);
             self.make(class, length)
         });
@@ -194,12 +194,13 @@ impl BlockPool {
         MemoryLedger { bytes: state.in_use.used(), regions: (state.regions.len(), kept.count()) }
     }
 
-    /// Reports the pool as a budget of this name.
+    /// Returns the pool's report, as a budget of this name.
     pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
         self.lock().in_use.report(name)
     }
 
-    /// The device is removed, or the node ends: all keys become invalid, and the device is released.
+    /// Closes the pool when the device is removed or the node ends. All keys become invalid, and the device
+    /// is released.
     pub(crate) fn close(&self) {
         let (pd, regions, cached) = {
             let mut state = self.lock();
@@ -210,7 +211,7 @@ impl BlockPool {
         drop((cached, regions, pd));
     }
 
-    /// Has a poller woken when something is returned.
+    /// Registers a poller to be woken when a block is returned.
     fn awaits(&self, waker: Option<&Waker>) {
         let Some(waker) = waker else { return };
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,8 +222,8 @@ impl BlockPool {
 
     fn make(&self, class: usize, length: usize) -> Result<Chunk, NotNow> {
         if !self.access.contains(Access::REMOTE_READ) {
-            // A request leaves room for a reply of its size: otherwise requests could take all, and wait for replies
-            // that find none.
+            // A request leaves room for a reply of its size. Otherwise requests could take all memory, and
+            // wait for replies that find none.
             headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
         }
         let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
@@ -237,15 +238,15 @@ impl BlockPool {
         }
     }
 
-    /// Registers all of the memory if only the device accesses it, for it stays registered then; else just what
-    /// is used of it: what follows may be left over from other messages.
+    /// Registers all of the memory if only the device accesses it, since it then stays registered. Otherwise
+    /// registers only the part in use: the rest may hold left-over bytes of other messages.
     fn register_chunk(&self, memory: Arc<Memory>, class: usize, length: usize) -> Result<Chunk, NotNow> {
         let used = if self.access.contains(Access::REMOTE_READ) { length.max(1) } else { class };
         let registration = self.register(&memory, 0..used)?;
         Ok(Chunk { memory, registration, class })
     }
 
-    /// Registers a range of memory; [`BlockPool::deregister`] ends it.
+    /// Registers a range of memory, until [`BlockPool::deregister`].
     pub(super) fn register(&self, memory: &Arc<Memory>, range: Range<usize>) -> Result<Registration, NotNow> {
         let (pd, generation) = {
             let state = self.lock();
@@ -259,26 +260,27 @@ impl BlockPool {
         };
         let region = pd.register_range(Arc::clone(memory), range, start, self.access);
         let region = region.map_err(|cause| match cause {
-            // The device goes.
+            // The device is going away.
             VerbsError::Gone | VerbsError::NoDevice => NotNow::Wait,
             cause => NotNow::Refused(cause),
         })?;
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         if state.generation != generation {
-            // Blocks of a device that went meanwhile are not kept.
+            // Blocks of a device that went in the meantime are not kept.
             return Err(NotNow::Wait);
         }
         let at = state.regions.insert(region);
         Ok(Registration { generation, at, start: first, lkey, rkey })
     }
 
-    /// Returns true in a forked child: its registrations are the parent's, and a thread of the parent may have left a lock taken.
+    /// Returns true in a forked child. Its registrations belong to the parent, and a thread of the parent may
+    /// have left a lock held.
     pub(super) fn is_forked(&self) -> bool {
         self.process.is_forked()
     }
 
-    /// Ends a registration: its keys become invalid.
+    /// Ends a registration, which makes its keys invalid.
     pub(super) fn deregister(&self, registration: Registration) {
         if !self.is_forked() && !mutant!(key_outlives_its_message) {
             let region = self.lock().remove(registration);
@@ -291,7 +293,7 @@ impl BlockPool {
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
         let region =
             if stays || mutant!(key_outlives_its_message) { None } else { self.lock().remove(registration) };
-        // Dropping it ends what the device may still do there; only then is the memory used again.
+        // Dropping it ends any access of the device. The memory is reused only after that.
         drop(region);
         let surplus = {
             let mut state = self.lock();
@@ -319,30 +321,30 @@ impl BlockPool {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing panics while it is held, and the counters would still be right if it did.
+        // Nothing panics while the lock is held, and the counters would still be right if something did.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Registered memory that goes back to its pool when dropped.
 pub(crate) struct Block {
-    /// `Some` until the drop.
+    /// `Some` until it is dropped.
     chunk: Option<Chunk>,
     pool: Arc<BlockPool>,
     length: usize,
     /// Peer of the message.
     peer: Option<PeerKey>,
-    /// READs of the device into it that have not completed.
+    /// Number of READs of the device into it that have not completed.
     writers: u32,
 }
 
 impl Block {
-    /// Usable bytes.
+    /// Returns the number of usable bytes.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// The start of the memory, as the device and the peer see it.
+    /// Returns the start of the memory, as the device and the peer see it.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| chunk.registration.remote_address())
     }
@@ -352,7 +354,7 @@ impl Block {
         self.chunk.as_ref().map(|chunk| (Arc::clone(&chunk.memory), Arc::clone(&self.pool)))
     }
 
-    /// Returns the address of the memory in this process, to recognise it by.
+    /// Returns the address of the memory in this process, which identifies the block.
     pub(super) fn local_address(&self) -> u64 {
         self.chunk.as_ref().map_or(0, |chunk| chunk.memory.address(0).0)
     }
@@ -362,13 +364,13 @@ impl Block {
         self.pool.is_forked()
     }
 
-    /// Returns true if its keys are those of the device of today.
+    /// Returns true if its keys belong to the present device.
     pub(super) fn is_registered(&self) -> bool {
         let generation = self.pool.lock().generation;
         self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)
     }
 
-    /// Copies bytes in; what does not fit is a bug of the caller and is not written.
+    /// Copies bytes in. Bytes that do not fit are a bug of the caller and are not written.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         debug_assert!(offset + bytes.len() <= self.length);
         if let Some(chunk) = &self.chunk {
@@ -377,8 +379,8 @@ impl Block {
         }
     }
 
-    /// A range for the device to write to. Each needs its [`Block::written`] before the block can
-    /// be read.
+    /// Returns a range for the device to write to. Each range needs a call of [`Block::written`] before the
+    /// block can be read.
     pub(crate) fn writable(&mut self, offset: usize, length: u32) -> Option<Sge> {
         let chunk = self.chunk.as_ref()?;
         chunk.memory.offset_of(chunk.memory.address(offset), usize::try_from(length).ok()?).ok()?;
@@ -387,17 +389,17 @@ impl Block {
         Some(Sge { address, length, lkey: chunk.registration.lkey })
     }
 
-    /// The device has completed one write to it.
+    /// Notes that the device has completed one write to the block.
     pub(crate) fn written(&mut self) {
         self.writers = self.writers.saturating_sub(1);
     }
 
-    /// The whole as shared bytes; `None` while the device may still write to it.
+    /// Returns the whole block as shared bytes; `None` while the device may still write to it.
     pub(crate) fn freeze(self) -> Option<Bytes> {
         (self.writers == 0).then(|| Bytes::from_owner(Frozen(self)))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
     /// The device must not be writing to the block.
@@ -408,7 +410,7 @@ impl Block {
         slice.unwrap_or_default()
     }
 
-    /// The bytes, exclusively.
+    /// Returns the bytes, exclusively.
     ///
     /// # Safety
     /// Neither the device nor a peer may have been given the block.
@@ -423,8 +425,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(chunk) = self.chunk.take().filter(|_| !self.is_forked()) {
-            // Memory that a READ may still be writing to is not used again: dropping its region
-            // ends the READ.
+            // Memory that a READ may still be writing to is not reused: dropping its region ends the READ.
             self.pool.release(chunk, self.length, self.peer, self.writers == 0);
         }
     }
@@ -436,7 +437,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// A block that nobody writes to any more.
+/// A block without writers.
 struct Frozen(Block);
 
 impl AsRef<[u8]> for Frozen {
@@ -447,7 +448,7 @@ impl AsRef<[u8]> for Frozen {
     }
 }
 
-/// A pool on a software device, for tests.
+/// Creates a pool on a software device, for tests.
 #[cfg(test)]
 pub(super) fn pool() -> (Arc<BlockPool>, Arc<trunkline_softrdma::device::SoftDevice>) {
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
@@ -477,7 +478,7 @@ mod tests {
         let blocks =
             RefCell::new(vec![pool.take(100, None, None).unwrap(), pool.take(100, None, None).unwrap()]);
         let registry = Arc::<Registry>::default();
-        // As left by a thread that the child does not have.
+        // State as left by a thread that the child does not have.
         let state = pool.lock();
         in_forked_child(|| {
             drop(blocks.borrow_mut().pop());

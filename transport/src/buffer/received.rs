@@ -1,7 +1,7 @@
-//! Receive slots: posted to the SRQ, taken out by a completion, lent to who reads the message.
+//! Receive slots: posted to the SRQ, taken out by a completion, lent to the reader of the message.
 //!
-//! Each slot is in exactly one place: free, posted, or owned by one [`Received`]. Only the last
-//! lends slices, and the device writes only to posted ones. Short frames are copied, and their slots are free at once.
+//! Each slot is free, posted, or owned by one [`Received`]. Only a [`Received`] lends slices, and the device
+//! writes only to posted slots. Short frames are copied, and their slots are free at once.
 
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
@@ -13,23 +13,23 @@ use trunkline_verbs::{
     Access, IoAddress, ProtectionDomain, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError,
 };
 
-/// Receives posted by one call.
+/// Number of receives posted by one call.
 const REPOST: usize = 16;
-/// Marks the work request numbers of receives; the slot is in the bits below.
+/// Bit that marks the work request numbers of receives. The slot is in the bits below.
 const RECEIVE_BIT: u64 = 1 << 63;
 
 #[derive(Debug)]
 struct Shared {
     region: SlotRegion,
-    /// Slots whose messages were dropped; holds all of them, so a push never fails.
+    /// Slots of dropped messages. It can hold all slots, so a push never fails.
     returned: ArrayQueue<u32>,
 }
 
 impl Shared {
-    /// The first bytes of a slot.
+    /// Returns the first bytes of a slot.
     ///
     /// # Safety
-    /// While the slice exists no one, including the device, may write to the slot.
+    /// While the slice exists, nothing, including the device, may write to the slot.
     unsafe fn bytes(&self, slot: u32, end: usize) -> &[u8] {
         // SAFETY: the caller guarantees it.
         let slice = unsafe { self.region.memory.slice(self.region.offset(slot), end) };
@@ -40,26 +40,26 @@ impl Shared {
 /// Slots of one registration.
 #[derive(Debug)]
 struct Chunk {
-    /// Number of its first slot.
+    /// Number of the first slot.
     first: u32,
     shared: Arc<Shared>,
 }
 
-/// The poller's half: knows which slots are free and which are posted.
+/// The poller's half, which knows the free and the posted slots.
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
     slot_bytes: usize,
-    /// A few chunks, in the order of their numbers.
+    /// Chunks, of which there are few, in the order of their numbers.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
     short: ShortFrames,
-    /// Receives that could not be posted for want of a slot.
+    /// Number of receives that could not be posted because slots were short.
     missing: usize,
 }
 
 impl ReceiveSlots {
-    /// No slots yet.
+    /// Creates the half without slots.
     pub(crate) fn new(slot_bytes: usize) -> Self {
         let (chunks, free, posted, short) = (Vec::new(), Vec::new(), Vec::new(), ShortFrames::default());
         Self { slot_bytes, chunks, free, posted, short, missing: 0 }
@@ -68,7 +68,7 @@ impl ReceiveSlots {
     /// Registers more slots.
     ///
     /// # Errors
-    /// Those of the memory and of the device; then there are as many as before.
+    /// Errors of the memory and of the device. The number of slots has not changed then.
     pub(crate) fn extend(
         &mut self,
         pd: &dyn ProtectionDomain,
@@ -82,12 +82,12 @@ impl ReceiveSlots {
         self.chunks
             .push(Chunk { first, shared: Arc::new(Shared { region, returned: ArrayQueue::new(count) }) });
         self.posted.resize(self.posted.len() + count, false);
-        // Those that were used before are used first: their pages are there.
+        // Slots that were used before come first, since their pages exist.
         self.free.splice(0..0, (first..first + slots).rev());
         Ok(())
     }
 
-    /// Releases the device. No slot is free or posted any more; those that were lent stay readable.
+    /// Releases the device. No slot is free or posted any more; lent ones stay readable.
     pub(crate) fn close(&mut self) {
         for Chunk { shared, .. } in &self.chunks {
             shared.region.close();
@@ -98,7 +98,7 @@ impl ReceiveSlots {
         self.missing = 0;
     }
 
-    /// Slots that can be posted now, counting those that came back.
+    /// Returns the number of slots that can be posted now, including returned ones.
     pub(crate) fn free(&mut self) -> usize {
         for Chunk { first, shared } in &self.chunks {
             while let Some(slot) = shared.returned.pop() {
@@ -108,13 +108,13 @@ impl ReceiveSlots {
         self.free.len()
     }
 
-    /// Slots that are posted.
+    /// Returns the number of posted slots.
     pub(crate) fn posted(&self) -> u32 {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts receives in place of `count` that were taken, and those that are missing. Receives that
-    /// cannot be posted for want of slots are missing from now on.
+    /// Posts receives in place of `count` that were taken, and those that are missing. Receives that cannot
+    /// be posted because slots are short are missing from now on.
     pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
         let wanted = count + self.missing;
         let (_, missing) = self.fill(srq, wanted);
@@ -129,12 +129,12 @@ impl ReceiveSlots {
         self.missing > 0
     }
 
-    /// Posts `count` receives to the SRQ, or fewer if slots are short; returns how many.
+    /// Posts `count` receives to the SRQ, or fewer if slots are short. Returns their number.
     pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> usize {
         self.fill(srq, count).0
     }
 
-    /// Posts `count` receives; returns how many were posted, and how many were not because slots are short.
+    /// Posts `count` receives. Returns the number posted, and the number not posted because slots are short.
     fn fill(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> (usize, usize) {
         let mut posted = 0;
         while posted < count {
@@ -167,7 +167,7 @@ impl ReceiveSlots {
         (posted, 0)
     }
 
-    /// The slot of a receive's work request number; `None` for a send's.
+    /// Returns the slot of a receive's work request number; `None` for a send's.
     pub(crate) fn slot_of(wr_id: u64) -> Option<u32> {
         (wr_id & RECEIVE_BIT != 0).then(|| u32::try_from(wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX))
     }
@@ -183,7 +183,7 @@ impl ReceiveSlots {
         Some((slot, shared.region.sge(at, 0, self.slot_bytes)))
     }
 
-    /// A posted slot completed with `length` bytes. `None` if it was not posted, which a correct
+    /// Completes a posted slot with `length` bytes. Returns `None` if it was not posted, which a correct
     /// device never reports.
     pub(crate) fn complete(&mut self, slot: u32, length: u32) -> Option<Received> {
         let posted = self.posted.get_mut(usize::try_from(slot).ok()?)?;
@@ -193,8 +193,8 @@ impl ReceiveSlots {
         let end = usize::try_from(length).ok()?.min(self.slot_bytes);
         let (shared, at) = place(&self.chunks, slot)?;
         if end <= SHORT_BYTES {
-            // SAFETY: the slot was posted and has completed, and is free only after this: neither the device nor anybody
-            // else writes to it.
+            // SAFETY: the slot was posted and has completed, and becomes free only after this, so neither the
+            // device nor anything else writes to it.
             let bytes = unsafe { shared.bytes(at, end) };
             let content = Content::Short(self.short.copy(bytes));
             self.free.push(slot);
@@ -204,7 +204,7 @@ impl ReceiveSlots {
         Some(Received { content: Content::Lent(lent), end })
     }
 
-    /// A frame of at most [`BLOCK_BYTES`], in a block that its parts share.
+    /// Returns a frame of at most [`BLOCK_BYTES`], in a block that its parts share.
     pub(crate) fn shared(&mut self, frame: Received) -> Bytes {
         match frame.into_short() {
             Ok(bytes) => bytes,
@@ -220,7 +220,7 @@ impl ReceiveSlots {
     }
 }
 
-/// The chunk of a slot, and the slot's place there.
+/// Returns the chunk of a slot, and the slot's place there.
 #[inline]
 fn place(chunks: &[Chunk], slot: u32) -> Option<(&Arc<Shared>, u32)> {
     let chunk = chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
@@ -235,7 +235,7 @@ impl Drop for ReceiveSlots {
     }
 }
 
-/// A received frame; its slot goes back when it is dropped.
+/// A received frame. Its slot is returned when it is dropped.
 pub(crate) struct Received {
     content: Content,
     end: usize,
@@ -255,23 +255,23 @@ struct Lent {
 }
 
 impl Received {
-    /// Returns true if it has a receive slot.
+    /// Returns true if it owns a receive slot.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.content, Content::Lent(_))
     }
 
-    /// Returns true if it has separate memory.
+    /// Returns true if it was copied into separate memory.
     pub(crate) fn is_copied(&self) -> bool {
         matches!(self.content, Content::Copied(_))
     }
 
-    /// The same in separate memory; the slot goes back now.
+    /// Copies the frame into separate memory, and returns its slot now.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }
     }
 
-    /// The bytes of a short frame.
+    /// Returns the bytes of a short frame.
     ///
     /// # Errors
     /// The frame itself, if it is not short.
@@ -282,7 +282,7 @@ impl Received {
         }
     }
 
-    /// A frame that no device received.
+    /// Creates a frame that no device received.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { end: bytes.len(), content: Content::Copied(bytes.into()) }

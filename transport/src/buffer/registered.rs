@@ -1,11 +1,12 @@
 //! The application's registered buffers: filled once, frozen, sent without a copy.
 //!
-//! A frozen buffer is recognised by its address when a `Bytes` that is a part of it is sent, so it
-//! can pass through any code that knows only `Bytes`. When the device of the buffer has gone, it is
-//! not recognised any more, and is sent by a copy.
+//! A frozen buffer is recognised by its address when a part of it is sent as `Bytes`, so it can pass through
+//! any code that knows only `Bytes`. After its device has gone it is no longer recognised, and is sent by a
+//! copy.
 //!
-//! A peer that is sent all of a buffer gets the key that the buffer has had from the start. A part is registered for the
-//! message, and its key works until the message is READ: no other part can be reached by it.
+//! A peer that is sent a whole buffer gets the key that the buffer has had from the start. A part is
+//! registered for the message, and its key works until the message is READ. The key gives no access to other
+//! parts.
 
 use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
@@ -19,33 +20,34 @@ use trunkline_verbs::{Memory, RemoteAddress};
 #[derive(Debug)]
 struct Frozen {
     length: usize,
-    /// Address at which peers see it as a whole.
+    /// Address at which peers see the whole buffer.
     at: RemoteAddress,
     memory: Arc<Memory>,
     pool: Arc<BlockPool>,
 }
 
-/// Places of frozen buffers.
+/// Registry of frozen buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Buffers by their start in this process.
+    /// Buffers, by their start in this process.
     buffers: RwLock<BTreeMap<u64, Frozen>>,
 }
 
 impl Registry {
-    /// The device has gone, after the pool was closed: from now on buffers are sent as any other
-    /// memory is, by a copy.
+    /// Forgets all buffers when the device has gone, after the pool was closed. From now on they are sent by
+    /// a copy, like any other memory.
     pub(crate) fn clear(&self) {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns true if bytes are in a frozen buffer.
+    /// Returns true if the bytes are in a frozen buffer.
     pub(crate) fn has(&self, bytes: &[u8]) -> bool {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         find(&buffers, bytes).is_some()
     }
 
-    /// A key for bytes that are in a frozen buffer, and for no others; `None` if they are not in one.
+    /// Returns a key for bytes in a frozen buffer, which gives access to no other bytes. Returns `None` if
+    /// they are not in one.
     pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         let (buffer, Range { start, end }) = find(&buffers, bytes)?;
@@ -53,7 +55,7 @@ impl Registry {
             return Some(Ok(Announced { at: buffer.at, own: None }));
         }
         let (memory, pool) = (Arc::clone(&buffer.memory), Arc::clone(&buffer.pool));
-        // A kernel may take its time.
+        // The kernel may take its time.
         drop(buffers);
         let registration = pool.register(&memory, start..end);
         let announced = |registration: Registration| Announced {
@@ -64,7 +66,7 @@ impl Registry {
     }
 }
 
-/// The buffer that bytes are in, and where in it.
+/// Returns the buffer that contains the bytes, and their range in it.
 fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Frozen, Range<usize>)> {
     let address = bytes.as_ptr().addr() as u64;
     let (&begin, buffer) = buffers.range(..=address).next_back()?;
@@ -73,7 +75,8 @@ fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Fro
     Some((buffer, start..end))
 }
 
-/// Access of a peer to bytes of a buffer. Their key, unless it is the buffer's, is invalid once this is dropped.
+/// Access of a peer to bytes of a buffer. Their key, unless it is the buffer's, becomes invalid when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Announced {
     at: RemoteAddress,
@@ -81,7 +84,7 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// Returns the address at which the peer finds them.
+    /// Returns the address at which the peer finds the bytes.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.at
     }
@@ -95,7 +98,7 @@ impl Drop for Announced {
     }
 }
 
-/// Registered memory to fill and send, from `Node::buffer`.
+/// Registered memory to fill and send; see `Node::buffer`.
 #[derive(Debug)]
 pub struct RegisteredBuffer {
     block: Block,
@@ -159,7 +162,7 @@ impl Drop for FrozenBuffer {
         if self.block.is_forked() {
             return;
         }
-        // Before the block returns to its pool: its address may then be somebody else's.
+        // Comes before the block returns to its pool, since its address may then be reused.
         let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
         buffers.remove(&self.block.local_address());
     }
@@ -181,7 +184,7 @@ mod tests {
         let registry = Arc::<Registry>::default();
         let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
         let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
-        // As left by a thread that the child does not have.
+        // State as left by a thread that the child does not have.
         let mut buffers = registry.buffers.write().unwrap();
         in_forked_child(|| {
             drop(frozen.take());

@@ -1,16 +1,17 @@
-//! Memory of short frames, copied out of their receive slots: blocks that neighbours share.
+//! Memory for short frames, which are copied out of their receive slots into shared blocks.
 //!
-//! A frame's bytes keep their block, so the block is used again when the last of its frames is dropped, on any thread. While
-//! a program drops what it receives, nothing is allocated. A frame that it keeps, keeps a block.
+//! A frame's bytes keep their block alive, so the block is reused when the last of its frames is dropped, on
+//! any thread. While a program drops the frames it receives, nothing is allocated. A frame that it keeps also
+//! keeps a whole block.
 #![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};
 
-/// Frames up to this size are copied: that costs less than to lend a slot and to return it.
+/// Maximum size of a frame that is copied, which costs less than lending and returning a slot.
 pub(super) const SHORT_BYTES: usize = 1024;
-/// Bytes of a block, and so the most that a kept frame keeps: a page, as its slot would be.
+/// Size of a block, in bytes, and so the most memory that a kept frame holds: a page, like its slot.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// Blocks that are used in turn, for as many frames as a busy poller has at a time.
+/// Number of blocks used in turn, enough for the frames that a busy poller has at a time.
 const BLOCKS: usize = 16;
 
 /// The blocks of one poller.
@@ -21,7 +22,7 @@ pub(super) struct ShortFrames {
 }
 
 impl ShortFrames {
-    /// The bytes of a frame of at most [`BLOCK_BYTES`].
+    /// Copies a frame of at most [`BLOCK_BYTES`], and returns its bytes.
     #[inline]
     pub(super) fn copy(&mut self, frame: &[u8]) -> Bytes {
         if self.blocks[self.current].capacity() < frame.len() {
@@ -32,7 +33,7 @@ impl ShortFrames {
         block.split().freeze()
     }
 
-    /// Goes on to the next block, or to a new one in its place while frames are in it.
+    /// Advances to the next block. Replaces it if frames are still in it.
     #[inline(never)]
     fn turn(&mut self) {
         self.current = (self.current + 1) % BLOCKS;
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
     use std::collections::{BTreeSet, VecDeque};
 
-    /// Frames that are dropped in time, and one that is kept for ever.
+    /// Some frames are dropped in time, and one is kept forever.
     #[test]
     fn blocks_are_used_again_and_nothing_that_is_kept_changes() {
         let (mut frames, mut alive, mut places) = (ShortFrames::default(), VecDeque::new(), BTreeSet::new());

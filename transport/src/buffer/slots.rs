@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
 
-/// One region cut into slots.
+/// One registered region, divided into slots.
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    /// Registration, until the device goes; lent slots may outlive it.
+    /// Registration, until the device goes. Lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
     /// Address at which the device sees the memory.
     start: IoAddress,
@@ -33,7 +33,7 @@ impl SlotRegion {
         Ok(Self { memory, region: Mutex::new(Some(region)), start, lkey, slot_bytes, slots })
     }
 
-    /// Ends the device's access to it, and releases the device.
+    /// Ends the device's access to the region, and releases the device.
     pub(super) fn close(&self) {
         let region = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(region);
@@ -53,7 +53,7 @@ impl SlotRegion {
         self.slot_bytes
     }
 
-    /// The first `length` bytes of a slot for a work request.
+    /// Returns a part of a slot, for a work request.
     pub(super) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
         let at = at.min(self.slot_bytes);
         Sge {
@@ -64,7 +64,7 @@ impl SlotRegion {
     }
 }
 
-/// Slots that frames are built in. A slot belongs to who took it until it is put back.
+/// Slots for building frames. A slot belongs to the code that took it until it is put back.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     region: SlotRegion,
@@ -89,17 +89,17 @@ impl SendSlots {
         self.region.close();
     }
 
-    /// A slot, if one is free.
+    /// Takes a free slot.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// The device is done with it.
+    /// Puts back a slot that the device is done with.
     pub(crate) fn put_back(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// Slots that are free, and all.
+    /// Returns the number of free slots, and of all slots.
     pub(crate) fn count(&self) -> (u32, u32) {
         (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
     }
@@ -109,8 +109,8 @@ impl SendSlots {
         !self.free.is_empty()
     }
 
-    /// Copies `bytes` to `at` in the slot; answers where they end. Bytes that do not fit are a bug
-    /// of the caller and are not written.
+    /// Copies `bytes` to `at` in the slot, and returns their end. Bytes that do not fit are a bug of the
+    /// caller and are not written.
     pub(crate) fn write(&self, slot: u32, at: usize, bytes: &[u8]) -> usize {
         let end = at.saturating_add(bytes.len());
         debug_assert!(end <= self.region.slot_bytes());
@@ -121,7 +121,7 @@ impl SendSlots {
         end
     }
 
-    /// The same for two parts, one after the other.
+    /// Copies two consecutive parts to `at` in the slot, like [`Self::write`].
     #[inline]
     pub(crate) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
         let (middle, end) = (at + first.len(), at + first.len() + second.len());
@@ -137,7 +137,7 @@ impl SendSlots {
         }
     }
 
-    /// The filled part for a work request.
+    /// Returns the filled part, for a work request.
     pub(crate) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
         self.region.sge(slot, at, length)
     }

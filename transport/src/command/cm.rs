@@ -1,4 +1,4 @@
-//! Requests of pollers and the node to the CM machine.
+//! Commands of pollers and the node to the CM machine.
 
 use crate::{Connect, PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trunkline_machine::Waker;
 use trunkline_verbs::{CmId, Time, VerbsError};
 
-/// An endpoint that is resolved to a peer, or why it could not be.
+/// An endpoint whose route to a peer is resolved, or why that failed.
 pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 
 /// A command to the CM machine.
@@ -23,10 +23,10 @@ pub(crate) enum CmCommand {
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.
     Released { poller: PollerIndex },
-    /// A poller has nothing under way any more, after the command to shut down.
+    /// A poller has nothing in progress any more, after the command to shut down.
     Drained { poller: PollerIndex },
-    /// The node shuts down, with this end of its grace period: close everything soon after it, even if not every
-    /// poller has reported.
+    /// The node shuts down, and its grace period ends at the deadline. Close everything soon after it, even
+    /// if not every poller has reported.
     ShutDownBy { deadline: Time },
     /// Close everything now.
     Shutdown,

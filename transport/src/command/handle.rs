@@ -1,5 +1,5 @@
-//! Access of other machines and the application's threads to a poller: a command queue, and a wake
-//! that costs a system call only when the poller sleeps.
+//! Access of other threads to a poller: a command queue, and a wake that costs a system call only if the
+//! poller sleeps.
 
 use super::Command;
 use crate::PollerIndex;
@@ -14,7 +14,7 @@ struct Shared {
     commands: SegQueue<Command>,
 }
 
-/// Wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
+/// Handle that wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
 #[derive(Clone)]
 pub struct PollerHandle(Arc<Shared>);
 
@@ -29,8 +29,8 @@ impl PollerHandle {
         self.0.index
     }
 
-    /// Makes sure that the poller looks at its queues again: what was pushed before this call
-    /// will be seen. A system call only if it sleeps.
+    /// Makes sure that the poller looks at its queues again and sees everything pushed before this call.
+    /// Makes a system call only if the poller sleeps.
     pub fn wake(&self) {
         self.0.waker.wake();
     }

@@ -1,6 +1,6 @@
-//! Requests of a node's machines to each other, and the handles of the machines.
+//! Commands between a node's machines, and the handles of the machines.
 //!
-//! Every other module may use it. It holds queues and wakers and decides nothing: pollers perform
+//! Every other module may use this. It holds queues and wakers and decides nothing: pollers perform
 //! [`Command`]s, the CM machine performs [`CmCommand`]s, and neither waits for the other.
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! The receiving half: one SRQ's depth, shared among the INIs that may send into it.
+//! The receiving half of a pair: one SRQ's depth, shared among the INIs that may send into it.
 //!
-//! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs that want
-//! more are served in turn; a turn grants a pair at most [`QUANTUM`] credits, so a greedy
-//! one waits for the others (deficit round robin with messages of equal cost).
-//! Outstanding credit never exceeds the depth less the control reserve. An eighth of the depth is kept for base
-//! credits, so that new pairs find theirs while others are greedy. All pairs of one peer together have at most
-//! half of the rest.
+//! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs
+//! that want more are served in turn. A turn grants at most [`QUANTUM`] credits, so a greedy pair waits for
+//! the others (deficit round robin with messages of equal cost). Outstanding credit never exceeds the depth
+//! less the control reserve. An eighth of the depth is reserved for base credits, so that new pairs find
+//! theirs while others are greedy. All pairs of one peer together have at most half of the rest.
 //!
-//! Nothing makes a spender release credit. One that has held more than it used for [`HOARDING_MS`] while others
-//! lacked credit is reported, and loses its session: honest ones release it within 100 ms, unless they are stopped.
+//! A spender cannot be forced to release credit. One that has held more than it used for [`HOARDING_MS`]
+//! while others lacked credit is reported, and loses its session. Honest spenders release it within 100 ms,
+//! unless they are stopped.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
@@ -19,49 +19,50 @@ use std::collections::VecDeque;
 use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Credits that a pair gets in one turn.
+/// Number of credits that a pair gets in one turn.
 const QUANTUM: u32 = 16;
-/// While nothing waits at its sender, a pair with this many is not granted more: some at once cost less than one
-/// with each message.
+/// A pair with this many credits is not granted more while nothing waits at its sender: granting several at
+/// once costs less than one with each message.
 const ENOUGH: u32 = AHEAD / 2;
-/// A pair counts as active this long after its last message.
+/// Time after its last message for which a pair counts as active.
 const ACTIVE_MS: u64 = 100;
-/// Pairs are looked at this often.
+/// Interval at which all pairs are checked.
 const SWEEP_MS: u64 = ACTIVE_MS / 2;
-/// A peer that is stopped for some seconds is not to lose its session for the credit that it holds meanwhile.
+/// Time after which a pair that hoards is reported. It is long enough for a peer that is stopped for some
+/// seconds to keep its session.
 const HOARDING_MS: u64 = 15_000;
 
 /// Names a pair of its [`Grantor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PairId(usize);
 
-/// A peer, with all its pairs.
+/// A peer and the credit of all its pairs.
 #[derive(Debug)]
 struct Holder {
     peer: PeerKey,
     pairs: u32,
     active: u32,
-    /// Credits outstanding of all its pairs.
+    /// Outstanding credits of all its pairs.
     outstanding: u32,
 }
 
 #[derive(Debug)]
 struct Pair {
-    /// The TGT through which the spender's messages come.
+    /// TGT that receives the spender's messages.
     target: QpNumber,
-    /// Place of the peer that the spender is of.
+    /// Place of the spender's peer.
     holder: usize,
     granted: u32,
     released: u32,
     consumed: u32,
-    /// The granted position that was last sent to the spender.
+    /// Granted position that was last sent to the spender.
     told: u32,
-    /// Messages that wait at the spender.
+    /// Number of messages that wait at the spender.
     want: u32,
     heard_ms: u64,
     active: bool,
     needy: bool,
-    /// The least that the spender had since the last sweep.
+    /// Minimum number of credits that the spender had since the last sweep.
     least: u32,
     /// Time for which it has held more than it used while others lacked credit.
     hoarding_ms: u64,
@@ -72,30 +73,30 @@ impl Pair {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// The part of that which the spender knows of: it can neither use nor release more, even if it
-    /// guesses.
+    /// Returns the outstanding credits that the spender knows of. It can neither use nor release more, even
+    /// if it guesses.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 }
 
-/// Grants the depth of one SRQ.
+/// Grantor of the depth of one SRQ.
 #[derive(Debug)]
 pub(crate) struct Grantor {
     depth: u32,
     /// Depth less the control reserve.
     capacity: u32,
-    /// Capacity less the room for new pairs.
+    /// Capacity less the reserve for new pairs.
     bulk: u32,
     outstanding: u32,
     active: u32,
     pairs: Slab<Pair>,
-    /// A few; places stay the same.
+    /// The peers, of which there are few. Their places do not change.
     holders: Slab<Holder>,
     needy: VecDeque<PairId>,
-    /// Targets of pairs that were granted something since the last [`Grantor::take_granted`].
+    /// Targets of pairs that were granted credit since the last [`Grantor::take_granted`].
     granted: Vec<QpNumber>,
-    /// A pair lacked credit since the last sweep.
+    /// True if a pair lacked credit since the last sweep.
     is_short: bool,
     /// Pairs that hoard, with their targets.
     hoarding: Vec<(PairId, QpNumber)>,
@@ -103,7 +104,7 @@ pub(crate) struct Grantor {
 }
 
 impl Grantor {
-    /// Creates a grantor for an SRQ that holds `depth` receives at all times; a sixteenth is kept for control
+    /// Creates a grantor for an SRQ that always holds `depth` receives. A sixteenth is reserved for control
     /// messages, which use no credit.
     pub(crate) fn new(depth: u32) -> Self {
         let (capacity, bulk) = parts(depth);
@@ -129,15 +130,16 @@ impl Grantor {
         (self.capacity, self.bulk) = parts(self.depth);
     }
 
-    /// Returns true if the SRQ should be deeper before one more pair is added: base credits take more than half of what
-    /// there is, so that little is left for those that are busy, or busy ones have left no room.
+    /// Returns true if the SRQ should be deepened before another pair is added. Either base credits take more
+    /// than half of it, which leaves little to busy pairs, or busy pairs have left no room.
     pub(crate) fn is_crowded(&self) -> bool {
         let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
         let is_half_taken = pairs.saturating_add(1).saturating_mul(2 * BASE) > self.capacity;
         is_half_taken || self.outstanding + BASE > self.capacity
     }
 
-    /// Adds a pair of a peer with its base credit; `None` when the SRQ is too shallow for one more.
+    /// Adds a pair of a peer, with its base credit. Returns `None` if the SRQ is too shallow for another
+    /// pair.
     pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, peer: PeerKey) -> Option<PairId> {
         if self.outstanding + BASE > self.capacity {
             return None;
@@ -166,7 +168,7 @@ impl Grantor {
         Some(PairId(self.pairs.insert(pair)))
     }
 
-    /// Removes a pair whose trunk has ended; its credits are free again.
+    /// Removes a pair whose trunk has ended, and frees its credits.
     pub(crate) fn close(&mut self, id: PairId) {
         let Some(pair) = self.pairs.try_remove(id.0) else { return };
         let holder = &mut self.holders[pair.holder];
@@ -182,8 +184,7 @@ impl Grantor {
         self.hoarding.retain(|(other, _)| *other != id);
     }
 
-    /// Records a frame: what it reports about its sender. One that has a position of released credit is a Credit
-    /// frame, and used no credit.
+    /// Records a frame's report about its sender. A frame with a position of released credit uses no credit.
     pub(crate) fn hear(
         &mut self,
         id: PairId,
@@ -204,7 +205,8 @@ impl Grantor {
         pair.released = pair.released.wrapping_add(newly_released);
         pair.consumed = pair.consumed.wrapping_add(used);
         pair.least = pair.least.min(pair.known());
-        // A spender that releases credit has no use for more, whatever waits there: what it was not sent yet is withdrawn.
+        // A spender that releases credit needs no more, whatever waits there. Credit that it was not told of
+        // yet is withdrawn.
         let is_idle = newly_released > 0;
         let withdrawn = if is_idle { pair.granted.wrapping_sub(pair.told) } else { 0 };
         pair.granted = pair.granted.wrapping_sub(withdrawn);
@@ -233,7 +235,7 @@ impl Grantor {
         Ok(())
     }
 
-    /// Hands out what is free. Call after the receives of a batch were reposted.
+    /// Grants free credit. Call it after the receives of a batch were reposted.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         self.sweep(now_ms);
         while self.outstanding < self.bulk {
@@ -256,44 +258,44 @@ impl Grantor {
         self.is_short |= !self.needy.is_empty();
     }
 
-    /// Takes the targets of the pairs that have held credit unused for long while others lacked it.
+    /// Takes the targets of the pairs that have held unused credit for long while others lacked it.
     pub(crate) fn take_hoarding(&mut self) -> impl Iterator<Item = QpNumber> + use<'_> {
         self.hoarding.drain(..).map(|(_, target)| target)
     }
 
-    /// Appends the targets of the pairs that were granted something; a pair may appear twice.
+    /// Appends the targets of the pairs that were granted credit. A pair may appear twice.
     pub(crate) fn take_granted(&mut self, into: &mut Vec<QpNumber>) {
         into.append(&mut self.granted);
     }
 
-    /// The position to put into a frame to the pair's spender; it counts as sent.
+    /// Returns the position for a frame to the pair's spender. It counts as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };
         pair.told = pair.granted;
         pair.granted
     }
 
-    /// Returns true if a separate frame is needed for the position: the spender ran dry, or at least as
-    /// much is new as it still knows to have.
+    /// Returns true if the position needs a separate frame: the spender ran dry, or the new credit is at
+    /// least as much as it still knows of.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };
         let news = pair.granted.wrapping_sub(pair.told);
         news > 0 && news >= pair.known()
     }
 
-    /// The positions of a pair, for the count of credits.
+    /// Returns the positions of a pair, for the count of credits.
     pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
         let Pair { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
         let peer = self.holders[holder].peer;
         Some(Granting { target, peer, is_up: true, home, granted, told, released, consumed })
     }
 
-    /// Returns the credit that all spenders together may still use, and the most that they may have.
+    /// Returns the outstanding credits of all spenders together, and their maximum.
     pub(crate) fn ledger(&self) -> SrqLedger {
         SrqLedger { outstanding: self.outstanding, capacity: self.capacity, per_peer: self.bulk / 2 }
     }
 
-    /// Puts a pair into the round if it should have more.
+    /// Puts a pair into the round if it needs more credit.
     fn mark(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get(id.0) else { return };
         let has_enough = pair.want == 0 && pair.outstanding() >= ENOUGH;
@@ -306,8 +308,8 @@ impl Grantor {
         }
     }
 
-    /// Returns the credits that a pair lacks: its target is its backlog and a little ahead while
-    /// it is active, never beyond its share of all and of what its peer may have. Its base is granted at once.
+    /// Returns the credits that a pair lacks. Its target is its backlog, and a little ahead while it is
+    /// active, within its share of the capacity and of its peer's maximum. Its base is granted at once.
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
         let ahead = if pair.active { AHEAD } else { BASE };
@@ -321,15 +323,15 @@ impl Grantor {
         lacks.min(share.saturating_sub(pair.outstanding())).min(most.saturating_sub(holder.outstanding))
     }
 
-    /// Looks at all pairs, now and then: those that fell silent stop counting as active, and those that hold what
-    /// they do not use are found.
+    /// Checks all pairs now and then. Silent pairs stop counting as active, and pairs that hold unused credit
+    /// are found.
     fn sweep(&mut self, now_ms: u64) {
         let passed_ms = now_ms.saturating_sub(self.swept_ms);
         if passed_ms < SWEEP_MS {
             return;
         }
         self.swept_ms = now_ms;
-        // While nobody sends, nobody lacks anything.
+        // While no pair sends, none lacks credit.
         let passed_ms = if self.is_short { passed_ms.min(2 * SWEEP_MS) } else { 0 };
         self.is_short = false;
         for (place, pair) in &mut self.pairs {
@@ -350,7 +352,8 @@ impl Grantor {
     }
 }
 
-/// Splits a depth: the most that may be outstanding, and the part of that which may be granted to pairs beyond their base.
+/// Splits a depth into the maximum of outstanding credit, and the part of it that pairs may be granted beyond
+/// their base.
 fn parts(depth: u32) -> (u32, u32) {
     let capacity = depth - (depth / 16).max(1).min(depth);
     (capacity, capacity - (depth / 8).max(1).min(capacity))

@@ -1,8 +1,8 @@
-//! All that one poller grants, by the SRQ into which the messages for it come.
+//! All grants of one poller, by the SRQ that receives the messages for it.
 //!
-//! Over XRC that is the poller's own SRQ and no other. Over RC a peer's connection ends at one of
-//! our pollers, its *home*, and takes receives of that one's SRQ whomever its messages are for. So
-//! each of P pollers grants a P-th of each SRQ's depth, and the sum never exceeds what is posted.
+//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of our pollers, its
+//! *home*, and takes receives from that poller's SRQ, whichever poller its messages are for. So each of P
+//! pollers grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
 #![forbid(unsafe_code)]
 
 use super::{CreditViolation, Grantor, PairId};
@@ -24,13 +24,13 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Creates the grants of a poller whose messages come through `homes` SRQs, of each of which it has this share.
+    /// Creates the grants of a poller whose messages come through `homes` SRQs. It may grant `share` of each.
     pub(crate) fn new(share: u32, homes: u16) -> Self {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
 
-    /// Returns true if the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
-    /// each other's SRQs, none grows.
+    /// Returns true if the only SRQ should be deepened before another pair is added. Over RC, where pollers
+    /// divide each other's SRQs, none grows.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(&self.by_home[..], [only] if only.is_crowded())
     }
@@ -42,8 +42,8 @@ impl Grants {
         }
     }
 
-    /// Adds a pair of a peer, whose messages come through the SRQ of `home`, with its base credit; `None` when that
-    /// is too shallow for one more.
+    /// Adds a pair of a peer, whose messages come through the SRQ of `home`, with its base credit. Returns
+    /// `None` if that SRQ is too shallow for another pair.
     pub(crate) fn open(
         &mut self,
         now_ms: u64,
@@ -62,7 +62,7 @@ impl Grants {
         }
     }
 
-    /// Records a frame, see [`Grantor::hear`].
+    /// Records a frame; see [`Grantor::hear`].
     pub(crate) fn hear(
         &mut self,
         id: GrantId,
@@ -74,42 +74,42 @@ impl Grants {
         grantor.hear(id.pair, now_ms, want, released)
     }
 
-    /// Hands out what is free.
+    /// Grants free credit.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         for grantor in &mut self.by_home {
             grantor.grant(now_ms);
         }
     }
 
-    /// Appends the targets of the pairs that were granted something; a pair may appear twice.
+    /// Appends the targets of the pairs that were granted credit. A pair may appear twice.
     pub(crate) fn take_granted(&mut self, into: &mut Vec<QpNumber>) {
         for grantor in &mut self.by_home {
             grantor.take_granted(into);
         }
     }
 
-    /// The position to put into a frame to the pair's spender; it counts as sent.
+    /// Returns the position for a frame to the pair's spender. It counts as sent.
     pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }
 
-    /// The positions of a pair, for the count of credits.
+    /// Returns the positions of a pair, for the count of credits.
     pub(crate) fn positions(&self, target: QpNumber, id: GrantId) -> Option<Granting> {
         let home = u16::try_from(id.home).unwrap_or(u16::MAX);
         self.by_home.get(id.home)?.positions(id.pair, target, home)
     }
 
-    /// Returns by home: credits outstanding, and the most that may be, of all peers and of one.
+    /// Returns, by home, the outstanding credits and their maximum for all peers and for one.
     pub(crate) fn outstanding(&self) -> Vec<SrqLedger> {
         self.by_home.iter().map(Grantor::ledger).collect()
     }
 
-    /// Takes the targets of the pairs that have held credit unused for long while others lacked it.
+    /// Takes the targets of the pairs that have held unused credit for long while others lacked it.
     pub(crate) fn take_hoarding(&mut self) -> Vec<QpNumber> {
         self.by_home.iter_mut().flat_map(Grantor::take_hoarding).collect()
     }
 
-    /// Returns true if a separate frame is needed for the position.
+    /// Returns true if the position needs a separate frame.
     pub(crate) fn must_tell(&self, id: GrantId) -> bool {
         self.by_home.get(id.home).is_some_and(|grantor| grantor.must_tell(id.pair))
     }
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
     use crate::credit::START;
 
-    /// Each of P pollers grants from each of P SRQs; whatever the peers claim to want, the SRQ of
-    /// one home is never promised beyond its depth.
+    /// Each of P pollers grants from each of P SRQs. Whatever the peers claim to want, a home's SRQ is never
+    /// promised beyond its depth.
     #[test]
     fn pollers_together_never_grant_more_than_an_srq_has() {
         for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {
@@ -145,7 +145,7 @@ mod tests {
             }
             let mut outstanding = vec![0; usize::from(pollers)];
             for &(poller, home, id) in &open {
-                // The credit that each was sent before is used up.
+                // The credit that each was sent earlier is used up.
                 let told = all[poller].tell(id).wrapping_sub(START);
                 outstanding[usize::from(home)] += told;
             }

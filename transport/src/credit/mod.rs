@@ -1,24 +1,24 @@
-//! Credits: who may send how many messages into whose SRQ.
+//! Credits: the number of messages that a peer's poller may send into an SRQ.
 //!
-//! A pair is one INI of a peer and one SRQ of ours (or the other way round). The owner of the
-//! SRQ is the *grantor*, the owner of the INI the *spender*. Both count in cumulative
-//! positions, wrapping at 2^32, so a position that arrives twice does no harm. Frames carry them modulo 2^16:
+//! A pair is one INI of a peer and one SRQ of ours, or the other way round. The owner of the SRQ is the
+//! *grantor*, the owner of the INI the *spender*. Both count in cumulative positions, wrapping at 2^32, so a
+//! position that arrives twice does no harm. Frames carry positions modulo 2^16:
 //!
 //! ```text
 //! grantor: outstanding = granted - released - consumed      (may still arrive)
 //! spender: available   = granted - released - sent          (may still be sent)
 //! ```
 //!
-//! Each pair begins with, and after idleness keeps, one credit ([`BASE`]): the first message
-//! after a pause needs no extra round trip, and a spender that ran dry always learns of new
-//! credit without having to ask. More is granted as messages arrive and report what waits after
-//! them. A spender releases what it does not use within 100 ms: all but the base when it is idle.
+//! Each pair begins with one credit, and keeps one after idleness ([`BASE`]). So the first message after a
+//! pause needs no extra round trip, and a spender that ran dry always learns of new credit without having to
+//! ask. More is granted as messages arrive and report the backlog behind them. A spender releases credit that
+//! it does not use within 100 ms, down to the base when it is idle.
 //!
-//! No spender is relied upon for that. The base of each pair is granted again as soon as it is used, whatever others
-//! hold; all pairs of one peer together hold half of what is granted beyond the room for new pairs; and who holds
-//! credit unused for long while others lack it loses its session.
+//! The grantor does not rely on spenders for that. The base of each pair is granted again as soon as it is
+//! used, whatever others hold. All pairs of one peer together hold at most half of the credit beyond the room
+//! for new pairs. A spender that holds unused credit for long while others lack it loses its session.
 //!
-//! The pollers call this; nothing here does I/O or knows the time by itself.
+//! The pollers call this. Nothing here does I/O or reads the time.
 #![forbid(unsafe_code)]
 
 mod grantor;
@@ -29,30 +29,30 @@ pub(crate) use grantor::{Grantor, PairId};
 pub(crate) use grants::{GrantId, Grants};
 pub(crate) use spender::Spender;
 
-/// Credits that a pair has from its beginning and keeps when idle.
+/// Number of credits that a pair begins with and keeps when idle.
 pub(crate) const BASE: u32 = 1;
 
-/// Credits that an active pair holds beyond what waits at its sender, so that the next messages
-/// need no round trip: as many as a poller takes at once, which is what it may answer at once.
+/// Number of credits that an active pair holds beyond the backlog of its sender, so that the next messages
+/// need no round trip. It equals the number of messages that a poller takes, and may answer, at once.
 const AHEAD: u32 = 64;
 
-/// Start of positions: shortly before the wrap, so that each session of some length, and each
-/// test, goes through it.
+/// Start of positions: shortly before the wrap, so that every longer session, and every test, passes through
+/// it.
 const START: u32 = u32::MAX - 999;
 
-/// A position as frames carry it: modulo 2^16. No two that a pair has at one time are 2^15 apart, because no SRQ is so
-/// deep.
+/// Converts a position to its form in frames: modulo 2^16. Two positions of a pair at one time are never 2^15
+/// apart, because no SRQ is that deep.
 pub(crate) fn on_wire(position: u32) -> u16 {
     let [low, high, ..] = position.to_le_bytes();
     u16::from_le_bytes([low, high])
 }
 
-/// Returns the distance of a position from a frame beyond one that is known.
+/// Returns the distance from a known position to the position in a frame.
 fn steps(known: u32, heard: u16) -> u32 {
     heard.wrapping_sub(on_wire(known)).into()
 }
 
-/// A peer sent beyond its credit, or claims credit that it never had.
+/// A peer sent beyond its credit, or claimed credit that it never had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CreditViolation(pub(crate) &'static str);

@@ -1,19 +1,19 @@
-//! The sending half of a pair: how many messages may still leave for one remote SRQ.
+//! The sending half of a pair: the number of messages that may still leave for one remote SRQ.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
 use trunkline_mutants::mutant;
 
-/// A spender gives credit back that it has not used for this many milliseconds. With the
-/// scan interval of the poller it stays within the 100 ms in which idle grants decay.
+/// Time after which a spender releases unused credit, in milliseconds. With the scan interval of the poller,
+/// it stays within the 100 ms in which idle grants decay.
 const IDLE_MS: u64 = 60;
-/// No peer grants more than this ahead; a position beyond, or before the last, is nonsense.
+/// Maximum distance of a grant ahead of the spender. A position beyond it, or before the last, is invalid.
 const MOST_AHEAD: u32 = 1 << 15;
 
-/// Frames that carry nothing but positions, beyond those that answer messages of ours. They use
-/// no credit and so no room that was granted: a peer that floods us with them takes the receives
-/// of all others. An honest one sends about one for each message of ours at the very most (when
-/// it grants one credit at a time), and some when it releases credit or receives room.
+/// Number of frames with positions only that a peer may send beyond those that answer our messages. Such
+/// frames use no credit, and so no room that was granted: a peer that floods us with them takes the receives
+/// of all others. An honest peer sends at most about one for each message of ours (if it grants one credit at
+/// a time), and some when it releases credit or receives room.
 const CREDIT_FRAMES: u64 = 64;
 
 /// Credit of one INI for one remote SRQ.
@@ -23,18 +23,17 @@ pub(crate) struct Spender {
     released: u32,
     sent: u32,
     used_ms: u64,
-    /// The least that was available since then, and when that began.
+    /// Minimum number of available credits since `least_ms`.
     least: u32,
     least_ms: u64,
-    /// Credit frames that may still come, as of the position and the time at which this was
-    /// computed.
+    /// Number of credit frames that may still come, as of this position and time.
     allowed: u64,
     allowed_sent: u32,
     allowed_ms: u64,
 }
 
 impl Spender {
-    /// A fresh pair: the base credit and nothing else.
+    /// Creates a fresh pair, with the base credit only.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
             granted: START.wrapping_add(BASE),
@@ -54,12 +53,12 @@ impl Spender {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
     }
 
-    /// Granted, released and sent, for the count of credits.
+    /// Returns the granted, released and sent positions, for the count of credits.
     pub(crate) fn positions(&self) -> [u32; 3] {
         [self.granted, self.released, self.sent]
     }
 
-    /// Takes one credit for a message, if there is one.
+    /// Takes a credit for a message. Returns false if there is none.
     pub(crate) fn spend(&mut self, now_ms: u64) -> bool {
         if self.available() == 0 {
             return false;
@@ -80,7 +79,7 @@ impl Spender {
         self.sent = self.sent.wrapping_sub(1);
     }
 
-    /// Takes over the grant position of a frame.
+    /// Applies the grant position of a frame.
     pub(crate) fn hear(&mut self, grant: u16) -> Result<(), CreditViolation> {
         let step = steps(self.granted, grant);
         if step > MOST_AHEAD || self.available().wrapping_add(step) > MOST_AHEAD {
@@ -90,8 +89,8 @@ impl Spender {
         Ok(())
     }
 
-    /// Counts a frame of the peer that carries nothing but positions. Two are allowed for each
-    /// message of ours and one for each millisecond, and a few at once.
+    /// Counts a frame of the peer that carries only positions. Two are allowed for each message of ours and
+    /// one for each millisecond, with a small burst.
     pub(crate) fn hear_credit_frame(&mut self, now_ms: u64) -> Result<(), CreditViolation> {
         let sent = u64::from(self.sent.wrapping_sub(self.allowed_sent));
         let waited_ms = now_ms.saturating_sub(self.allowed_ms);
@@ -102,13 +101,14 @@ impl Spender {
         Ok(())
     }
 
-    /// The position to put into Credit frames.
+    /// Returns the position for Credit frames.
     pub(crate) fn released(&self) -> u32 {
         self.released
     }
 
-    /// Releases what a pair does not need: all but the base when it is idle, else what it has not used for as long,
-    /// but for what a busy one is granted ahead. Returns whether a frame must report it.
+    /// Releases credit that the pair does not need. An idle pair keeps the base. A busy one releases what it
+    /// has not used for as long, beyond the base and the credit granted ahead. Returns true if a frame must
+    /// report the release.
     pub(crate) fn release_idle(&mut self, now_ms: u64) -> bool {
         let is_idle = now_ms.saturating_sub(self.used_ms) >= IDLE_MS;
         let mut spare = if is_idle { self.available().saturating_sub(BASE) } else { 0 };

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use trunkline_verbs::QpNumber;
 
-/// A frame on its way: want, and released if it used no credit.
+/// A frame in flight: want, and the released position if it used no credit.
 type ToGrantor = (u8, Option<u16>);
 
 struct Pair {
     id: PairId,
-    /// Releases nothing, and always wants more.
+    /// True if it releases nothing and always wants more.
     hoards: bool,
     spender: Spender,
     backlog: u16,
@@ -20,7 +20,7 @@ struct Pair {
     back: VecDeque<u16>,
 }
 
-/// Encodes a backlog as frames report it.
+/// Encodes a backlog as in frames.
 fn want(backlog: u16) -> u8 {
     u8::try_from(backlog).unwrap_or(u8::MAX)
 }
@@ -32,12 +32,12 @@ struct World {
 }
 
 impl World {
-    /// Pairs of a peer each.
+    /// Creates a world in which each pair has a separate peer.
     fn new(depth: u32, pairs: usize) -> Self {
         Self::of_peers(depth, (0..).take(pairs))
     }
 
-    /// Pairs of these peers.
+    /// Creates a world with one pair for each of these peers.
     fn of_peers(depth: u32, peers: impl IntoIterator<Item = u32>) -> Self {
         let mut grantor = Grantor::new(depth);
         let pairs = (0..)
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Delivers everything under way, both ways.
+    /// Delivers everything in flight, both ways.
     fn exchange(&mut self) {
         for index in 0..self.pairs.len() {
             while !self.pairs[index].there.is_empty() {
@@ -111,7 +111,7 @@ impl World {
         self.check();
     }
 
-    /// Has these pairs send in turn, so that each is active alone and takes all it can.
+    /// Lets these pairs send in turn, so that each is active alone and takes all it can.
     fn hoard(&mut self, pairs: Range<usize>) {
         for index in pairs {
             self.pairs[index].hoards = true;
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Credits that the spenders of these pairs may use.
+    /// Returns the credits that the spenders of these pairs may use.
     fn available(&self, pairs: Range<usize>) -> u32 {
         self.pairs[pairs].iter().map(|pair| pair.spender.available()).sum()
     }
@@ -173,7 +173,8 @@ proptest! {
             }
             world.check();
         }
-        // Everything that waits gets through in the end: nobody is starved or deadlocked, whatever is hoarded.
+        // Every waiting message gets through in the end: no pair is starved or deadlocked, whatever is
+        // hoarded.
         let mut rounds = 0;
         while world.pairs.iter().any(|pair| pair.backlog > 0 || !pair.there.is_empty()) {
             world.now += 1;
@@ -339,7 +340,7 @@ fn who_joins_finds_room_while_an_srq_can_become_deeper() {
         }
         let pair =
             grantor.open(0, QpNumber::new(number), PeerKey::numbered(number)).expect("room for one more");
-        // Each is busy at once and wants all that there is.
+        // Each pair becomes busy and wants everything.
         grantor.hear(pair, 0, u8::MAX, None).unwrap();
         grantor.grant(0);
         grantor.tell(pair);
@@ -398,7 +399,7 @@ fn hoarding_while_busy(world: &mut World, busy: usize, over_ms: u64) -> Vec<QpNu
 fn who_keeps_unused_credit_that_others_lack_is_found() {
     let mut world = World::of_peers(256, [1, 1, 2, 2, 3]);
     world.hoard(0..4);
-    // A peer that is stopped for ten seconds does as much.
+    // A peer that is stopped for ten seconds is not reported either.
     assert_eq!(hoarding_while_busy(&mut world, 4, 12_000), []);
     let found = hoarding_while_busy(&mut world, 4, 8_000);
     assert!(!found.is_empty() && found.iter().all(|target| target.get() < 4), "{found:?}");
@@ -425,7 +426,7 @@ fn a_busy_pair_releases_what_it_does_not_use() {
         world.exchange();
     }
     assert!(world.available(0..1) > 100);
-    // The others were cancelled, and one follows every few milliseconds.
+    // The other messages were cancelled, and another follows every few milliseconds.
     for _ in 0..60 {
         world.now += 5;
         world.pairs[0].backlog = 1;

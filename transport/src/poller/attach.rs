@@ -1,6 +1,6 @@
-//! A poller and the device: taking one, and releasing one that was removed.
+//! A poller and its device: taking one, and releasing one that was removed.
 //!
-//! The upper half and everything that waits to be sent live on. Work in progress has its outcome
+//! The upper half and everything that waits to be sent live on. The outcome of work in progress is reported
 //! when the device is released, and only the pools' memory stays registered.
 #![forbid(unsafe_code)]
 
@@ -15,14 +15,14 @@ use crate::incarnation::PollerDevice;
 use crate::sizes::BATCH;
 use crate::trunk::{ReceiveRoom, SendRoom, destroy_ini};
 
-/// Parts that a poller makes of its share of a device.
+/// The poller's parts made from its share of a device.
 pub(super) struct Parted {
     pub(super) queues: Attached,
     pub(super) rooms: (SendRoom, ReceiveRoom, Grants),
     pub(super) crossings: Crossings,
 }
 
-/// Parts a device whose receives are posted.
+/// Divides a device whose receives are posted into parts.
 pub(super) fn part(device: PollerDevice) -> Parted {
     let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit } = device;
     let homes = crossings.homes();
@@ -37,7 +37,7 @@ pub(super) fn part(device: PollerDevice) -> Parted {
 }
 
 impl Core {
-    /// There is a device again.
+    /// Takes a new device.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
         let Parted { queues, rooms, crossings } = part(device);
         (self.res.sends, self.res.receives, self.res.grants) = rooms;
@@ -47,8 +47,9 @@ impl Core {
         }
     }
 
-    /// The device was removed. Its completions still count, and received messages are handed on, because
-    /// their senders believe that they arrived. All other work is lost, and nobody knows how far it came.
+    /// Handles the removal of the device. Its completions still count, and received messages are handed on,
+    /// because their senders believe that they arrived. All other work is lost, and it is unknown how far it
+    /// came.
     pub(super) fn device_lost(&mut self) {
         while self.poll_completions(&mut Queue) {}
         for slot in self.trunks.slots() {
@@ -63,8 +64,7 @@ impl Core {
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
-    /// Nothing of the device is needed any more: first the queues are released, then the memory that they
-    /// name.
+    /// Releases a device that is no longer needed: first the queues, then the memory that they refer to.
     pub(super) fn release_device(&mut self) {
         self.poll_completions(&mut Queue);
         for session in self.peers.take_all_pending() {
@@ -80,7 +80,7 @@ impl Core {
         self.queues.detach();
         self.res.sends.close();
         self.res.receives.close();
-        // The granted credit was for receives of its SRQs.
+        // The granted credit was for receives of the released SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.copies.clear();

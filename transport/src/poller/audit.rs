@@ -9,7 +9,7 @@ use crate::trunk::Trunk;
 use std::net::{Ipv4Addr, SocketAddr};
 
 impl Core {
-    /// The credits, slots and memory of this moment, with what the upper half has open.
+    /// Returns the current credits, slots and memory, with the upper half's open work.
     pub(super) fn ledger(&self, upper: UpperLedger) -> PollerLedger {
         let res = &self.res;
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);

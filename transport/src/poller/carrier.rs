@@ -1,4 +1,4 @@
-//! Services of a poller for its upper half.
+//! Services that a poller offers its upper half.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -124,7 +124,7 @@ impl Carrier for Core {
 }
 
 impl Core {
-    /// Has a message wait for a session, which the CM machine is asked for if there is no trunk.
+    /// Queues a message until a session is up. Asks the CM machine for one if there is no trunk.
     #[inline(never)]
     fn await_session(
         &mut self,

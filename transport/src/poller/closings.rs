@@ -1,8 +1,8 @@
-//! Sessions that end, and wait for what other pollers still hand on of them, over RC.
+//! Sessions that are ending and wait for frames that other pollers still hand on, over RC.
 //!
-//! A poller considers a session closed when it knows itself that the QPs are destroyed and all others have
-//! sent the end of the session, or after a second: a home that is busy for longer must not keep a dead peer
-//! from being reported. Plain state; the poller's `crossing.rs` feeds it.
+//! A poller considers a session closed once its QPs are destroyed and all other pollers have sent its end.
+//! After a second it stops waiting for them: a busy poller must not delay the report of a dead peer. Plain
+//! state; the poller's `crossing.rs` feeds it.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// A session that is closed waits this long for other pollers to hand on what came before.
+/// Time for which a closed session waits for other pollers to hand on earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
-/// The name of a session: the peer, and our number.
+/// Name of a session: the peer and our session number.
 type Name = (PeerKey, u32);
 
-/// All sessions of a poller that are being closed.
+/// All sessions of a poller that are ending.
 #[derive(Debug, Default)]
 pub(super) struct Closings(BTreeMap<Name, Closing>);
 
@@ -24,21 +24,21 @@ pub(super) struct Closings(BTreeMap<Name, Closing>);
 struct Closing {
     /// Time at which the CM machine reported that the session's QPs are destroyed.
     since: Option<Time>,
-    /// Other pollers that have sent the end of it.
+    /// Number of other pollers that have sent the session's end.
     ends: usize,
-    /// It was closed without the ends that are missing.
+    /// True if it was closed before all ends had come.
     is_over: bool,
 }
 
 impl Closings {
-    /// The QPs of the session are destroyed. Returns whether it is closed now, because that was the last
-    /// thing that was waited for.
+    /// Records that the session's QPs are destroyed. Returns true if the session is now closed, because every
+    /// other poller has already sent its end.
     pub(super) fn begin(&mut self, session: Name, now: Time, others: usize) -> bool {
         self.0.entry(session).or_default().since.get_or_insert(now);
         self.take_if_all_ended(session, others)
     }
 
-    /// One of the `others` has handed on all that it had of the session. Returns as [`Closings::begin`].
+    /// Counts the end sent by one of the `others`. Returns the same as [`Closings::begin`].
     pub(super) fn end_received(&mut self, session: Name, others: usize) -> bool {
         self.0.entry(session).or_default().ends += 1;
         self.take_if_all_ended(session, others)
@@ -52,8 +52,8 @@ impl Closings {
         self.0.remove(&session).is_some_and(|closing| !closing.is_over)
     }
 
-    /// The sessions that have waited too long for other pollers. They are closed now; ends that come later
-    /// change nothing.
+    /// Closes the sessions that have waited too long for other pollers, and returns them. Ends that come
+    /// later have no effect.
     pub(super) fn expire(&mut self, now: Time) -> Vec<Name> {
         let is_late = |closing: &Closing| {
             !closing.is_over && closing.since.is_some_and(|since| now - since > CLOSING_LIMIT)
@@ -66,12 +66,12 @@ impl Closings {
         .collect()
     }
 
-    /// Returns true if a session waits for other pollers to hand on what they have of it.
+    /// Returns true if a session waits for other pollers to hand on its frames.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.values().any(|closing| !closing.is_over)
     }
 
-    /// The device is released, and with it the rings.
+    /// Forgets all sessions, when the device and its rings are released.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

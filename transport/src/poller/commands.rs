@@ -1,4 +1,4 @@
-//! Commands of other machines to a poller, in order.
+//! A poller's queue of commands from other machines, performed in order.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -12,9 +12,10 @@ use trunkline_verbs::QpNumber;
 #[derive(Debug)]
 pub(super) struct Inbox {
     handle: PollerHandle,
-    /// Taken from the queue, but it cannot be carried out yet; nothing overtakes it.
+    /// Command taken from the queue that must wait. No later command overtakes it.
     deferred: Option<Command>,
-    /// A session's end is being carried out: what is still queued may concern what it comes across.
+    /// True while the end of a session is being carried out. Queued commands may concern the frames taken
+    /// meanwhile.
     is_closing: bool,
 }
 
@@ -23,7 +24,7 @@ impl Inbox {
         Self { handle, deferred: None, is_closing: false }
     }
 
-    /// Returns true if the queue holds any.
+    /// Returns true if the queue holds any command.
     pub(super) fn has_any(&self) -> bool {
         self.handle.has_commands()
     }
@@ -35,28 +36,28 @@ impl Inbox {
         self.deferred.take().or_else(|| self.handle.next_command())
     }
 
-    /// Returns true if a command is held back, or its effects are not complete: those after it are not known.
+    /// Returns true if a command is held back or still being carried out, so that later commands have not
+    /// been seen.
     pub(super) fn is_held_back(&self) -> bool {
         self.is_closing || self.deferred.is_some()
     }
 }
 
 impl Core {
-    /// Performs what other machines asked for; returns whether there was anything.
+    /// Performs the commands of other machines. Returns true if there were any.
     pub(super) fn commands(&mut self) -> bool {
         let mut worked = false;
         while let Some(command) = self.inbox.next() {
             worked = true;
             self.perform(command);
         }
-        // Their TGTs no longer exist, or were never announced.
+        // The TGTs of these frames no longer exist, or were never announced.
         self.targets.forget_unannounced();
         worked
     }
 
-    /// Performs commands while completions are being taken. One that would take more of them, or of
-    /// what was handed on, waits for
-    /// [`Core::commands`], with all that comes after it.
+    /// Performs commands while completions are being taken. A command that would itself take completions or
+    /// handed-on frames is held back for [`Core::commands`], with all commands after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
             if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {
@@ -99,7 +100,8 @@ impl Core {
         self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
         let old = self.targets.add(target, Target::new((peer, number), poller, home));
-        // Its QP is destroyed, or the number would not have been reused, but it is not closed here yet.
+        // The old QP is destroyed, or its number would not have been reused, but its target is not closed
+        // here yet.
         if let Some(pair) = old {
             self.res.grants.close(pair);
         }

@@ -1,8 +1,8 @@
-//! Frames that came to one poller and are for another, over RC: handing them on, and taking them.
+//! Frames received by one poller for another, over RC: handing them on, and taking them.
 //!
-//! When a session is closed, senders believe that whatever is in a home's CQ has arrived. So each
-//! poller takes what has come through its own QPs, hands on what is for others, and sends the end of
-//! the session after it through every ring (`closings.rs`).
+//! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller
+//! takes what came through its own QPs, hands on the frames for others, and then sends the end of the session
+//! through every ring (`closings.rs`).
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -15,7 +15,7 @@ use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
 impl Core {
-    /// Hands a frame that came through our TGT on to another poller.
+    /// Hands a frame received through our TGT to another poller.
     pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
         if !self.targets.knows(target) {
             self.commands_amid_completions();
@@ -34,7 +34,7 @@ impl Core {
         }
     }
 
-    /// Hands on what waited for room, and wakes the pollers that were handed something.
+    /// Hands on the frames that waited for room in a ring, and wakes the pollers that received any.
     pub(super) fn wake_crossed(&mut self) {
         self.crossings.flush();
         for poller in self.crossings.take_unwoken() {
@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Takes what other pollers handed on; returns whether there was anything.
+    /// Takes frames handed on by other pollers. Returns true if there were any.
     pub(super) fn take_crossed(&mut self) -> bool {
         let mut worked = false;
         for other in 0..self.crossings.others() {
@@ -70,7 +70,7 @@ impl Core {
         let is_of_session =
             |core: &Self| core.targets.get(target).is_some_and(|known| known.session() == (peer, number));
         if !is_of_session(self) {
-            // Its home may have heard of the session before us.
+            // The poller that handed it on may have learned of the session first.
             self.commands_amid_completions();
         }
         if is_of_session(self) {
@@ -80,8 +80,8 @@ impl Core {
         }
     }
 
-    /// The QPs of a session are destroyed, and what came through ours was handed on. The session is
-    /// closed here when the others have done the same.
+    /// Tells the other pollers that every frame of a closed session was handed on. The session is closed here
+    /// once they have all done the same.
     pub(super) fn begin_closing(&mut self, peer: PeerKey, number: u32) {
         self.crossings.end(peer, number);
         self.wake_crossed();
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Another poller has handed on all that it had of a session.
+    /// Counts another poller that has handed on everything it had of a session.
     fn end_received(&mut self, peer: PeerKey, number: u32) {
         if self.closings.end_received((peer, number), self.crossings.others()) {
             self.finish_closing(peer, number);
@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Takes all that other pollers have handed on, for sessions that are known, before they end.
+    /// Takes everything other pollers have handed on for known sessions, before those end.
     pub(super) fn take_handed_on(&mut self) {
         for other in 0..self.crossings.others() {
             while let Some(crossing) = self.crossings.pop(other) {
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Takes a frame, or the end of them, that another poller handed on, if its session is known.
+    /// Takes a frame or an end handed on by another poller, if its session is known.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {

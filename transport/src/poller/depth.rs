@@ -1,16 +1,18 @@
-//! The depth of the SRQ grows with the pollers that may send into it, because each holds a credit while idle.
+//! Growth of the SRQ. Each remote poller that may send into it holds a credit while idle, so its depth grows
+//! with their number.
 //!
-//! It is doubled, within the limit of the node and its device, before their credits take half of it, and when busy
-//! peers have left no room for one more; it never shrinks. Receives are posted before anything is granted of
-//! them. The settings of sessions that come up use no credit: those of a crowd that joins at once may find no receive, and
-//! its devices send them again, however often, after the RNR time. Over RC with several pollers, which share out each other's SRQs by fixed parts, it stays as it is.
+//! The depth is doubled, within the limits of the node and its device, before idle credits take half of it,
+//! and when busy peers have left no room for another pair. It never shrinks. Receives are posted before
+//! credit for them is granted. The settings that open a session use no credit: when many sessions come up at
+//! once they may find no receive, and the sending devices repeat them after the RNR time, without a limit.
+//! Over RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
 #![forbid(unsafe_code)]
 
 use super::Core;
 use trunkline_verbs::{IoAddress, VerbsError};
 
 impl Core {
-    /// Makes room for one more pair, if there should be more.
+    /// Deepens the SRQ if another pair of pollers needs it.
     pub(super) fn make_room(&mut self) {
         if !self.res.grants.is_crowded() {
             return;

@@ -1,16 +1,18 @@
-//! Targets that have kept a frame of a session that is not up, and the choice of one to give up when there are too many bytes.
+//! Targets that keep a frame of a session that is not up, and the choice of a victim when they take too many
+//! bytes.
 //!
-//! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame makes
-//! room, and of equal ones that which came first: sessions are half-open for the time of a handshake, or for seconds
-//! if their peer does not want them to come up.
+//! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame
+//! is dropped first, and of equally long ones the oldest. Sessions are half-open for the time of a handshake,
+//! or for seconds if their peer does not want them to come up.
 #![forbid(unsafe_code)]
 
 use trunkline_verbs::QpNumber;
 
-/// Bytes of early frames that a poller keeps. One host can have a quarter of that: 256 connections with a frame each.
+/// Maximum size of the early frames that a poller keeps, in bytes. One host can use a quarter of it: 256
+/// connections with a frame each.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// The targets that have kept an early frame, with its length; the one whose frame came first is first.
+/// The targets that keep an early frame, with its length, in the order in which the frames came.
 #[derive(Debug, Default)]
 pub(super) struct EarlyFrames {
     of: Vec<(QpNumber, usize)>,
@@ -18,21 +20,21 @@ pub(super) struct EarlyFrames {
 }
 
 impl EarlyFrames {
-    /// A target keeps a frame. Returns the one that must give up its own for it, if there are too many bytes; it may
-    /// be the same.
+    /// Adds the frame of a target. If there are too many bytes, removes and returns the target that must give
+    /// up its frame, which may be the same one.
     pub(super) fn add(&mut self, qp: QpNumber, bytes: usize) -> Option<QpNumber> {
         self.bytes += bytes;
         self.of.push((qp, bytes));
         if self.bytes <= MOST_BYTES {
             return None;
         }
-        // Among equal ones the last that is looked at.
+        // `max_by_key` returns the last of equal items, which is the oldest frame here.
         let longest = self.of.iter().rev().max_by_key(|(_, bytes)| *bytes).map(|(qp, _)| *qp)?;
         self.remove(longest);
         Some(longest)
     }
 
-    /// A target keeps none any more.
+    /// Removes the frame of a target.
     pub(super) fn remove(&mut self, qp: QpNumber) {
         if let Some(at) = self.of.iter().position(|(other, _)| *other == qp) {
             self.bytes -= self.of.remove(at).1;

@@ -1,7 +1,7 @@
 //! When a poller yields, and when it goes to sleep.
 //!
-//! A spinning poller that shares its core is ruinous, so one that is not known to be alone on
-//! its core yields after a few empty polls and sleeps soon. One that is alone spins longer.
+//! A poller that spins on a shared core starves its neighbours. Unless it is known to have the core to
+//! itself, it yields after a few empty polls and soon sleeps. A poller alone on its core spins longer.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -9,18 +9,19 @@ use trunkline_verbs::Time;
 
 /// Empty polls before a poller that shares its core yields.
 const POLLS_BEFORE_YIELD: u32 = 20;
-/// The time that they take at least. Polls of shared memory are over before any answer can have come, and on a core that other
-/// programs want, too, a yield costs a slice of theirs, as a rule a millisecond.
+/// Minimum time before a poller that shares its core yields. Polls of shared memory finish before any answer
+/// can have come, and yielding to a busy program costs a time slice of that program, usually a millisecond.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// A poller that shares its core sleeps after this long without work. It is the time in which another thread of the core, such
-/// as a tokio runtime, makes its next calls: waking the poller for each of them costs more than yielding meanwhile. A yield to a
-/// program that never sleeps takes longer, so that the poller sleeps after one.
+/// Time without work after which a poller that shares its core sleeps. Another thread of the core, such as a
+/// tokio runtime, makes its next calls within this time, and waking the poller for each of them costs more
+/// than yielding. A yield to a program that never sleeps takes longer than this, so the poller sleeps after
+/// one.
 const SHARED_PATIENCE: Duration = Duration::from_micros(400);
-/// One that has its core for itself.
+/// Time without work after which a poller with a core to itself sleeps.
 const ALONE_PATIENCE: Duration = Duration::from_millis(1);
 
-/// One that waits for the bytes of a large message sleeps after this long without work: packets
-/// arrive all the while, and a poller that sleeps between them is woken for each.
+/// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
+/// and a poller that sleeps between them is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Action after an empty round.
@@ -34,7 +35,7 @@ pub(super) enum Rest {
     Sleep,
 }
 
-/// Counts how long nothing came.
+/// Counter of empty rounds, and the time of the first.
 #[derive(Debug)]
 pub(super) struct Idle {
     alone: bool,
@@ -48,19 +49,19 @@ impl Idle {
         Self { alone, simulated: false, empty: 0, since: None }
     }
 
-    /// Creates the state of a machine that a simulation runs: it sleeps as soon as it has found nothing, because its
-    /// virtual CPU costs the others nothing, and sleeping is what is to be tried out.
+    /// Creates the state of a simulated machine. It sleeps after the first empty round: virtual CPU time
+    /// costs other machines nothing, and going to sleep is what the simulation must exercise.
     pub(super) fn simulated() -> Self {
         Self { alone: false, simulated: true, empty: 0, since: None }
     }
 
-    /// A round did something, or the poller has slept.
+    /// Resets the count, after a round that did something or after sleep.
     pub(super) fn reset(&mut self) {
         self.empty = 0;
         self.since = None;
     }
 
-    /// A round at `now` did nothing. `transferring` is asked when it would go to sleep.
+    /// Counts an empty round at `now`. Calls `transferring` only if the poller would otherwise sleep.
     pub(super) fn empty_round(&mut self, now: Time, transferring: impl FnOnce() -> bool) -> Rest {
         if self.simulated {
             return Rest::Sleep;

@@ -1,23 +1,23 @@
-//! A poller: a machine that owns a CQ, an SRQ, the INIs of its trunks, their buffers and
-//! timers, and an upper half. It runs everything to completion and never blocks but to sleep.
+//! A poller: a machine that owns a CQ, an SRQ, the INIs of its trunks, their buffers and timers, and an upper
+//! half. It runs everything to completion and blocks only to sleep.
 //!
 //! | file | role |
 //! |---|---|
 //! | `run.rs`, `idle.rs` | its turns; when to yield, when to sleep |
-//! | `sends.rs` | which trunks post, their completions, announcing credit |
+//! | `sends.rs` | posting for all trunks, send completions, announcing credit |
 //! | `receives.rs` | from completions to frames, and reposting |
-//! | `commands.rs` | what other machines ask of it |
+//! | `commands.rs` | commands of other machines |
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `depth.rs` | making the SRQ deeper for many peers |
-//! | `crossing.rs` | what came to one poller and is for another, over RC |
+//! | `crossing.rs` | frames received by one poller for another, over RC |
 //! | `timers.rs` | deadlines, shutting down |
 //! | `attach.rs` | taking a device, and releasing one that was removed |
-//! | `audit.rs` | what a simulation counts |
-//! | `carrier.rs` | what the upper half can ask for |
-//! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
+//! | `audit.rs` | counts for a simulation |
+//! | `carrier.rs` | services for the upper half |
+//! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its own state |
 //!
-//! The state and work of one trunk are in [`crate::trunk`]. Nothing here is shared but what
-//! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A poll takes the lock of the CQ.
+//! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::shared::NodeShared`] and the rings
+//! of [`crate::crossings`] are shared with other threads. A poll takes the lock of the CQ.
 
 mod attach;
 mod audit;
@@ -54,7 +54,7 @@ use shutdown::Shutdown;
 use targets::Targets;
 use trunks::Trunks;
 
-/// All of a poller but its upper half, which borrows it as a [`crate::Carrier`]: it moves things between its
+/// A poller without its upper half, which borrows it as a [`crate::Carrier`]. It moves things between its
 /// parts, each of which guards its own state.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -65,13 +65,13 @@ pub(crate) struct Core {
     trunks: Trunks,
     peers: Peers,
     targets: Targets,
-    /// Sessions that end, and wait for what other pollers hand on.
+    /// Sessions that are ending and wait for frames from other pollers.
     closings: Closings,
     inbox: Inbox,
     batch: Batch,
     shutdown: Shutdown,
     /// Limit on log lines about peers that misbehave.
     log: LogLimit,
-    /// Time of the last look at timers.
+    /// Time of the last check of the timers.
     scanned_ms: u64,
 }

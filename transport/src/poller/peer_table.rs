@@ -1,4 +1,4 @@
-//! The peers of one poller, each at a separate place, which the hint of its key names.
+//! The peers of one poller, in a table whose places are the hints of their keys.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -6,16 +6,17 @@ use crate::peer_hash::PeerHash;
 use slab::Slab;
 use std::collections::HashMap;
 
-/// Number of places remembered of peers that were named by address.
+/// Number of remembered places of peers that were named by address.
 const RECENT: usize = 64;
 
-/// A value for each peer. Keys that it has returned are found by their hints; others, such as those made of addresses,
-/// are looked up.
+/// A value for each peer. Keys returned by the table are found by their hints; others, such as keys made of
+/// addresses, are looked up.
 #[derive(Debug)]
 pub(super) struct PeerTable<T> {
     entries: Slab<(PeerKey, T)>,
     places: HashMap<PeerKey, usize, PeerHash>,
-    /// Places that [`PeerTable::entry`] looked up, by some bits of the key. An entry may be another peer's by now.
+    /// Places that [`PeerTable::entry`] looked up, indexed by some bits of the key. A place may belong to
+    /// another peer by now.
     recent: [usize; RECENT],
 }
 
@@ -24,7 +25,7 @@ impl<T: Default> PeerTable<T> {
         Self { entries: Slab::new(), places: HashMap::with_hasher(hash), recent: [0; RECENT] }
     }
 
-    /// The place of a peer, which it keeps until it is removed.
+    /// Returns the place of a peer, which does not change until the peer is removed.
     #[inline(always)]
     pub(super) fn place(&self, peer: PeerKey) -> Option<usize> {
         match self.entries.get(peer.hint()) {
@@ -38,7 +39,7 @@ impl<T: Default> PeerTable<T> {
         self.places.get(&peer).copied()
     }
 
-    /// The value at a place that [`PeerTable::place`] has returned just now.
+    /// Returns the value at a place that [`PeerTable::place`] has just returned.
     #[inline]
     pub(super) fn at(&mut self, place: usize) -> Option<&mut T> {
         self.entries.get_mut(place).map(|(_, value)| value)
@@ -54,8 +55,8 @@ impl<T: Default> PeerTable<T> {
         self.at(self.place(peer)?)
     }
 
-    /// The value of a peer, made if it is not there, and the key by which it is found most quickly. Also for keys made of
-    /// addresses.
+    /// Returns the value of a peer, inserted if missing, and the key by which it is found fastest. Also
+    /// accepts keys made of addresses.
     #[inline]
     pub(super) fn entry(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
         let place = peer.hint();
@@ -94,12 +95,12 @@ impl<T: Default> PeerTable<T> {
         }
     }
 
-    /// All peers, in the order of their places.
+    /// Iterates over all peers, in the order of their places.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &T)> {
         self.entries.iter().map(|(_, (key, value))| (*key, value))
     }
 
-    /// The same, to be changed.
+    /// Iterates mutably over all peers, in the order of their places.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (PeerKey, &mut T)> {
         self.entries.iter_mut().map(|(_, (key, value))| (*key, value))
     }

@@ -1,4 +1,4 @@
-//! The peers as one poller knows them: their trunks, and what waits for a session with them.
+//! The peers that one poller knows: their trunks, and messages that wait for a session with them.
 #![forbid(unsafe_code)]
 
 use super::peer_table::PeerTable;
@@ -14,38 +14,39 @@ use trunkline_verbs::Time;
 /// A peer as this poller knows it.
 #[derive(Debug, Default)]
 struct Peer {
-    /// The upper half knows the key.
+    /// True if the upper half knows the key.
     named: bool,
-    /// Messages for the next session.
+    /// Messages that wait for the next session.
     waiting: MessageQueue,
-    /// Messages so far that named no poller of the peer.
+    /// Number of messages so far that named no poller of the peer.
     turns: u32,
-    /// The CM machine was asked for a session.
+    /// True if the CM machine was asked for a session.
     asked: bool,
-    /// Why the last attempt to connect failed, and when the next may begin; `None` after any other event.
+    /// Cause of the last failed attempt to connect, and the earliest time of the next; `None` after any other
+    /// event.
     away: Option<(PeerDown, Time)>,
-    /// Place of its trunk in the poller's table.
+    /// Place of the peer's trunk in the poller's table.
     trunk: Option<usize>,
-    /// Trunks of earlier sessions that are being taken down.
+    /// Number of trunks of earlier sessions that are being taken down.
     dying: usize,
-    /// A session that came up meanwhile.
+    /// Session that came up in the meantime.
     pending: Option<Box<SessionUp>>,
     forgotten: bool,
 }
 
 impl Peer {
-    /// Why the last attempt to connect failed, and the time until the next.
+    /// Returns the cause of the last failed attempt to connect, and the time until the next.
     fn due_in(&self, now: Time) -> Option<(PeerDown, Duration)> {
         let (cause, next) = self.away?;
         (next > now && !mutant!(calls_wait_for_the_next_attempt)).then(|| (cause, next - now))
     }
 }
 
-/// Consequence of freeing a trunk of a peer.
+/// Next step after freeing a trunk of a peer.
 #[derive(Debug)]
 pub(super) enum Next {
     Nothing,
-    /// A session came up meanwhile.
+    /// A session came up in the meantime.
     Activate(Box<SessionUp>),
     /// Messages wait for a session.
     Ask,
@@ -56,19 +57,20 @@ pub(super) enum Next {
 pub(super) struct Peers(PeerTable<Peer>);
 
 impl Peers {
-    /// None yet; they are looked up by this hash.
+    /// Creates an empty table that uses this hash.
     pub(super) fn new(hash: PeerHash) -> Self {
         Self(PeerTable::new(hash))
     }
 
-    /// A peer that dialled us, or that we know. Returns its key, by which it is found most quickly.
+    /// Adds a peer that dialled us or that is known. Returns its key, by which it is found fastest.
     pub(super) fn add(&mut self, key: PeerKey) -> PeerKey {
         let (key, peer) = self.0.entry(key);
         peer.forgotten = false;
         key
     }
 
-    /// The upper half names a peer. Returns its key, by which it is found most quickly, and whether it needs a session.
+    /// Adds a peer that the upper half names. Returns its key, by which it is found fastest, and true if it
+    /// needs a session.
     #[inline]
     pub(super) fn name(&mut self, key: PeerKey) -> (PeerKey, bool) {
         let (key, peer) = self.0.entry(key);
@@ -77,9 +79,9 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// Returns the way of a message for a peer: its turn, which is the next one if it names no poller, and the
-    /// place of the peer's trunk in the poller's table. The first turn is for the poller with our own number, so
-    /// that the pollers of a node spread out.
+    /// Returns the turn of a message for a peer, and the place of the peer's trunk in the poller's table. A
+    /// message that names no poller takes the next turn. The first turn selects the poller with our own
+    /// number, so that the pollers of a node spread out.
     #[inline]
     pub(super) fn route(&mut self, key: PeerKey, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
         let peer = self.0.get_mut(key)?;
@@ -94,7 +96,7 @@ impl Peers {
         Some((turn, peer.trunk))
     }
 
-    /// The place of the peer's trunk in the poller's table.
+    /// Returns the place of the peer's trunk in the poller's table.
     pub(super) fn trunk(&self, key: PeerKey) -> Option<usize> {
         self.0.get(key).and_then(|peer| peer.trunk)
     }
@@ -104,9 +106,10 @@ impl Peers {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Returns how to ask the CM machine for a session: to wait if any message waits however long that takes. `None` if
-    /// the machine was asked, if a session follows the one that is being taken down, or if nobody would wait for the
-    /// answer. The machine does not answer a request for a session that is up.
+    /// Returns how to ask the CM machine for a session: [`Connect::Wait`] if any message waits through failed
+    /// attempts. Returns `None` if the machine was already asked, if a session follows the one being taken
+    /// down, or if no message would wait for the answer. The machine does not answer a request for a session
+    /// that is up.
     pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| !peer.asked && peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
@@ -117,31 +120,33 @@ impl Peers {
         Some(connect)
     }
 
-    /// Why the last attempt to connect to the peer failed.
+    /// Returns the cause of the last failed attempt to connect to the peer.
     pub(super) fn away(&self, key: PeerKey) -> Option<PeerDown> {
         self.0.get(key).and_then(|peer| peer.away).map(|(cause, _)| cause)
     }
 
-    /// The same, and the time until the next attempt; `None` when a message may wait for one.
+    /// Returns that cause and the time until the next attempt; `None` if a message may wait for an attempt
+    /// now.
     pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
         self.0.get(key).and_then(|peer| peer.due_in(now))
     }
 
-    /// A session was no more than an attempt, which has failed, and the next one may begin then.
+    /// Records that an attempt to connect has failed, and the earliest time of the next.
     pub(super) fn went_away(&mut self, key: PeerKey, cause: PeerDown, next: Time) {
         if let Some(peer) = self.0.get_mut(key) {
             peer.away = Some((cause, next));
         }
     }
 
-    /// The peer connects to us: nobody need wait for our own next attempt.
+    /// Records that the peer connects to us. Messages no longer wait for our own next attempt.
     pub(super) fn returned(&mut self, key: PeerKey) {
         if let Some(peer) = self.0.get_mut(key) {
             peer.away = None;
         }
     }
 
-    /// A session is up. Returns it if it can be used now, and keeps it while an earlier one is taken down.
+    /// Takes a session that is up. Returns it if it can be used now, and keeps it while an earlier one is
+    /// taken down.
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);
         session.peer = key;
@@ -153,21 +158,22 @@ impl Peers {
         Some(session)
     }
 
-    /// The peer has a trunk now.
+    /// Records the peer's new trunk.
     pub(super) fn trunk_made(&mut self, key: PeerKey, slot: usize) {
         if let Some(peer) = self.0.get_mut(key) {
             peer.trunk = Some(slot);
         }
     }
 
-    /// The peer's trunk can be used: takes what has waited for it. Until then callers are told why the last attempt failed.
+    /// Takes the messages that have waited, when the peer's trunk can be used. Until then callers get the
+    /// cause of the last failure.
     pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
         let Some(peer) = self.0.get_mut(key) else { return MessageQueue::default() };
         peer.away = None;
         std::mem::take(&mut peer.waiting)
     }
 
-    /// The trunk is being taken down.
+    /// Records that the trunk is being taken down.
     pub(super) fn trunk_dying(&mut self, key: PeerKey, slot: usize) {
         if let Some(peer) = self.0.get_mut(key)
             && peer.trunk == Some(slot)
@@ -177,7 +183,7 @@ impl Peers {
         }
     }
 
-    /// A trunk that was being taken down is freed.
+    /// Records that a trunk of the peer was freed. Returns the next step.
     pub(super) fn trunk_freed(&mut self, key: PeerKey) -> Next {
         let Some(peer) = self.0.get_mut(key) else { return Next::Nothing };
         peer.dying -= 1;
@@ -196,7 +202,7 @@ impl Peers {
         Next::Nothing
     }
 
-    /// Takes out a session that is over before it could be used.
+    /// Takes out a session that ended before it could be used.
     pub(super) fn take_pending(&mut self, key: PeerKey, number: u32) -> Option<Box<SessionUp>> {
         let peer = self.0.get_mut(key)?;
         peer.pending.take_if(|session| session.number == number)
@@ -207,9 +213,9 @@ impl Peers {
         self.0.iter_mut().filter_map(|(_, peer)| peer.pending.take().map(|session| *session)).collect()
     }
 
-    /// The peer is down, and has no trunk: what waits for a session fails, but for what waits until its deadline, if
-    /// that may. Returns whether anything still waits. After an attempt that failed, `next` is when another one may
-    /// begin.
+    /// Reports the peer down, and fails the messages that wait for a session. Messages that may wait until
+    /// their deadline stay if `keeps_waiting`. Returns true if any message still waits. After a failed
+    /// attempt, `next` is the earliest time of another.
     pub(super) fn down(
         &mut self,
         key: PeerKey,
@@ -227,7 +233,8 @@ impl Peers {
         waits
     }
 
-    /// An attempt to connect has failed: so does what waits for it, but for what waits until its deadline, if that may.
+    /// Fails the messages that waited for a failed attempt to connect. Those that may wait until their
+    /// deadline stay if `keeps_waiting`.
     pub(super) fn fail_waiting(
         &mut self,
         key: PeerKey,
@@ -244,7 +251,7 @@ impl Peers {
         }
     }
 
-    /// The CM machine has forgotten the peer, which may come back.
+    /// Forgets a peer that the CM machine has forgotten, unless it is still in use. The peer may come back.
     pub(super) fn forget(&mut self, key: PeerKey) {
         let Some(peer) = self.0.get_mut(key) else { return };
         if peer.named || !peer.waiting.is_empty() || peer.trunk.is_some() || peer.pending.is_some() {
@@ -256,7 +263,7 @@ impl Peers {
         }
     }
 
-    /// Removes messages that wait for a session.
+    /// Removes cancelled messages that wait for a session.
     pub(super) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for (key, peer) in self.0.iter_mut() {
             peer.waiting.cancel(key, cancelling, shares);
@@ -270,7 +277,7 @@ impl Peers {
         }
     }
 
-    /// The earliest deadline of a waiting message.
+    /// Returns the earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.0.iter().filter_map(|(_, peer)| peer.waiting.next_deadline()).min()
     }

@@ -1,4 +1,4 @@
-//! The poller's own queues on the device, and what it sleeps by.
+//! The poller's own queues on the device, and the sleeper that waits for them.
 #![forbid(unsafe_code)]
 
 use crate::buffer::ReceiveSlots;
@@ -11,11 +11,11 @@ use trunkline_verbs::{
     Completion, CompletionChannel, CompletionQueue, Notify, SharedReceiveQueue, Time, VerbsError,
 };
 
-/// The queues, while there is a device, and the sleeper, which outlives it.
+/// The queues, which exist while there is a device, and the sleeper, which outlives them.
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
-    /// `None` while the device is away; then nothing is posted, because there is no trunk.
+    /// `None` while the device is away. Nothing is posted then, because there is no trunk.
     attached: Option<Attached>,
 }
 
@@ -32,7 +32,7 @@ impl Queues {
         Self { sleeper, attached: None }
     }
 
-    /// Takes queues, and waits for what they complete.
+    /// Takes queues, and watches their completion channel.
     ///
     /// # Errors
     /// When the completion channel cannot be waited for.
@@ -57,19 +57,19 @@ impl Queues {
         self.attached.is_some()
     }
 
-    /// Completions that the CQ holds at most; 0 without a device.
+    /// Returns the capacity of the CQ, in completions; 0 without a device.
     pub(super) fn capacity_cqe(&self) -> usize {
         let capacity = self.attached.as_ref().map_or(0, |attached| attached.cq.capacity_cqe());
         usize::try_from(capacity).unwrap_or(usize::MAX)
     }
 
-    /// Takes completions; returns how many.
+    /// Polls completions into the slice. Returns their number.
     pub(super) fn poll(&self, completions: &mut [Completion]) -> usize {
         let most = completions.len();
         self.attached.as_ref().map_or(0, |attached| attached.cq.poll(completions).min(most))
     }
 
-    /// Posts `count` fresh receives, and those that are missing since slots were short.
+    /// Posts `count` fresh receives, and those missing because slots were short.
     pub(super) fn repost(&self, receives: &mut ReceiveSlots, count: usize) {
         let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
         if let Some(attached) = &self.attached {
@@ -77,7 +77,7 @@ impl Queues {
         }
     }
 
-    /// Posts receives in addition to those that are there always; returns how many.
+    /// Posts receives that deepen the SRQ. Returns their number.
     pub(super) fn post_more(&self, receives: &mut ReceiveSlots, count: u32) -> u32 {
         let Some(attached) = &self.attached else { return 0 };
         let posted = receives.post(attached.srq.as_ref(), usize::try_from(count).unwrap_or(0));
@@ -87,18 +87,18 @@ impl Queues {
     /// Asks for an event at the next completion.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
         let attached = self.attached.as_ref().filter(|_| !mutant!(cq_is_not_armed));
         attached.map_or(Ok(()), |attached| attached.cq.request_notify(Notify::Any))
     }
 
-    /// The poller is about to sleep.
+    /// Announces that the poller is about to sleep.
     pub(super) fn announce(&self) {
         self.sleeper.announce();
     }
 
-    /// Sleeps until something comes, or that time.
+    /// Sleeps until woken, or until the given time.
     pub(super) fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
         self.sleeper.sleep(until)
     }
@@ -108,7 +108,7 @@ impl Queues {
         self.sleeper.is_woken() || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
     }
 
-    /// The poller is awake: takes the channel's events.
+    /// Consumes the channel's events after waking.
     pub(super) fn awake(&self) {
         self.sleeper.awake();
         if let Some(attached) = &self.attached {

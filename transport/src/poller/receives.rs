@@ -1,7 +1,7 @@
-//! The way in: from completions to messages. Receives are reposted before anything is handled.
+//! The receive path, from completions to messages. Receives are reposted before anything is handled.
 //!
-//! The TGT that a frame came through identifies its peer and poller, not
-//! the claims in the frame. A peer that breaks the rules loses its session.
+//! A frame's peer and poller are identified by the TGT that it came through, not by its own claims. A peer
+//! that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -13,19 +13,20 @@ use crate::{Message, Origin};
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
-/// Completions as they are taken from the CQ, and the frames that they report; empty in between, for its room.
+/// Completions of one poll of the CQ, and the frames they report. Empty between polls; kept to reuse the
+/// memory.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     completions: Vec<Completion>,
     frames: Vec<Option<Received>>,
 }
 
-/// The receiver of the messages that frames hold.
+/// Receiver of the messages in frames.
 pub(super) trait Take {
-    /// A message came.
+    /// Takes a message.
     fn message(&mut self, core: &mut Core, from: Origin, message: Message);
 
-    /// It was the last one of its frame.
+    /// Called after the last message of a frame.
     fn frame_ends(&mut self, core: &mut Core);
 }
 
@@ -42,14 +43,15 @@ impl Take for Queue {
 }
 
 impl Batch {
-    /// Nothing to do, but the first time.
+    /// Grows the list of completions, the first time only.
     fn make_room(&mut self) {
         self.completions.resize_with(BATCH, Completion::default);
     }
 }
 
 impl Core {
-    /// Takes what the CQ has, up to a few batches, and hands each message to `take`; returns whether there was anything.
+    /// Takes completions, up to a few batches, and hands each message to `take`. Returns true if there were
+    /// any.
     pub(super) fn poll_completions(&mut self, take: &mut impl Take) -> bool {
         if self.res.receives.is_missing_any() {
             // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
@@ -66,8 +68,8 @@ impl Core {
         worked
     }
 
-    /// Takes what the CQ has by now: what came through a TGT that is destroyed was there before, and its
-    /// sender believes that it arrived.
+    /// Takes everything in the CQ now. Frames from a destroyed TGT are among it, and their sender believes
+    /// that they arrived.
     pub(super) fn take_arrived(&mut self) {
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
             if self.poll_batch(&mut Queue) < BATCH {
@@ -96,7 +98,7 @@ impl Core {
             let frame =
                 self.res.receives.slots().complete(slot, if is_whole { completion.byte_length } else { 0 });
             received += usize::from(frame.is_some());
-            // A failed receive only gives its slot back; its sender sees the error.
+            // A failed receive only frees its slot; the sender sees the error.
             frames.push(frame.filter(|_| is_whole));
         }
         self.queues.repost(self.res.receives.slots(), received);
@@ -112,7 +114,7 @@ impl Core {
         self.res.grants.grant(self.res.time.now_ms());
     }
 
-    /// A frame that came through a TGT, for us or for another poller.
+    /// Takes a frame that came through a TGT, for us or for another poller.
     fn place(&mut self, target: QpNumber, frame: Received, take: &mut impl Take) {
         match self.crossings.other(&frame) {
             Some(poller) => self.cross(poller, target, frame),
@@ -120,25 +122,24 @@ impl Core {
         }
     }
 
-    /// A frame that came through a TGT before, and was kept: the message in it is queued.
+    /// Takes a kept frame that came through a TGT earlier. Its messages are queued.
     pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
         self.place(target, frame, &mut Queue);
     }
 
-    /// A frame for us that another poller has handed on, or that was kept: the message in it is queued.
+    /// Takes a frame for us that was handed on by another poller, or kept. Its messages are queued.
     pub(super) fn take_late_frame(&mut self, target: QpNumber, frame: Received) {
         self.frame_received(target, frame, &mut Queue);
     }
 
-    /// Keeps a frame of a TGT that this poller does not know yet, if a command that was not taken yet may
-    /// announce the TGT. Otherwise the frame is dropped.
+    /// Keeps a frame of an unknown TGT if a command not yet taken may announce the TGT. Otherwise drops it.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received) {
         if self.inbox.is_held_back() {
             self.targets.keep_unannounced(qp, frame, self.crossings.homes());
         }
     }
 
-    /// The place of a TGT, if it is known.
+    /// Returns the place of a TGT, if it is known.
     fn target_place(&mut self, qp: QpNumber) -> Option<usize> {
         self.targets.place(qp).or_else(|| {
             // The CM machine announces a TGT before the peer can use it, but that command may still be in
@@ -148,7 +149,7 @@ impl Core {
         })
     }
 
-    /// A frame for us; hands on the message in it, if it holds one.
+    /// Takes a frame for us, and hands on its message if it has one.
     fn frame_received(&mut self, qp: QpNumber, frame: Received, take: &mut impl Take) {
         let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
         let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
@@ -194,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Hands on the messages of a bundle, of which there are `count`.
+    /// Hands on the `count` messages of a bundle.
     fn bundle_received(
         &mut self,
         (trunk, lane, count): (usize, usize, u16),
@@ -212,7 +213,7 @@ impl Core {
                     break;
                 }
             };
-            // A message may lead to the end of the session; the others were received before that.
+            // A message may end the session; the remaining ones were received before that.
             let Some(trunk) = self.trunks.get(trunk) else { break };
             trunk.count_received(lane);
             take.message(self, from, message);
@@ -221,7 +222,7 @@ impl Core {
         result
     }
 
-    /// The peer saw the session come up before we did.
+    /// Keeps a frame of a peer that saw the session come up before we did.
     fn keep_early(&mut self, qp: QpNumber, kind: Kind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {

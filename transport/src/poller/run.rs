@@ -6,12 +6,12 @@
 //! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
 //! ```
 //!
-//! A round is one turn, and so is each part of going to sleep, because any other machine may run
-//! between two turns. A round takes several turns only in a simulation, when a handler was charged
-//! time: its machine does nothing in that time, so what it has sent is flushed after it.
+//! A round is one turn, and so is each step of going to sleep, because any other machine may run between two
+//! turns. A round takes several turns only in a simulation, when a handler was charged time. The machine does
+//! nothing during that time, so its sends are flushed afterwards.
 //!
-//! Commands come before the upper half's own work: a call that is made when the end of a session is known here waits for the next
-//! session, instead of being staged on a trunk that ends in the same round.
+//! Commands come before the upper half's own work. A call made after the end of its session is known waits
+//! for the next session, instead of being staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -40,15 +40,15 @@ use trunkline_machine::{Machine, Sleeper, Turn};
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// Staged work is flushed after this many events, so that a slow handler does not hold back the
-/// replies of those before it. The messages of a bundle have come together, and so have what they lead to leave together.
+/// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier
+/// replies. The messages of a bundle arrived together, and so their replies leave together.
 const FLUSH_EVERY: usize = 16;
 
-/// Events and messages of a bundle between two looks at the clock. Their results leave early if they take long.
+/// Number of events, or messages of a bundle, between two reads of the clock. If they take long, staged work
+/// is flushed early.
 const LOOK_EVERY: usize = 4;
 
-/// Parts of a poller; everything was made by the starting thread, so that failures are
-/// its to report.
+/// Parts of a poller. The starting thread makes them, so that it can report failures.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) index: PollerIndex,
@@ -66,18 +66,18 @@ pub(crate) struct OfNode {
     pub(crate) alive: Alive,
 }
 
-/// Action of the next turn.
+/// Step that the next turn performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Begins a round.
     Poll,
-    /// The rest of a round, from here on: the turn before it ended because it was charged time.
+    /// The rest of a round whose previous turn ended because time was charged.
     Deliver,
     Run,
     DeliverAgain,
-    /// First part of going to sleep: completions from now on make the channel readable.
+    /// First step of going to sleep: later completions make the channel readable.
     Arm,
-    /// Takes completions that came before that, and announces sleep.
+    /// Takes completions that came before the CQ was armed, and announces sleep.
     Announce,
     /// Looks at every queue once more.
     LookAgain,
@@ -85,7 +85,7 @@ enum Stage {
     Asleep,
 }
 
-/// The turn ends here, because simulated time was charged.
+/// Marker: the turn ends here, because simulated time was charged.
 struct Charged;
 
 /// A poller with its upper half.
@@ -94,15 +94,15 @@ pub(crate) struct Poller<U> {
     upper: U,
     idle: Idle,
     stage: Stage,
-    /// True if this round has done something.
+    /// True if this round has done any work.
     worked: bool,
-    /// Events delivered in this round.
+    /// Number of events delivered in this round.
     delivered: usize,
     _alive: Alive,
 }
 
 impl<U: Upper> Poller<U> {
-    /// Gets ready to run.
+    /// Prepares a poller to run.
     ///
     /// # Errors
     /// When the completion channel cannot be waited for.
@@ -132,7 +132,7 @@ impl<U: Upper> Poller<U> {
         Ok(Self { core, upper, idle, stage: Stage::Poll, worked: false, delivered: 0, _alive: alive })
     }
 
-    /// A round, or the rest of one.
+    /// Runs a round, or the rest of one.
     fn round(&mut self) -> Turn {
         self.core.res.tick();
         if self.stage == Stage::Poll {
@@ -145,7 +145,7 @@ impl<U: Upper> Poller<U> {
         }
         self.stage = Stage::Poll;
         self.core.push_out();
-        // Messages that are left to copy have their next turn at once.
+        // Trunks with bytes left to copy get their next turn at once.
         self.worked |= !self.core.res.copies.is_empty();
         self.shut_down();
         self.core.timers();
@@ -167,14 +167,14 @@ impl<U: Upper> Poller<U> {
         }
     }
 
-    /// Takes completions. Messages go to the upper half at once, unless something that came before them waits to.
+    /// Takes completions. Messages go to the upper half at once, unless earlier events wait for it.
     fn poll_completions(&mut self) -> bool {
         self.delivered = 0;
         let mut deliver = Deliver { upper: &mut self.upper, delivered: 0 };
         self.core.poll_completions(&mut deliver)
     }
 
-    /// All of a round that may call handlers.
+    /// Runs the steps of a round that may call handlers.
     fn finish_round(&mut self) -> Result<(), Charged> {
         if self.stage == Stage::Deliver {
             self.deliver()?;
@@ -216,7 +216,7 @@ impl<U: Upper> Poller<U> {
         Ok(())
     }
 
-    /// Has the upper half decide about a large message, before any of it is READ.
+    /// Asks the upper half for a decision about a large message, before any of it is READ.
     #[cold]
     fn screen(&mut self, from: Origin) {
         let trunk = self.core.announcer(from);
@@ -227,8 +227,8 @@ impl<U: Upper> Poller<U> {
         self.core.screened(from, frame, screening);
     }
 
-    /// Fails if the upper half was charged time, in a simulation: then nothing may be flushed before
-    /// that time has passed.
+    /// Fails if the upper half was charged time, in a simulation. Nothing may be flushed before that time has
+    /// passed.
     fn ends_turn(&self) -> Result<(), Charged> {
         if self.core.is_charged() { Err(Charged) } else { Ok(()) }
     }
@@ -249,7 +249,8 @@ impl<U: Upper> Poller<U> {
         }
     }
 
-    /// Notifies the upper half of sessions in which nothing is open or under way. A peer that takes nothing delays no other.
+    /// Notifies the upper half of sessions in which nothing is open or in flight. A peer that takes nothing
+    /// does not delay others.
     fn settle_sessions(&mut self) {
         let now_ms = self.core.res.time.now_ms();
         if !self.core.res.events.is_empty() || !self.core.shutdown.looks_for_settled(now_ms) {
@@ -276,7 +277,8 @@ impl<U: Upper> Poller<U> {
         Turn::Again
     }
 
-    /// A completion that came before the arming makes no event, so the CQ is polled after it.
+    /// Polls the CQ once more, since a completion from before the arming raises no event, and announces
+    /// sleep.
     fn announce(&mut self) -> Turn {
         if self.core.poll_completions(&mut Queue) {
             self.stage = Stage::Poll;
@@ -287,8 +289,7 @@ impl<U: Upper> Poller<U> {
         Turn::Again
     }
 
-    /// Work that was brought before the announcement rang no bell, so every queue is looked at
-    /// after it.
+    /// Looks at every queue, then sleeps. Work that came before the announcement has not woken the poller.
     fn look_again(&mut self) -> Turn {
         self.stage = Stage::Asleep;
         if !mutant!(last_look_is_left_out) && self.is_brought_work() {
@@ -297,7 +298,7 @@ impl<U: Upper> Poller<U> {
         Turn::Sleep([self.upper.next_timer(), self.core.next_timer()].into_iter().flatten().min())
     }
 
-    /// Returns true if any queue holds work that another thread has brought.
+    /// Returns true if any queue holds work from another thread.
     fn is_brought_work(&self) -> bool {
         self.upper.is_ready() || self.core.inbox.has_any() || self.core.has_work()
     }
@@ -308,10 +309,10 @@ impl<U: Upper> Poller<U> {
     }
 }
 
-/// Hands messages to the upper half as they come.
+/// Passes messages to the upper half as they come.
 struct Deliver<'a, U> {
     upper: &'a mut U,
-    /// Messages since the last flush.
+    /// Number of messages since the last flush.
     delivered: usize,
 }
 
@@ -379,7 +380,7 @@ impl<U: Upper> Machine for Poller<U> {
 }
 
 impl<U> Drop for Poller<U> {
-    /// Ends a node whose poller has panicked, instead of letting its peers wait for it.
+    /// Shuts the node down if its poller has panicked, so that its peers do not wait for it.
     fn drop(&mut self) {
         let shared = &self.core.res.shared;
         if std::thread::panicking() {
@@ -394,13 +395,13 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
-    /// The trunk of the session that a message came through.
+    /// Returns the trunk of the session that a message came through.
     fn announcer(&mut self, from: Origin) -> Option<&mut Trunk> {
         let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0)?;
         self.trunks.get_mut(slot).filter(|trunk| trunk.is_live())
     }
 
-    /// Takes a decision of the upper half, unless the session has ended meanwhile.
+    /// Takes a decision of the upper half, unless the session has ended in the meantime.
     fn screened(&mut self, from: Origin, frame: Message, screening: Screening) {
         let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
@@ -414,7 +415,7 @@ impl Core {
         self.res.shared.runtime.clock().is_charged()
     }
 
-    /// Returns true if something came up for the next round.
+    /// Returns true if there is work for the next round.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()
     }

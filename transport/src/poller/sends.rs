@@ -1,5 +1,5 @@
-//! Sending as far as it concerns all trunks: which have something to post, which trunk a completion belongs to,
-//! and which peers need a credit frame.
+//! Sending across all trunks: trunks with something to post, the trunk of a completion, and peers that need a
+//! credit frame.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -8,7 +8,7 @@ use crate::trunk::parse_wr_id;
 use trunkline_verbs::{Completion, CompletionStatus, VerbsError};
 
 impl Core {
-    /// A completion of an INI.
+    /// Handles a completion of an INI.
     pub(super) fn send_completed(&mut self, completion: &Completion) {
         let (slot, sequence) = parse_wr_id(completion.wr_id);
         let Some(trunk) = self.trunks.get(slot) else { return };
@@ -16,9 +16,9 @@ impl Core {
         if !success && trunk.is_live() {
             tracing::debug!(peer = %trunk.peer(), status = completion.status.explain(), "trunk broken");
             let cause = match completion.status {
-                // A removal flushes the QPs before the device raises its event.
+                // Removing a device flushes its QPs before the device raises its event.
                 CompletionStatus::WorkRequestFlushed if trunk.is_without_device() => PeerDown::DeviceRemoved,
-                // An attempt: a session that was open has reached the peer before.
+                // The session never opened: the attempt to connect has failed.
                 status if !trunk.is_open() => trunk.not_shared().unwrap_or_else(|| cause_of(status)),
                 status => cause_of(status),
             };
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// Stages and posts what the trunks have, then announces credit that no frame took along.
+    /// Stages and posts the work of the trunks, then announces credit that no frame carried.
     pub(super) fn push_out(&mut self) {
         self.flush_marked();
         self.copy_in_turn();
@@ -43,7 +43,7 @@ impl Core {
         }
     }
 
-    /// Stages and posts what the marked trunks have.
+    /// Stages and posts the work of the marked trunks.
     pub(super) fn flush_marked(&mut self) {
         let mut marked = self.res.marked.take();
         for slot in marked.drain(..) {
@@ -52,7 +52,7 @@ impl Core {
         self.res.marked.put_back(marked);
     }
 
-    /// Copies what is left of this turn's piece, for the trunks that have waited for their turn.
+    /// Copies the rest of this turn's piece, for the trunks that wait for their turn.
     fn copy_in_turn(&mut self) {
         while let Some(slot) = self.res.copies.next_trunk() {
             self.push_trunk(slot);
@@ -81,7 +81,7 @@ impl Core {
                 .and_then(|slot| self.trunks.get_mut(slot))
                 .is_some_and(|trunk| trunk.number() == number && trunk.stage_credit(&mut self.res, lane));
             if !staged {
-                // Until the session is up, or an earlier credit frame is acknowledged.
+                // Try again when the session is up, or an earlier credit frame is acknowledged.
                 self.targets.note_credit_again(qp);
             }
         }
@@ -89,7 +89,7 @@ impl Core {
     }
 }
 
-/// Returns the cause of the peer's loss, from a failed completion.
+/// Returns why the peer is lost, given the status of a failed completion.
 fn cause_of(status: CompletionStatus) -> PeerDown {
     use CompletionStatus as S;
     match status {
@@ -99,7 +99,7 @@ fn cause_of(status: CompletionStatus) -> PeerDown {
         S::LocalLengthError | S::LocalQpOperationError | S::LocalProtectionError | S::FatalError => {
             PeerDown::DeviceFailed
         }
-        // Among them the answers of a peer whose SRQ or keys are gone.
+        // This includes the answers of a peer whose SRQ or keys are gone.
         _ => PeerDown::Died,
     }
 }

@@ -1,7 +1,7 @@
 //! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
 //!
-//! A trunk that ends is first taken down; it is freed, and the upper half notified, when the device is done with it
-//! and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
+//! A trunk that ends is first taken down. It is freed, and the upper half notified, when the device is done
+//! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -54,8 +54,8 @@ impl Core {
         }
     }
 
-    /// Charges the credits of a session's targets, and returns them by the peer's poller. Returns `None` if the SRQ is not
-    /// deep enough for all.
+    /// Charges the credits of a session's targets, and returns them by the peer's poller. Returns `None` if
+    /// the SRQ is not deep enough for all of them.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();
@@ -65,7 +65,7 @@ impl Core {
         targets.iter().map(charge).collect()
     }
 
-    /// The session does not come up: what was taken for its targets is free again.
+    /// Releases the credit of the targets of a session that does not come up.
     fn uncharge(&mut self, targets: &[(u16, QpNumber)]) {
         for &(_, qp) in targets {
             if let Some(pair) = self.targets.get_mut(qp).and_then(Target::uncharge) {
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// A session has no credit: it ends.
+    /// Ends a session for whose targets the SRQ is not deep enough.
     fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
         let why = "too many peers for the depth of the SRQ; raise srq_depth_limit, or srq_depth over RC";
         self.refuse(peer, number, why);
@@ -86,7 +86,7 @@ impl Core {
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 
-    /// Takes the frames that came before the session was up here, and counts the credit that they used.
+    /// Takes the frames that came before the session was up here, and counts the credit they used.
     fn take_early(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
         for &(poller, qp) in targets {
             let Some(frame) = self.targets.take_early(qp) else { continue };
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// A peer broke the protocol: its session ends.
+    /// Ends the session of a peer that broke the protocol.
     pub(super) fn misbehaved(&mut self, peer: PeerKey, number: u32, error: FrameError) {
         if let Some(left_out) = self.log.line(self.res.time.now()) {
             tracing::warn!(%peer, %error, left_out, "peer misbehaved");
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// A trunk cannot be used any more, as seen from here.
+    /// Takes down a trunk that can no longer be used, and reports that to the CM machine.
     pub(super) fn break_trunk(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get(slot).filter(|trunk| trunk.is_live()) else { return };
         let (peer, number) = (trunk.peer(), trunk.number());
@@ -128,7 +128,7 @@ impl Core {
         self.begin_dying(slot, cause);
     }
 
-    /// First phase: nothing new is posted, and what is posted comes back.
+    /// Begins the first phase: nothing new is posted, and posted work is flushed.
     pub(super) fn begin_dying(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get_mut(slot) else { return };
         if trunk.begin_dying(&mut self.res, cause) {
@@ -136,7 +136,8 @@ impl Core {
         }
     }
 
-    /// The QPs through which the peer reached us are destroyed, and what came through ours was taken.
+    /// Takes down the trunk of a session. Its TGTs are destroyed, and everything received through ours was
+    /// taken.
     pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
         if let Some(session) = self.peers.take_pending(peer, number) {
             destroy_ini(&self.res, session.qp.as_ref());
@@ -149,7 +150,7 @@ impl Core {
         self.begin_closing(peer, number);
     }
 
-    /// Nothing of the session comes any more.
+    /// Closes the targets of a session for which no more frames will come.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
         for (_, qp) in self.targets.of_session((peer, number)) {
             if let Some(pair) = self.targets.remove(qp) {
@@ -180,24 +181,24 @@ impl Core {
         self.free_if_over(slot);
     }
 
-    /// The trunk of a session, also one that is being taken down.
+    /// Returns the place of a session's trunk, including one that is being taken down.
     pub(super) fn find_trunk(&self, peer: PeerKey, number: u32) -> Option<usize> {
         self.trunks.find(self.peers.trunk(peer), peer, number)
     }
 
-    /// Second phase, if the trunk is ready for it.
+    /// Begins the second phase if the trunk is ready for it.
     pub(super) fn free_if_over(&mut self, slot: usize) {
         if let Some(cause) = self.trunks.get(slot).and_then(|trunk| trunk.is_over(self.res.time.now())) {
             self.free_trunk(slot, cause);
         }
     }
 
-    /// Frees a trunk, whatever the device still has of it.
+    /// Frees a trunk, even if the device still has some of its work.
     pub(super) fn free_trunk(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.remove(slot) else { return };
         let peer = trunk.peer();
         if !trunk.is_open() {
-            // It was no more than an attempt.
+            // The session never opened, so the attempt to connect has failed.
             let keeps_waiting = !self.shutdown.has_begun();
             self.peers.fail_waiting(peer, cause, keeps_waiting, &mut self.res);
         }

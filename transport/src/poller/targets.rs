@@ -1,9 +1,9 @@
-//! The TGTs whose messages may be for this poller, and frames that are ahead of their announcement.
+//! The TGTs whose messages may be for this poller, and frames that arrive before their TGT is announced.
 //!
-//! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and so
-//! each of the peer's pollers may send its Settings, and nothing else before it has ours. That *early* frame is kept as
-//! a copy, so that it takes no receive slot and keeps no block of short frames, and the early frames of all sessions
-//! together are bounded (`early.rs`).
+//! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and
+//! then each of the peer's pollers may send its Settings, but nothing else before it has ours. This *early*
+//! frame is copied, so that it occupies neither a receive slot nor a block of short frames. The total size of
+//! early frames is bounded (`early.rs`).
 #![forbid(unsafe_code)]
 
 use super::early::EarlyFrames;
@@ -17,38 +17,39 @@ use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Frames that a peer's poller may send to one of ours before the one through whose SRQ they come has handed any on:
-/// its settings, a message by its base credit, and a few that grant credit for the one message that it gets by ours.
+/// Number of frames that a peer's poller may send to one of ours before the poller that receives them has
+/// handed any on: its settings, a message by its base credit, and a few that grant credit for the one message
+/// it gets by ours.
 const UNANNOUNCED: usize = 8;
 
-/// A TGT whose messages may be for us.
+/// A TGT that may receive messages for us.
 #[derive(Debug)]
 pub(super) struct Target {
     peer: PeerKey,
     number: u32,
-    /// The peer's poller that sends to it.
+    /// Index of the peer's poller that sends to it.
     poller: u16,
-    /// The poller whose SRQ its messages take receives of.
+    /// Index of the local poller whose SRQ supplies its receives.
     home: u16,
     /// Last known place of its trunk.
     trunk: Option<usize>,
-    /// Credit granted to the pair; `None` until the session is up.
+    /// The pair's credit; `None` until the session is up.
     pair: Option<GrantId>,
-    /// The frame that arrived before the command that reports the session up.
+    /// Frame that arrived before the command that reports the session up.
     early: Option<Received>,
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
 
 impl Target {
-    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer that
-    /// makes many sessions half must not take it from those that are up.
+    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer
+    /// that leaves many sessions half-open must not take credit from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
         Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }
     }
 
-    /// Takes its base credit out of the SRQ's depth, if it has none yet: the session is up. `None` when the SRQ is
-    /// too shallow for one more.
+    /// Charges the base credit to the SRQ's depth, unless that was done before. Called when the session is
+    /// up. Returns `None` if the SRQ is too shallow for another target.
     pub(super) fn charge(&mut self, qp: QpNumber, res: &mut Resources) -> Option<GrantId> {
         if self.pair.is_none() {
             self.pair = res.grants.open(res.time.now_ms(), qp, (self.peer, self.home));
@@ -56,12 +57,12 @@ impl Target {
         self.pair
     }
 
-    /// It has no credit any more; returns what it had.
+    /// Takes the target's credit away, and returns it.
     pub(super) fn uncharge(&mut self) -> Option<GrantId> {
         self.pair.take()
     }
 
-    /// The session's name.
+    /// Returns the peer and number of the session.
     pub(super) fn session(&self) -> (PeerKey, u32) {
         (self.peer, self.number)
     }
@@ -70,7 +71,7 @@ impl Target {
         self.poller
     }
 
-    /// Returns the place of its trunk in the poller's table, unless that has changed.
+    /// Returns the last known place of its trunk in the poller's table.
     pub(super) fn trunk(&self) -> Option<usize> {
         self.trunk
     }
@@ -88,12 +89,12 @@ impl Target {
         self.broken
     }
 
-    /// Nothing of it is looked at any more.
+    /// Marks the target as broken: its frames are ignored from now on.
     pub(super) fn ignore(&mut self) {
         self.broken = true;
     }
 
-    /// The header of a frame that came to this poller.
+    /// Parses the header of a frame that came to this poller.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
@@ -105,17 +106,18 @@ impl Target {
         Ok(header)
     }
 
-    /// Records what a frame reports of credit, and the credit that it used.
+    /// Records the credit that a frame reports, and the credit that it used.
     ///
     /// # Errors
-    /// When it used or released more than there was.
+    /// When the frame used or released more credit than there was.
     pub(super) fn hear(&self, pair: GrantId, res: &mut Resources, header: &Header) -> Result<(), FrameError> {
         res.grants
             .hear(pair, res.time.now_ms(), header.want, header.released())
             .map_err(|violation| FrameError::Broken(violation.0))
     }
 
-    /// Returns true if its peer may send a frame of this kind before the session is up here: its Settings, once.
+    /// Returns true if the peer may send a frame of this kind before the session is up here: its Settings,
+    /// once.
     fn may_be_early(&self, kind: Kind) -> bool {
         self.early.is_none() && kind == Kind::Settings
     }
@@ -125,24 +127,24 @@ impl Target {
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     known: Slab<Target>,
-    /// The place of each.
+    /// Place of each target.
     places: BTreeMap<QpNumber, usize>,
-    /// The one that was looked for last: frames come in runs.
+    /// Last target looked up. Frames come in runs.
     recent: Option<(QpNumber, usize)>,
-    /// Targets that have kept an early frame.
+    /// Early frames, by the targets that keep them.
     early: EarlyFrames,
-    /// Frames of TGTs that are not known yet: a command that is queued may announce them.
+    /// Frames of unknown TGTs, which a queued command may announce.
     unannounced: Vec<(QpNumber, Received)>,
-    /// TGTs whose peers have sent more than they may.
+    /// TGTs whose peers have sent more frames than allowed.
     excessive: Vec<QpNumber>,
-    /// Targets whose spender may need a credit frame.
+    /// Targets whose spenders may need a credit frame.
     untold: Vec<QpNumber>,
-    /// An empty list with room, to change places with `untold`.
+    /// Empty list that is swapped with `untold`, to reuse its memory.
     spare: Vec<QpNumber>,
 }
 
 impl Targets {
-    /// The place of a target.
+    /// Returns the place of a target.
     pub(super) fn place(&mut self, qp: QpNumber) -> Option<usize> {
         if let Some((_, place)) = self.recent.filter(|(recent, _)| *recent == qp) {
             return Some(place);
@@ -152,7 +154,7 @@ impl Targets {
         Some(place)
     }
 
-    /// The target at a place.
+    /// Returns the target at a place.
     pub(super) fn at(&mut self, place: usize) -> Option<&mut Target> {
         self.known.get_mut(place)
     }
@@ -169,26 +171,26 @@ impl Targets {
         self.known.get_mut(*self.places.get(&qp)?)
     }
 
-    /// Nothing of a target is looked at any more.
+    /// Marks a target as broken: its frames are ignored from now on.
     pub(super) fn ignore(&mut self, qp: QpNumber) {
         if let Some(target) = self.get_mut(qp) {
             target.ignore();
         }
     }
 
-    /// All of them, in the order of their numbers.
+    /// Iterates over all targets, in the order of their QP numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (QpNumber, &Target)> {
         self.places.iter().filter_map(|(&qp, &place)| Some((qp, self.known.get(place)?)))
     }
 
-    /// Adds a target; returns the credit of one that had this number before and was not closed here yet.
+    /// Adds a target. Returns the credit of an earlier one with the same number that was not closed here yet.
     pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<GrantId> {
         let credit = self.remove(qp);
         self.places.insert(qp, self.known.insert(target));
         credit
     }
 
-    /// The targets of a session, in the order of the peer's pollers.
+    /// Returns the targets of a session, in the order of the peer's pollers.
     pub(super) fn of_session(&self, session: (PeerKey, u32)) -> Vec<(u16, QpNumber)> {
         let of_it = self.all().filter(|(_, target)| target.session() == session);
         let mut of_it = of_it.map(|(qp, target)| (target.poller, qp)).collect::<Vec<_>>();
@@ -196,18 +198,18 @@ impl Targets {
         of_it
     }
 
-    /// Removes a target whose QP is destroyed, with what it has kept. Returns its credit.
+    /// Removes a target whose QP is destroyed, with its early frame. Returns its credit.
     pub(super) fn remove(&mut self, qp: QpNumber) -> Option<GrantId> {
         self.early.remove(qp);
         self.recent = None;
         self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
-    /// Keeps a frame that came before we heard that its session is up. Returns the target that had to drop its
-    /// own for that, whose session must end.
+    /// Keeps a frame that came before the session was known to be up. Returns the target that had to drop its
+    /// own frame for it; the session of that target must end.
     ///
     /// # Errors
-    /// When the peer has sent more than it may before that.
+    /// When the peer has sent more than it may before the session is up.
     pub(super) fn keep_early(
         &mut self,
         qp: QpNumber,
@@ -229,21 +231,21 @@ impl Targets {
         Ok(outdated)
     }
 
-    /// The session of a target is up: the frame that came before that.
+    /// Takes the early frame of a target whose session is up.
     pub(super) fn take_early(&mut self, qp: QpNumber) -> Option<Received> {
         self.early.remove(qp);
         self.get_mut(qp)?.early.take()
     }
 
-    /// Bytes of early frames that are kept, and how many of them are not in memory of their own.
+    /// Returns the size of all early frames in bytes, and the number of them that were not copied.
     pub(super) fn count_early(&self) -> (usize, usize) {
         let frames = || self.known.iter().filter_map(|(_, target)| target.early.as_ref());
         let bytes = frames().map(|frame| frame.as_ref().len()).sum();
         (bytes, frames().filter(|frame| !frame.is_copied()).count())
     }
 
-    /// Keeps a copy of a frame of a TGT that a later command may announce, if it comes within what its peer may send
-    /// to the `pollers` whose frames come here.
+    /// Keeps a copy of a frame of a TGT that a later command may announce, up to the number of frames that a
+    /// peer may send to the `pollers` whose frames come here.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received, pollers: u16) {
         let kept = self.unannounced.iter().filter(|(other, _)| *other == qp).count();
         if kept < UNANNOUNCED * usize::from(pollers) {
@@ -253,10 +255,10 @@ impl Targets {
         }
     }
 
-    /// The frames of a TGT that is announced now, in order.
+    /// Returns the frames of a TGT that is now announced, in order.
     ///
     /// # Errors
-    /// When its peer has sent more than it may, so that not all were kept.
+    /// When the peer has sent more than it may, so that not all frames were kept.
     pub(super) fn take_unannounced(&mut self, qp: QpNumber) -> Result<Vec<Received>, FrameError> {
         let kept = std::mem::take(&mut self.unannounced);
         let (of_it, others) = kept.into_iter().partition::<Vec<_>, _>(|(other, _)| *other == qp);
@@ -267,35 +269,35 @@ impl Targets {
         Ok(of_it.into_iter().map(|(_, frame)| frame).collect())
     }
 
-    /// Drops frames of TGTs that no queued command announces: they no longer exist, or never did.
+    /// Drops the frames of TGTs that no queued command announces. Those TGTs no longer exist, or never did.
     pub(super) fn forget_unannounced(&mut self) {
         self.unannounced.clear();
         self.excessive.clear();
     }
 
-    /// The spender of this target may need a credit frame.
+    /// Notes that the spender of this target may need a credit frame.
     pub(super) fn note_credit(&mut self, qp: QpNumber) {
         if self.untold.last() != Some(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// No credit frame could be sent to the spender yet.
+    /// Notes that a credit frame could not be sent to the spender yet.
     pub(super) fn note_credit_again(&mut self, qp: QpNumber) {
         if !self.untold.contains(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// The targets whose spender may need a credit frame, those with new grants included; return the list to
-    /// [`Targets::put_back`].
+    /// Takes the targets whose spenders may need a credit frame, including those with new grants. Return the
+    /// list to [`Targets::put_back`].
     pub(super) fn take_untold(&mut self, grants: &mut Grants) -> Vec<QpNumber> {
         grants.take_granted(&mut self.untold);
         let spare = std::mem::take(&mut self.spare);
         std::mem::replace(&mut self.untold, spare)
     }
 
-    /// Keeps the room of an emptied list.
+    /// Takes back an emptied list, to reuse its memory.
     pub(super) fn put_back(&mut self, emptied: Vec<QpNumber>) {
         self.spare = emptied;
     }
@@ -305,7 +307,7 @@ impl Targets {
         !self.untold.is_empty()
     }
 
-    /// The device is released.
+    /// Forgets all targets, when the device is released.
     pub(super) fn clear(&mut self) {
         self.known.clear();
         self.places.clear();
@@ -319,7 +321,8 @@ impl Targets {
 mod tests {
     use super::*;
 
-    /// Over RC a poller that was stopped finds all at once what a session's peer has sent to the others through it.
+    /// Over RC a poller that was stopped receives at once everything a session's peer has sent to the others
+    /// through it.
     #[test]
     fn frames_before_the_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());

@@ -1,4 +1,4 @@
-//! Work of a poller when time has passed: deadlines of queued messages, trunks that end, shutting down.
+//! Timed work of a poller: deadlines of queued messages, trunks that end, shutting down.
 #![forbid(unsafe_code)]
 
 use super::Core;
@@ -8,14 +8,13 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// A busy poller looks at its timers this often.
+/// Interval at which a busy poller checks its timers.
 const SCAN_MS: u64 = 5;
-/// A poller with something that has no timer, such as waiting for memory, looks again
-/// after this.
+/// Pause before a poller looks again at work without a timer, such as waiting for memory.
 const RETRY: Duration = Duration::from_millis(20);
 
 impl Core {
-    /// Looks at all timers, if it is time to.
+    /// Runs all timers, if it is time to.
     pub(super) fn timers(&mut self) {
         if self.res.time.now_ms() < self.scanned_ms + SCAN_MS {
             return;
@@ -41,7 +40,7 @@ impl Core {
         self.drain();
     }
 
-    /// Returns the time at which [`Core::timers`] has something to do; `None` when nothing waits for time.
+    /// Returns the time at which [`Core::timers`] has something to do; `None` if nothing waits for time.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let waits = self.shutdown.has_begun()
             || self.res.receives.is_missing_any()
@@ -51,21 +50,21 @@ impl Core {
         let own = waits.then(|| self.res.time.now() + RETRY);
         let of_trunks = self.trunks.next_timer(&self.res, RETRY);
         let next = [own, of_trunks, self.peers.next_deadline()].into_iter().flatten().min();
-        // Before that it does not look.
+        // Timers are not checked before that.
         next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)))
     }
 
-    /// Returns true if nothing of the poller is left to be done.
+    /// Returns true if the poller has nothing left to do.
     pub(super) fn is_finished(&self) -> bool {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }
 
-    /// Returns true if no message is under way, and no event waits for the upper half.
+    /// Returns true if no message is in flight, and no event waits for the upper half.
     pub(super) fn is_quiet(&self) -> bool {
         self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty()
     }
 
-    /// Notifies the CM machine, once, that nothing is in progress any more or that time is up.
+    /// Notifies the CM machine, once, that nothing is in progress or that time is up.
     fn drain(&mut self) {
         if self.shutdown.must_report(self.is_quiet(), self.res.time.now())
             && !mutant!(drained_is_not_reported)

@@ -1,4 +1,4 @@
-//! The trunks of a poller, in a table whose places work request numbers name.
+//! The trunks of a poller. Work request numbers name their places in the table.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -8,12 +8,12 @@ use slab::Slab;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// All trunks, those included that are being taken down.
+/// All trunks, including those that are being taken down.
 #[derive(Debug, Default)]
 pub(super) struct Trunks(Slab<Trunk>);
 
 impl Trunks {
-    /// Adds the trunk that `make` makes for a place in the table; returns the place.
+    /// Adds the trunk that `make` creates for a place in the table. Returns the place.
     pub(super) fn add(&mut self, make: impl FnOnce(usize) -> Trunk) -> usize {
         let entry = self.0.vacant_entry();
         let slot = entry.key();
@@ -33,7 +33,7 @@ impl Trunks {
         self.0.try_remove(slot)
     }
 
-    /// The place of a session's trunk; `likely` is looked at first.
+    /// Returns the place of a session's trunk. Tries `likely` first.
     pub(super) fn find(&self, likely: Option<usize>, peer: PeerKey, number: u32) -> Option<usize> {
         let is_it = |trunk: &Trunk| trunk.peer() == peer && trunk.number() == number;
         likely
@@ -46,43 +46,44 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
     }
 
-    /// All, those included that are being taken down.
+    /// Iterates over all trunks, including those that are being taken down.
     pub(super) fn all(&self) -> impl Iterator<Item = &Trunk> {
         self.0.iter().map(|(_, trunk)| trunk)
     }
 
-    /// The sessions whose peers have taken nothing for too long, or sent no settings.
+    /// Returns the sessions whose peers have taken nothing for too long, or sent no settings.
     pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32, &'static str)> {
         let stalled =
             self.all().filter_map(|trunk| Some((trunk.peer(), trunk.number(), trunk.stalled(res)?)));
         stalled.collect()
     }
 
-    /// All places.
+    /// Returns the places of all trunks.
     pub(super) fn slots(&self) -> Vec<usize> {
         self.0.iter().map(|(slot, _)| slot).collect()
     }
 
-    /// The places of those that are being taken down.
+    /// Returns the places of the trunks that are being taken down.
     pub(super) fn dying(&self) -> Vec<usize> {
         self.0.iter().filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
     }
 
-    /// Removes messages that have not left.
+    /// Removes cancelled messages that have not left.
     pub(super) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for (_, trunk) in &mut self.0 {
             trunk.cancel(cancelling, shares);
         }
     }
 
-    /// Looks at the timers of each.
+    /// Runs the timers of each trunk.
     pub(super) fn timers(&mut self, res: &mut Resources) {
         for (_, trunk) in &mut self.0 {
             trunk.timers(res);
         }
     }
 
-    /// Returns the time at which [`Trunks::timers`] has something to do; `retry` as for [`Trunk::next_timer`].
+    /// Returns the time at which [`Trunks::timers`] has something to do. `retry` is as for
+    /// [`Trunk::next_timer`].
     pub(super) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         self.0.iter().filter_map(|(_, trunk)| trunk.next_timer(res, retry)).min()
     }
@@ -91,18 +92,18 @@ impl Trunks {
         self.0.is_empty()
     }
 
-    /// Returns the sessions, by peer and number, in which nothing waits and nothing is under way.
+    /// Returns the sessions, by peer and number, in which nothing waits and nothing is in flight.
     pub(super) fn quiet_sessions(&self) -> Vec<(PeerKey, u32)> {
         let quiet = self.live().filter(|trunk| trunk.is_open() && trunk.is_quiet());
         quiet.map(|trunk| (trunk.peer(), trunk.number())).collect()
     }
 
-    /// Returns true if nothing waits and nothing is under way on any.
+    /// Returns true if nothing waits and nothing is in flight on any trunk.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, trunk)| trunk.is_quiet())
     }
 
-    /// Returns true if bytes of large messages are on their way in or out.
+    /// Returns true if bytes of large messages are being sent or received.
     pub(super) fn is_transferring(&self) -> bool {
         self.0.iter().any(|(_, trunk)| trunk.is_transferring())
     }

@@ -1,16 +1,16 @@
-//! The NICs that this build knows: those of rdma-core with the feature of that name, else none.
-//! The one place of the crate where the feature is asked for.
+//! The NICs that this build supports: those of rdma-core with the feature of that name, else none. No other
+//! place in the crate checks the feature.
 #![forbid(unsafe_code)]
 
 use super::survey::Nics;
 
-/// The family of NICs, if this build has one.
+/// Returns the family of NICs, if this build has one.
 #[cfg(not(feature = "rdma-core"))]
 pub(super) fn nics() -> Option<&'static dyn Nics> {
     None
 }
 
-/// The family of NICs, if this build has one.
+/// Returns the family of NICs, if this build has one.
 #[cfg(feature = "rdma-core")]
 pub(super) fn nics() -> Option<&'static dyn Nics> {
     Some(&trunkline_rdma_core::RdmaCore)

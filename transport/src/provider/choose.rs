@@ -1,5 +1,5 @@
-//! Choice of a node's device: the decision alone, from the devices and the wish.
-//! for. Called by `open`; it opens nothing and asks nobody.
+//! Choice of a node's device, as a pure decision from the devices and the wish. Called by `open`; it opens
+//! nothing.
 //!
 //! | asked for | a NIC can serve | none can |
 //! |---|---|---|
@@ -7,11 +7,11 @@
 //! | `require` | that NIC | an error, with the reason |
 //! | `soft` | the software device | the software device |
 //!
-//! A NIC can serve when a port of it is active and it has every address that the node is to listen
-//! on. A wildcard means its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address, takes the first
-//! RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it may show itself; else a
-//! loopback address, which a NIC does not have. Link-local GIDs are never used: both ends would
-//! have to agree about interfaces.
+//! A NIC can serve when one of its ports is active and it has every address that the node is to listen on. A
+//! wildcard means its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address,
+//! takes the first RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it is allowed to be
+//! reachable; otherwise a loopback address, which a NIC does not have. Link-local GIDs are never used: both
+//! ends would have to agree about interfaces.
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
@@ -20,29 +20,29 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use trunkline_verbs::{GidEntry, GidKind, PortState};
 
-/// The wish of the node.
+/// Requirements of the node.
 #[derive(Debug, Clone)]
 pub(super) struct Wish<'a> {
     pub(super) choice: ProviderChoice,
     /// Name of the NIC.
     pub(super) device: Option<&'a str>,
-    /// The GID to use.
+    /// Index of the GID to use.
     pub(super) gid_index: Option<u16>,
     /// Addresses to listen on; empty for a client.
     pub(super) listen: &'a [SocketAddr],
     /// Address on which a client listens for the dial-back, if a device has that address.
     pub(super) client: ClientAddress,
     pub(super) allow_unauthenticated: bool,
-    /// Something that only the software device does was asked for.
+    /// Requested feature that only the software device has.
     pub(super) software_only: Option<&'static str>,
 }
 
-/// The address of a node without one.
+/// Address of a node without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientAddress {
-    /// It was named, by the options of the device.
+    /// Address named by the options of the device.
     Named(IpAddr),
-    /// A loopback address that nobody else is likely to have.
+    /// Loopback address that no other process is likely to have.
     Drawn(IpAddr),
 }
 
@@ -54,11 +54,11 @@ impl ClientAddress {
     }
 }
 
-/// A NIC as it was found.
+/// A NIC as found by the survey.
 #[derive(Debug, Clone)]
 pub(super) struct Nic {
     pub(super) name: String,
-    /// Why it could not be opened, in the other case.
+    /// State of an opened NIC, or why it could not be opened.
     pub(super) state: Result<NicState, String>,
 }
 
@@ -67,8 +67,7 @@ pub(super) struct Nic {
 pub(super) struct NicState {
     pub(super) ports: Vec<PortState>,
     pub(super) gids: Vec<GidEntry>,
-    /// Addresses, of those that the node is to have, from which connections can be made, by the
-    /// word of the connection manager.
+    /// Requested addresses that connections can be made from, according to the connection manager.
     pub(super) holds: Vec<IpAddr>,
 }
 
@@ -79,7 +78,7 @@ pub(super) enum Choice {
     Nic(NicChoice),
     /// The software device, and why.
     Software(String),
-    /// No node.
+    /// No device; the node does not start.
     Nothing(NoNic),
 }
 
@@ -87,12 +86,12 @@ pub(super) enum Choice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NicChoice {
     pub(super) device: String,
-    /// Every address to listen on; ports as asked for.
+    /// Addresses to listen on, with ports as requested.
     pub(super) listen: Vec<SocketAddr>,
     pub(super) why: String,
 }
 
-/// Decides. `survey` is called only when NICs matter.
+/// Decides. Calls `survey` only when NICs matter.
 pub(super) fn choose(wish: &Wish<'_>, survey: impl FnOnce() -> Result<Vec<Nic>, NoNic>) -> Choice {
     if wish.choice == ProviderChoice::Soft {
         return Choice::Software("softrdma: asked for".to_owned());
@@ -107,7 +106,7 @@ pub(super) fn choose(wish: &Wish<'_>, survey: impl FnOnce() -> Result<Vec<Nic>, 
     }
 }
 
-/// The first NIC that can serve, or what keeps the one from it that comes nearest.
+/// Returns the first NIC that can serve, or the reason against the one that comes nearest.
 fn nic(wish: &Wish<'_>, nics: &[Nic]) -> Result<NicChoice, NoNic> {
     if nics.is_empty() {
         return Err(NoNic::NoDevice);
@@ -141,7 +140,7 @@ fn nic(wish: &Wish<'_>, nics: &[Nic]) -> Result<NicChoice, NoNic> {
     Err(nearest.unwrap_or(NoNic::NoDevice))
 }
 
-/// Returns the way that this NIC would serve, or the reason why it cannot.
+/// Returns how this NIC would serve, or the reason why it cannot.
 fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
     let device = nic.name.clone();
     let state = nic
@@ -172,7 +171,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
             let mut wanted: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
             wanted.retain(|ip| address.is_ipv6() || ip.is_ipv4());
             if address.port() == 0 {
-                // Each would get a separate port, and nobody would learn of all but the first.
+                // Each would get a separate port, and peers would learn only of the first.
                 wanted.truncate(1);
             }
             listen.extend(wanted.iter().map(|ip| SocketAddr::new(*ip, address.port())));
@@ -198,7 +197,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
     Ok(NicChoice { device, listen, why })
 }
 
-/// The address of a client at this NIC, and how it came to be chosen.
+/// Returns the address of a client at this NIC, and the reason for it.
 fn client(
     wish: &Wish<'_>,
     device: &str,
@@ -207,7 +206,7 @@ fn client(
     drawn: IpAddr,
 ) -> Result<(IpAddr, &'static str), NoNic> {
     let mut ips: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
-    // Stable, so that the table's own order decides among equals.
+    // The sort is stable, so that equals stay in the order of the table.
     ips.sort_by_key(IpAddr::is_ipv6);
     let loopback = ips.iter().copied().find(IpAddr::is_loopback);
     let routable = ips.iter().copied().find(|ip| !ip.is_loopback());
@@ -223,7 +222,7 @@ fn client(
 }
 
 impl NicState {
-    /// RoCE v2 GIDs that are not link-local, or the one with this index if it is one of them.
+    /// Returns the RoCE v2 GIDs that are not link-local, or the one with this index if it is among them.
     fn usable(&self, device: &str, index: Option<u16>) -> Result<Vec<GidEntry>, NoNic> {
         let usable: Vec<GidEntry> = self.gids.iter().copied().filter(is_usable).collect();
         if let Some(index) = index {
@@ -268,7 +267,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// `rxe0 has 10.0.0.2, fd00::2; rxe1 has none`.
+/// Formats addresses by NIC: `rxe0 has 10.0.0.2, fd00::2; rxe1 has none`.
 fn addresses_of(nics: &[&Nic]) -> String {
     let mut text = String::new();
     for nic in nics {

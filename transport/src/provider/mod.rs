@@ -1,7 +1,7 @@
-//! Choice of a node's device: asks what there is, decides, opens, and gives the reason.
+//! Choice of a node's device: surveys the NICs, decides, opens, and gives the reason.
 //!
-//! Called once when a node starts. `choose` decides and is pure, `survey` looks around, `built`
-//! knows what this build has; [`crate::NoNic`] names what keeps NICs from serving.
+//! Called once when a node starts. `choose` decides and is pure, `survey` finds the NICs, and `built` knows
+//! what this build supports; [`crate::NoNic`] names what keeps NICs from serving.
 #![forbid(unsafe_code)]
 
 mod built;
@@ -23,17 +23,18 @@ use trunkline_verbs::{Device, GidKind, PathChoice};
 /// The family of the software device.
 pub(crate) const SOFTWARE: &str = "softrdma";
 
-/// An opened device with the reason for it.
+/// An opened device, with the reason for it.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) provider: &'static str,
     pub(crate) why: String,
-    /// Addresses to listen on: never empty, port 0 for a free one.
+    /// Addresses to listen on: never empty; port 0 stands for a free one.
     pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options ask for, to listen on these addresses; without any, as a client.
+/// Opens the device that the options ask for, to listen on these addresses. Without any, the node is a
+/// client.
 ///
 /// # Errors
 /// When no device can serve.
@@ -77,8 +78,8 @@ fn open_from(
     Ok(chosen)
 }
 
-/// The software device. Unless the options say otherwise it has the addresses that the node listens
-/// on and no others, so that its name on the wire is the node's.
+/// Opens the software device. Unless the options say otherwise, it has only the addresses that the node
+/// listens on, so that its address on the wire is the node's.
 fn open_software(
     options: &NodeOptions,
     listen: &[SocketAddr],
@@ -103,7 +104,7 @@ fn open_software(
     Ok(Chosen { device, provider: SOFTWARE, why, listen })
 }
 
-/// Warns of addresses that the device was to have, and the node does not listen on.
+/// Warns about addresses of the device that the node does not listen on.
 fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     let is_other = |address: &&SocketAddr| !address.ip().is_unspecified() && !named.contains(&address.ip());
     if let (Some(other), false) = (listen.iter().find(is_other), named.is_empty()) {
@@ -116,7 +117,7 @@ fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     }
 }
 
-/// Returns the option that no NIC supports, if one is set.
+/// Returns an option that is set and that no NIC supports, if any.
 fn software_only(options: &NodeOptions) -> Option<&'static str> {
     let device = options.software();
     if !matches!(device.link, LinkChoice::Udp) {
@@ -134,7 +135,7 @@ fn software_only(options: &NodeOptions) -> Option<&'static str> {
     }
 }
 
-/// Logs what was chosen; as a warning where a NIC was named that is not used.
+/// Logs the choice, as a warning if a NIC was named and is not used.
 fn tell(options: &NodeOptions, chosen: &Chosen) {
     let Chosen { device, provider, why, listen } = chosen;
     let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));
@@ -155,7 +156,7 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
     }
 }
 
-/// The index of the GID of this address.
+/// Returns the index of the GID of this address.
 pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     let is_it = |entry: &trunkline_verbs::GidEntry| {
         entry.kind == GidKind::RoceV2 && entry.gid.ip() == address.to_canonical()
@@ -163,9 +164,9 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
 }
 
-/// The address of a node that is not to listen anywhere: the first of its device's, if it may have
-/// that, else a separate loopback address, because another user's process may hold the RoCE port
-/// of 127.0.0.1.
+/// Returns the address of a node that does not listen: the first of its device's, if it may have that.
+/// Otherwise a separate loopback address, because a process of another user may hold the RoCE port of
+/// 127.0.0.1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.allow_unauthenticated)

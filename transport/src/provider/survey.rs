@@ -1,4 +1,4 @@
-//! Survey of the NICs: opened once, read, and kept for the chosen one.
+//! Survey of the NICs. Each is opened once and read; the chosen one is kept.
 //!
 //! Called by `open`. A device that cannot be opened is part of the answer, not an error.
 #![forbid(unsafe_code)]
@@ -12,23 +12,23 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline_verbs::{Device, PortState, Provider, VerbsError};
 
-/// A family of NICs, with what its connection manager knows.
+/// A family of NICs, with the knowledge of its connection manager.
 pub(super) trait Nics: Provider {
-    /// The name of the device that connections from this address go through.
+    /// Returns the name of the device for connections from this address.
     fn holder(&self, address: IpAddr) -> Result<String, VerbsError>;
 }
 
 /// Directory of the kernel's files of RDMA devices.
 pub(super) const DEVICE_FILES: &str = "/dev/infiniband";
 
-/// Every NIC; opened ones go to `opened`, too. `addresses` are those that the node is to have.
+/// Returns every NIC. Opened ones also go to `opened`. `addresses` are the addresses requested for the node.
 pub(super) fn survey(
     nics: &dyn Nics,
     addresses: impl Iterator<Item = IpAddr>,
     device_files: &Path,
     opened: &mut Vec<(String, Arc<dyn Device>)>,
 ) -> Result<Vec<Nic>, NoNic> {
-    // First, because some devices make an address theirs when it is first asked for.
+    // Comes first, because some devices add an address when it is first asked for.
     let mut held: Vec<(String, IpAddr)> = Vec::new();
     for address in addresses.filter(|address| !address.is_unspecified()) {
         if let Ok(name) = nics.holder(address) {
@@ -37,7 +37,7 @@ pub(super) fn survey(
     }
     let devices = match nics.devices() {
         Ok(devices) if !devices.is_empty() => devices,
-        // No device and no subsystem look the same to libibverbs.
+        // libibverbs does not distinguish a missing device from a missing subsystem.
         Ok(_) | Err(VerbsError::Missing(_)) => return Err(why_none(device_files)),
         Err(error) => return Err(NoNic::NoList(error.to_string())),
     };
@@ -59,7 +59,7 @@ pub(super) fn survey(
     Ok(found)
 }
 
-/// Why libibverbs lists no device: it leaves those out that it may not open.
+/// Returns why libibverbs lists no device. It omits devices that it may not open.
 fn why_none(device_files: &Path) -> NoNic {
     let files = match fs::read_dir(device_files) {
         Ok(files) => files,

@@ -17,7 +17,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A NIC whose GIDs are written `INDEX=ADDRESS`, those of RoCE v1 with `v1:` before the address.
+/// Returns a NIC whose GIDs are written `INDEX=ADDRESS`, with `v1:` before the address for RoCE v1.
 fn nic(name: &str, gids: &[&str]) -> Nic {
     let gids = gids.iter().map(|text| {
         let (index, address) = text.split_once('=').unwrap();
@@ -39,7 +39,7 @@ fn down(mut nic: Nic) -> Nic {
     nic
 }
 
-/// A test's wish; the rest is as a node without options has it.
+/// Wish of a test. The other settings are the defaults of a node.
 #[derive(Default)]
 struct Ask<'a> {
     choice: ProviderChoice,
@@ -65,7 +65,7 @@ fn decide(ask: &Ask<'_>, nics: Result<Vec<Nic>, NoNic>) -> Choice {
     choose(&wish, || nics)
 }
 
-/// `DEVICE ADDRESS...` for a NIC, `soft` for the software device, else the error.
+/// Returns `DEVICE ADDRESS...` for a NIC, `soft` for the software device, else the error.
 fn short(choice: &Choice) -> String {
     match choice {
         Choice::Nic(nic) => nic.listen.iter().fold(nic.device.clone(), |text, one| format!("{text} {one}")),
@@ -74,14 +74,14 @@ fn short(choice: &Choice) -> String {
     }
 }
 
-/// One line of the table: what is asked for, what there is, what it comes to.
+/// Checks one row of the table: the wish, the NICs, and the expected choice.
 fn expect(ask: &Ask<'_>, nics: &[Nic], wanted: &str) {
     let choice = decide(ask, Ok(nics.to_vec()));
     assert_eq!(short(&choice), wanted, "listening on {:?}, device {:?}", ask.listen, ask.device);
 }
 
-/// The same with `require`, which must be refused with these words; `auto` then takes the software
-/// device and gives the same reason.
+/// Checks that `require` is refused with these words, and that `auto` then takes the software device for the
+/// same reason.
 fn expect_refusal(ask: &Ask<'_>, nics: &[Nic], words: &[&str]) {
     let required = Ask { choice: ProviderChoice::Require, ..*ask };
     let Choice::Nothing(reason) = decide(&required, Ok(nics.to_vec())) else {

@@ -8,7 +8,7 @@
 //! source freed, Delivered
 //! ```
 //!
-//! These are the records of both sides of one trunk; the trunk moves bytes and frames.
+//! This module keeps the records of both sides of one trunk; the trunk moves bytes and frames.
 #![forbid(unsafe_code)]
 
 mod sink;
@@ -17,14 +17,16 @@ mod source;
 pub(crate) use sink::{Piece, Sink, Sinks};
 pub(crate) use source::{Hold, Source, Sources};
 
-/// Bytes of one READ.
+/// Maximum size of one READ, in bytes.
 pub(crate) const PIECE: usize = 256 << 10;
-/// READs of a trunk that the device has at a time. Later work requests, small messages too, wait until the
-/// last of them was asked for, so together they are few bytes. With one, nothing would be on the way while its completion is handled.
+/// Number of READs of a trunk that the device has at a time. Later work requests, including small messages,
+/// wait until the last of them was sent, so together they must be few bytes. With a single one, the network
+/// would be idle while its completion is handled.
 pub(crate) const READS_OUT: u32 = 2;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
-/// Requests without a FIN per lane; further ones wait in its queue. A receiver refuses more.
+/// Maximum number of requests without a FIN per lane. Further ones wait in its queue. A receiver refuses
+/// more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
 /// Time for which a receiver may wait for memory when the message has no deadline.
 pub(crate) const PATIENCE_MS: u32 = 30_000;

@@ -1,4 +1,4 @@
-//! The receiver's side of large messages: where each goes, how much of it has come, and what is READ next.
+//! The receiver's side of large messages: the destination and progress of each, and the next READs.
 #![forbid(unsafe_code)]
 
 use super::PIECE;
@@ -13,16 +13,16 @@ use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) lane: usize,
-    /// The sender's number for it.
+    /// Number that the sender gave it.
     pub(crate) id: u64,
-    /// The announcing frame, until there is memory for the whole message.
+    /// Announcing frame, until there is memory for the whole message.
     pub(crate) head: Option<Message>,
-    /// Bytes of the frame before the announcement.
+    /// Bytes of the frame that precede the announcement.
     pub(crate) header_bytes: usize,
-    /// Bytes of the frame without the announcement.
+    /// Size of the frame without the announcement, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
-    /// Decision of the upper half; `None` while it is asked, which it is within the round that the frame came in.
+    /// Decision of the upper half; `None` while it is asked, within the round in which the frame came.
     pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
     /// Time at which the sink stops waiting for memory.
@@ -33,12 +33,12 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Bytes of the whole message.
+    /// Returns the size of the whole message, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.head_bytes + self.body_bytes
     }
 
-    /// Takes memory for the whole message and puts the head there.
+    /// Takes memory for the whole message, and copies the head there.
     fn feed(&mut self, block: Block) {
         let head = self.head.take();
         let split = head.as_ref().and_then(|head| head.as_slice().split_at_checked(self.header_bytes));
@@ -50,7 +50,7 @@ impl Sink {
         self.block = Some(block);
     }
 
-    /// The next piece to READ: where to and where from.
+    /// Returns the next piece to READ: its destination and source.
     fn next_piece(&mut self) -> Option<(Sge, RemoteAddress)> {
         let length = u32::try_from((self.body_bytes - self.asked).min(PIECE)).ok().filter(|&n| n > 0)?;
         let sge = self.block.as_mut()?.writable(self.head_bytes + self.asked, length)?;
@@ -59,12 +59,12 @@ impl Sink {
         Some((sge, RemoteAddress { address, rkey: Rkey(self.from.rkey.0) }))
     }
 
-    /// Returns true if all pieces were asked for.
+    /// Returns true if READs for all pieces were handed out.
     fn is_asked(&self) -> bool {
         self.asked == self.body_bytes
     }
 
-    /// A READ of `bytes` completed; returns whether it was the last.
+    /// Counts a completed READ of `bytes`. Returns true if it was the last.
     fn piece_read(&mut self, bytes: u32) -> bool {
         if let Some(block) = &mut self.block {
             block.written();
@@ -77,7 +77,7 @@ impl Sink {
 /// A READ to post.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// Names the sink when the READ has completed.
+    /// Key of the sink, for the completion of the READ.
     pub(crate) sink: usize,
     pub(crate) lane: usize,
     pub(crate) to: Sge,
@@ -92,14 +92,14 @@ pub(crate) struct Sinks {
     unfed: VecDeque<usize>,
     /// Sinks with pieces left to READ, in order.
     reading: VecDeque<usize>,
-    /// READs that the device has not completed.
+    /// Number of READs that the device has not completed.
     reads_out: u32,
-    /// Most READs at once.
+    /// Maximum number of READs at once.
     read_depth: u32,
 }
 
 impl Sinks {
-    /// Creates the sink of a trunk that may have the given number of READs outstanding.
+    /// Creates the sinks of a trunk that may have the given number of READs outstanding.
     pub(crate) fn new(read_depth: u32) -> Self {
         Self { open: Slab::new(), unfed: VecDeque::new(), reading: VecDeque::new(), reads_out: 0, read_depth }
     }
@@ -110,25 +110,25 @@ impl Sinks {
         self.unfed.push_back(key);
     }
 
-    /// Bytes of the oldest message that waits for memory, of those whose frame `is_it` chooses.
+    /// Returns the size of the oldest message that waits for memory, among those whose frame `is_it` selects.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
         let waiting = self.unfed.iter().filter_map(|&key| self.open.get(key));
         let mut chosen = waiting.filter(|sink| sink.head.as_ref().is_some_and(|head| is_it(head.as_slice())));
         chosen.next().map(Sink::bytes)
     }
 
-    /// Sinks for messages from this poller of the peer.
+    /// Returns the number of sinks for messages from this poller of the peer.
     pub(crate) fn count_of(&self, lane: usize) -> usize {
         self.open.iter().filter(|(_, sink)| sink.lane == lane).count()
     }
 
-    /// The oldest sink that waits for a decision.
+    /// Returns the oldest sink that waits for a decision.
     pub(crate) fn unscreened(&mut self) -> Option<&mut Sink> {
         let (_, key) = self.first_unscreened()?;
         self.open.get_mut(key)
     }
 
-    /// Takes the decision about the oldest sink that waits for one. Returns the sink if it is refused.
+    /// Applies the decision to the oldest sink that waits for one. Returns the sink if it is refused.
     pub(crate) fn screened(&mut self, frame: Message, screening: Screening) -> Option<Sink> {
         let (place, key) = self.first_unscreened()?;
         if screening == Screening::Refused {
@@ -141,13 +141,13 @@ impl Sinks {
         None
     }
 
-    /// Position in `unfed`, and key, of the oldest sink that waits for a decision.
+    /// Returns the position in `unfed`, and the key, of the oldest sink that waits for a decision.
     fn first_unscreened(&self) -> Option<(usize, usize)> {
         let waits = |key: usize| self.open.get(key).is_some_and(|sink| sink.screening.is_none());
         self.unfed.iter().copied().enumerate().find(|(_, key)| waits(*key))
     }
 
-    /// Gives memory to the sinks that wait for it, in order, until `take` has none of the size left.
+    /// Gives memory to the sinks that wait for it, in order, until `take` has none of the needed size.
     pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
         while let Some(&key) = self.unfed.front() {
             if let Some(sink) = self.open.get_mut(key) {
@@ -162,7 +162,7 @@ impl Sinks {
         }
     }
 
-    /// The next READ to post, which counts as posted; `None` while enough are.
+    /// Returns the next READ to post, which counts as posted; `None` while the maximum is outstanding.
     pub(crate) fn next_read(&mut self) -> Option<Piece> {
         while self.reads_out < self.read_depth {
             let &key = self.reading.front()?;
@@ -182,7 +182,7 @@ impl Sinks {
         None
     }
 
-    /// A READ has completed. Returns the sink when that was the last piece of its message.
+    /// Handles a completed READ. Returns the sink if that was the last piece of its message.
     pub(crate) fn piece_read(&mut self, sink: usize, bytes: u32, success: bool) -> Option<Sink> {
         self.reads_out = self.reads_out.saturating_sub(1);
         let whole = self.open.get_mut(sink)?.piece_read(if success { bytes } else { 0 });
@@ -211,7 +211,7 @@ impl Sinks {
         self.reads_out > 0
     }
 
-    /// Returns true if one waits for memory, or for room to post its READs.
+    /// Returns true if a sink waits for memory, or for room to post its READs.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.unfed.is_empty() || !self.reading.is_empty()
     }

@@ -17,7 +17,7 @@ pub(crate) enum Hold {
 }
 
 impl Hold {
-    /// Returns the address at which the peer finds it.
+    /// Returns the address at which the peer finds the memory.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         match self {
             Self::Lent { at, .. } => at.remote_address(),
@@ -26,16 +26,16 @@ impl Hold {
     }
 }
 
-/// A message that the peer has yet to READ.
+/// A message that the peer has not READ yet.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) receipt: Receipt,
     pub(crate) lane: usize,
-    /// Bytes that are charged to the peer.
+    /// Bytes charged to the peer.
     pub(crate) bytes: usize,
-    /// Ordered small messages wait for its end.
+    /// True if ordered small messages wait for the end of this one.
     pub(crate) ordered: bool,
-    /// Keeps the memory until this is dropped.
+    /// Owner of the memory, which is released when this is dropped.
     pub(crate) _hold: Hold,
 }
 
@@ -51,28 +51,28 @@ impl Sources {
         Self { open: BTreeMap::new(), next: 1 }
     }
 
-    /// The number that the next source will have.
+    /// Returns the number of the next source.
     pub(crate) fn next_id(&self) -> u64 {
         self.next
     }
 
-    /// Adds a source, under [`Sources::next_id`].
+    /// Adds a source, with the number [`Sources::next_id`].
     pub(crate) fn add(&mut self, source: Source) {
         self.open.insert(self.next, source);
         self.next += 1;
     }
 
-    /// The peer is done with a source. `None` if no source has this number.
+    /// Removes a source that the peer is done with. Returns `None` if no source has this number.
     pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
         self.open.remove(&id)
     }
 
-    /// Removes all, in the order of their numbers, which frees their memory.
+    /// Removes all sources, in the order of their numbers. Dropping them frees their memory.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Source> + use<> {
         std::mem::take(&mut self.open).into_values()
     }
 
-    /// Returns the number of sources, and their bytes.
+    /// Returns the number of sources, and their total size in bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.open.len(), self.open.values().map(|source| source.bytes).sum())
     }

@@ -1,5 +1,5 @@
-//! A device that was removed: ending what was on it, releasing all of it, and looking for it
-//! until it is back.
+//! Handling of a removed device: ending its sessions, releasing it completely, and looking for it until it is
+//! back.
 //!
 //! ```text
 //! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing
@@ -7,10 +7,10 @@
 //!    `------- opened --- Looking <--- every poller has released it ---------------------'
 //! ```
 //!
-//! A kernel removes a device only when every process has released every object on it, so
-//! nothing here waits for what the device may still do: work that it has not completed fails, and
-//! may have arrived. A send while the device is away fails as it does for a peer that is down, at the
-//! pace at which the device is looked for. The CM machine calls it.
+//! A kernel removes a device only when every process has released every object on it. So nothing here waits
+//! for the device: work that it has not completed fails, and may have arrived. While the device is away, a
+//! send fails as it does for a peer that is down, at the pace at which the device is looked for. The CM
+//! machine calls this.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -26,19 +26,19 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// First and longest pause between two looks.
+/// First and longest pause between two attempts to find the device.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// Failed attempts, about a minute of them, between two log lines about the absence.
+/// Number of failed attempts, about a minute of them, between two log lines about the absence.
 const TELL_EVERY: u32 = 64;
 
 /// State of the device: present, or away.
 #[derive(Debug)]
 enum State {
     Present,
-    /// Pollers that have not taken yet what had arrived.
+    /// Waits for these pollers to take what had arrived.
     Emptying(BTreeSet<PollerIndex>),
-    /// Pollers that have not released it yet.
+    /// Waits for these pollers to release the device.
     Releasing(BTreeSet<PollerIndex>),
     Looking {
         next: Time,
@@ -50,7 +50,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,
-    /// Options of the first opening, and the reasons for that device and its kind of connections.
+    /// Options for opening the device again, and why that device and its kind of connections were chosen at
+    /// first.
     options: NodeOptions,
     why: (String, String),
     /// Peers with messages that wait for a session.
@@ -58,7 +59,8 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// The device is there. Later ones are of its family, whatever else may be found then.
+    /// Creates the state for a present device. Later devices must be of the same family, even if others are
+    /// found then.
     pub(super) fn new(options: NodeOptions, device: &DeviceShared) -> Self {
         Self {
             state: State::Present,
@@ -80,7 +82,7 @@ impl Presence {
         }
     }
 
-    /// The peers that were wanted since this was asked last.
+    /// Takes the peers that were wanted since the last call.
     pub(super) fn take_wanted(&mut self) -> BTreeSet<PeerKey> {
         std::mem::take(&mut self.wanted)
     }
@@ -92,7 +94,7 @@ impl Presence {
 }
 
 impl CmMachine {
-    /// The device goes away: every session ends, and the pollers are to release it.
+    /// Handles the removal of the device: every session ends, and the pollers release the device.
     pub(super) fn device_removed(&mut self) {
         if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
             return;
@@ -103,7 +105,7 @@ impl CmMachine {
         self.tell(|| Command::DeviceLost);
     }
 
-    /// A poller has taken what had arrived. After the last one the sessions end.
+    /// Notes that a poller has taken what had arrived. After the last poller, the sessions end.
     pub(super) fn emptied(&mut self, poller: PollerIndex) {
         let State::Emptying(left) = &mut self.presence.state else { return };
         left.remove(&poller);
@@ -119,7 +121,7 @@ impl CmMachine {
         self.tell(|| Command::ReleaseDevice);
     }
 
-    /// A poller has released the device. After the last one, this machine releases it too.
+    /// Notes that a poller has released the device. After the last poller, this machine releases it too.
     pub(super) fn released(&mut self, poller: PollerIndex) {
         let State::Releasing(left) = &mut self.presence.state else { return };
         left.remove(&poller);
@@ -132,7 +134,7 @@ impl CmMachine {
         tracing::info!("nothing of the RDMA device is held any more; looking for it");
     }
 
-    /// Looks for the device, if it is time to.
+    /// Tries to open the device again, if it is time to.
     pub(super) fn look(&mut self, now: Time) {
         let State::Looking { next, failures } = self.presence.state else { return };
         if next > now || self.closed {
@@ -158,7 +160,7 @@ impl CmMachine {
         }
     }
 
-    /// Takes a device, with what listens there.
+    /// Takes a device, with its event channel and listeners.
     pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
         let Listening { channel, listeners } = listening;
         self.sleeper.watch(|| channel.as_fd())?;
@@ -166,13 +168,13 @@ impl CmMachine {
             let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
             return Err(error);
         }
-        // Ports that were chosen at first stay, so that peers find us again.
+        // Ports chosen at first are kept, so that peers find us again.
         self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
         self.endpoints.attach(device, channel, listeners);
         Ok(())
     }
 
-    /// Lets go of the device. Events that nobody took go with it.
+    /// Releases the device, and discards its remaining events.
     pub(super) fn detach(&mut self) {
         let Some((device, channel)) = self.endpoints.detach() else { return };
         let unwatched = self.sleeper.unwatch(|| channel.as_fd());

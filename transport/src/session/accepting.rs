@@ -1,4 +1,4 @@
-//! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or the reason why not.
+//! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or a refusal.
 //!
 //! `requests.rs` judges requests; the peer's machine assigns them to sessions.
 #![forbid(unsafe_code)]
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
 impl CmMachine {
-    /// A peer dials.
+    /// Handles the request of a peer that dials.
     pub(super) fn request(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -22,7 +22,7 @@ impl CmMachine {
     ) {
         let admitted = self.admit(id.as_ref(), private_data);
         if let Err(refusal) = admitted.and_then(|admitted| self.accept(id, parameters, &admitted)) {
-            // Anyone can send requests that prove nothing; those are counted.
+            // Anyone can send requests without proof; those are only counted.
             if !matches!(refusal, Refusal::Unproven(_))
                 && let Some(left_out) = self.refused.line(self.now())
             {
@@ -46,7 +46,8 @@ impl CmMachine {
         peer.source = Some(admitted.local);
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
-        // Actions that end an earlier session come before the accept, the dials of the new one after it.
+        // Actions that end an earlier session come before the accept. The dials of the new session come after
+        // it.
         let dials =
             actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
         let after = actions.split_off(dials);
@@ -65,7 +66,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Makes the TGT of a request, and announces it to the pollers.
+    /// Creates the TGT of a request, and announces it to the pollers.
     fn make_target(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -85,7 +86,7 @@ impl CmMachine {
         }
     }
 
-    /// Accepts a request whose TGT was made. Returns whether that worked; if not, its session is over.
+    /// Accepts a request whose TGT was created. Returns true if that worked; if not, its session is over.
     fn welcome(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -104,13 +105,13 @@ impl CmMachine {
         accepted.is_ok()
     }
 
-    /// The device refused what a session needs: the session has failed.
+    /// Fails a session for which the device refused an operation.
     fn failed_to(&mut self, doing: &'static str, error: &VerbsError, key: PeerKey, number: u32) {
         let now = self.now();
         if let Some(left_out) = self.log.line(now) {
             tracing::warn!(%error, left_out, "cannot {doing}");
         }
-        // The dialing side may have given up meanwhile, and with that the endpoint its connection.
+        // The dialing side may have given up in the meantime, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));
         self.drive(key, |machine, into| {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);

@@ -1,15 +1,16 @@
-//! Accepted connections whose RTU has not arrived yet: the first packet at their QP establishes them too.
+//! Accepted connections whose RTU has not arrived yet. The first packet at their QP also establishes them.
 //!
-//! Some devices, the software device among them, treat that packet as the RTU themselves. NICs report it to
-//! the program (`IBV_EVENT_COMM_EST`), which has to notify the connection manager; otherwise a lost RTU
-//! would delay the session until the REP is sent again. Owned by the endpoints; never waits.
+//! Some devices, including the software device, treat that packet as the RTU themselves. NICs report it to
+//! the program (`IBV_EVENT_COMM_EST`), which must notify the connection manager; otherwise a lost RTU would
+//! delay the session until the REP is sent again. Owned by the endpoints; never waits.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, QpNumber};
 
-/// Connections that are not established yet, by QP. QP numbers are reused, so an entry ends with its connection.
+/// Connections that are not established yet, by QP. QP numbers are reused, so an entry ends with its
+/// connection.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedPackets(BTreeMap<QpNumber, Arc<dyn CmId>>);
 
@@ -19,14 +20,14 @@ impl AwaitedPackets {
         self.0.insert(qp, Arc::clone(id));
     }
 
-    /// The connection of `id` is established or has ended.
+    /// Removes the connection of `id`, which is established or has ended.
     pub(super) fn stop_waiting(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
         if self.0.get(&qp).is_some_and(|awaited| awaited.number() == id.number()) {
             self.0.remove(&qp);
         }
     }
 
-    /// A packet has arrived at a QP.
+    /// Handles the arrival of a packet at a QP.
     pub(super) fn packet_came(&mut self, qp: QpNumber) {
         if let Some(id) = self.0.remove(&qp) {
             id.communication_established();
@@ -58,7 +59,7 @@ mod tests {
         }
     }
 
-    /// The active side receives a REP and sends nothing more, as when its RTU is lost.
+    /// The active side receives a REP and sends nothing more, as if its RTU were lost.
     #[test]
     fn a_packet_replaces_an_rtu_that_is_lost() {
         let device = SoftOptions {

@@ -1,6 +1,6 @@
-//! When the next attempt to connect to a peer may begin, and what those are told who will not wait for it.
+//! Pauses between attempts to connect to a peer, and the failure reported to callers that will not wait.
 //!
-//! Owned by the peer's connection machine. It counts what ended in a row, by kind:
+//! Owned by the peer's connection machine. It counts consecutive failures, by kind:
 //!
 //! | what ended | pause before the next attempt |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | an attempt that nobody answered, which takes seconds | 1 s, doubling to 8 s |
 //! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
 //! | a session that was up for longer | none |
-//! | an attempt that could not be made, whatever the peer does | none |
+//! | an attempt that failed on this node, before it reached the peer | none |
 //!
-//! Each pause is longer by up to a quarter that differs between nodes and attempts. A session that comes up
-//! ends the row of failed attempts.
+//! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. A session that
+//! comes up ends the row of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
@@ -19,35 +19,35 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// The first pause after an attempt that was refused, and how often it doubles.
+/// First pause after a refused attempt, and the number of times that it doubles.
 const REFUSED_FIRST: Duration = Duration::from_millis(10);
 const REFUSED_DOUBLINGS: u32 = 7;
-/// The same after one that nobody answered. Callers wait for every attempt that is under way, and such a one takes
-/// seconds, so pauses are longer.
+/// First pause after an unanswered attempt, and the number of times that it doubles. Callers wait for every
+/// attempt in progress, and an unanswered one takes seconds, so pauses are longer.
 const UNANSWERED_FIRST: Duration = Duration::from_secs(1);
 const UNANSWERED_DOUBLINGS: u32 = 3;
-/// A session that was up for less than this is followed by a pause.
+/// Minimum time up after which a session's end is followed by no pause.
 const STABLE: Duration = Duration::from_secs(1);
-/// Transient failures in a row that are not reported.
+/// Number of consecutive transient failures that are not reported.
 pub(super) const SILENT_FAILURES: u32 = 8;
 
-/// See the module.
+/// Count of failures, and the pause that follows from it. See the module.
 #[derive(Debug)]
 pub(super) struct Backoff {
-    /// A random number of this node and the peer.
+    /// Random number for this node and the peer.
     seed: u64,
-    /// Attempts in a row that failed, and those of them since the last one that was answered.
+    /// Number of consecutive failed attempts, and of those since the last one that was answered.
     failures: u32,
     unanswered: u32,
-    /// Sessions in a row that were up for a short time only.
+    /// Number of consecutive sessions that were up only for a short time.
     short_lived: u32,
     not_before: Option<Time>,
-    /// Why the last attempt failed, if that is to be reported.
+    /// Cause of the last failure, if it is to be reported.
     away: Option<PeerDown>,
 }
 
 impl Backoff {
-    /// Nothing has failed yet. `seed` is a random number of this node and the peer.
+    /// Creates the state without failures. `seed` is a random number for this node and the peer.
     pub(super) fn new(seed: u64) -> Self {
         Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, away: None }
     }
@@ -57,22 +57,23 @@ impl Backoff {
         self.not_before.filter(|until| *until > now)
     }
 
-    /// Why the last attempt failed, and when the next may begin, if that is not now.
+    /// Returns the cause of the last failure and the earliest time of the next attempt, if that is in the
+    /// future.
     pub(super) fn away(&self, now: Time) -> Option<(PeerDown, Time)> {
         self.away.zip(self.not_before(now))
     }
 
-    /// A session is up.
+    /// Notes that a session is up.
     pub(super) fn succeeded(&mut self) {
         (self.failures, self.unanswered, self.away, self.not_before) = (0, 0, None, None);
     }
 
-    /// Forgets all: what has failed was not the peer's fault.
+    /// Forgets all failures, when they were not the peer's fault.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.seed);
     }
 
-    /// A session that was up has ended.
+    /// Notes that a session that was up has ended.
     pub(super) fn ended(&mut self, now: Time, up_since: Time) {
         let stable = now.saturating_duration_since(up_since) >= STABLE;
         self.short_lived = if stable { 0 } else { self.short_lived.saturating_add(1) };
@@ -80,8 +81,8 @@ impl Backoff {
         self.not_before = Some(now + self.with_jitter(pause, self.short_lived));
     }
 
-    /// An attempt has failed. Returns whether that is not to be reported, because it is `transient` and the
-    /// next one is expected to succeed.
+    /// Notes a failed attempt. Returns true if it is not to be reported, because it is `transient` and the
+    /// next attempt is expected to succeed.
     pub(super) fn failed(&mut self, now: Time, cause: PeerDown, transient: bool) -> bool {
         if cause.is_of_this_node() {
             self.reset();
@@ -104,14 +105,14 @@ impl Backoff {
         silent
     }
 
-    /// Two nodes that failed together must not meet again.
+    /// Adds jitter, so that two nodes that failed together do not collide again.
     fn with_jitter(&self, pause: Duration, row: u32) -> Duration {
         let part = u32::try_from(self.seed.rotate_left(row) % 256).unwrap_or(0);
         pause + pause * part / 1024
     }
 }
 
-/// Returns the pause after a number of failures of a kind in a row.
+/// Returns the pause after a number of consecutive failures of a kind.
 fn pause(first: Duration, doublings: u32, row: u32) -> Duration {
     match row.checked_sub(1) {
         Some(earlier) => first * (1 << earlier.min(doublings)),
@@ -125,7 +126,8 @@ mod tests {
 
     const START: Time = Time(1_000_000);
 
-    /// Returns the pauses after a number of attempts that fail in this way, each at the end of the pause before.
+    /// Returns the pauses after `count` attempts that fail with `cause`, each made at the end of the previous
+    /// pause.
     fn pauses(backoff: &mut Backoff, cause: PeerDown, count: usize) -> Vec<Duration> {
         let mut now = START;
         let mut all = Vec::new();
@@ -155,7 +157,7 @@ mod tests {
             let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 6);
             let expected = [1000, 2000, 4000, 8000, 8000, 8000];
             assert!(unanswered.iter().zip(expected).all(|(pause, ms)| within(*pause, ms)), "{unanswered:?}");
-            // The host is there again, its program is not yet; then the host goes again.
+            // The host comes back before its program; then the host fails again.
             let refused = pauses(&mut backoff, PeerDown::NotListening, 1);
             assert!(within(refused[0], 640), "{refused:?}");
             let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 1);
@@ -176,7 +178,7 @@ mod tests {
         backoff.failed(START, PeerDown::Unreachable, false);
         backoff.succeeded();
         assert_eq!((backoff.not_before(START), backoff.away(START)), (None, None));
-        // It was up for a short time, so there is a pause; but nobody is told that the peer is away.
+        // It was up for a short time, so there is a pause; but callers are not told that the peer is away.
         let now = START + Duration::from_millis(300);
         backoff.ended(now, START);
         assert!(within(backoff.not_before(now).expect("a pause") - now, 10));

@@ -1,9 +1,9 @@
-//! The CM machine: one per node. It owns the endpoints, makes INIs and TGTs, feeds the machines
-//! and performs what they ask for. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` its passive
-//! half, `events.rs` what it takes from the connection manager.
+//! The CM machine, one per node. It owns the endpoints, creates INIs and TGTs, feeds the connection machines
+//! and performs their actions. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` are its
+//! passive half, and `events.rs` handles connection manager events.
 //!
-//! Pollers reach it by commands and it reaches them the same way; neither waits for the other.
-//! It sleeps whenever there is nothing to do, and nothing that it calls blocks.
+//! Pollers and the CM machine communicate by commands; neither waits for the other. It sleeps whenever there
+//! is nothing to do, and nothing that it calls blocks.
 #![forbid(unsafe_code)]
 
 use super::absence::Presence;
@@ -31,25 +31,25 @@ use trunkline_mutants::mutant;
 use trunkline_softrdma::device::{LinkChoice, NodeSocket};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
 
-/// Time after the grace period of a shutdown at which sessions are closed, although a poller has not reported: pollers
-/// look at their timers every 20 ms, so it is busy in its upper half.
+/// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
+/// Pollers check their timers every 20 ms, so a late one is busy in its upper half.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
-/// Peers that a node describes at most: more have no room in its answer.
+/// Maximum number of peers in a node's description of itself, since more do not fit the answer.
 const MAX_PEERS: usize = 2048;
 
-/// Action of the next turn.
+/// Step that the next turn performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Takes events and commands.
     Work,
     /// Announces that it goes to sleep.
     Announce,
-    /// Takes what came before that.
+    /// Takes events and commands that came before the announcement.
     LookAgain,
     /// Was asleep.
     Asleep,
-    /// Ends: it cannot sleep.
+    /// Ends the machine: it cannot sleep.
     Broken,
 }
 
@@ -64,18 +64,19 @@ pub(crate) struct CmMachine {
     pub(super) presence: Presence,
     pub(super) peers: Peers,
     drained: BTreeSet<PollerIndex>,
-    /// Time at which sessions close without further reports; known once the node shuts down.
+    /// Time at which sessions close without further reports, once the node shuts down.
     close_at: Option<Time>,
-    /// Limit on log lines about strangers, and on those about requests that were refused.
+    /// Limits on log lines about unknown peers, and about refused requests.
     pub(super) log: LogLimit,
     pub(super) refused: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
     /// Watch of the node, and its next time.
     watch: Option<(Arc<dyn Watch>, Time)>,
-    /// Socket where the node describes itself. `None` on hardware, in process, in a simulation, and if it cannot be made.
+    /// Socket through which the node describes itself. `None` on hardware, in process, in a simulation, and
+    /// if it cannot be created.
     socket: Option<NodeSocket>,
-    /// All sessions were closed.
+    /// True if all sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
     _alive: Alive,
@@ -118,8 +119,7 @@ impl CmMachine {
         Ok(this)
     }
 
-    /// Takes all events and commands, and does what it is time for. Returns whether there was any
-    /// event or command.
+    /// Takes all events and commands, and runs the timers. Returns true if there was any event or command.
     fn work(&mut self) -> bool {
         let mut worked = false;
         while let Some(event) = self.endpoints.next_async_event() {
@@ -148,7 +148,7 @@ impl CmMachine {
         worked
     }
 
-    /// The node as it describes itself.
+    /// Returns the node's description of itself.
     fn status(&self) -> NodeStatus {
         let facts = self.shared.device.facts();
         let unknown = || SocketAddr::from(([0; 4], 0));
@@ -170,7 +170,7 @@ impl CmMachine {
         }
     }
 
-    /// The sessions of this moment; `None` before the node listens.
+    /// Returns the current sessions; `None` before the node listens.
     fn ledger(&self) -> Option<SessionLedger> {
         let entry = |(key, peer): (PeerKey, &PeerSession)| {
             let number = peer.machine.current()?;
@@ -208,7 +208,7 @@ impl CmMachine {
                     return;
                 }
                 if self.closed {
-                    // Its machine may be new, and not know.
+                    // The peer's machine may be new, and not know of the shutdown.
                     self.drive(peer, |machine, actions| machine.close(now, actions));
                 }
                 self.drive(peer, |machine, actions| machine.want(now, connect, actions));
@@ -271,7 +271,7 @@ impl CmMachine {
         self.peers.add(key, || Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone()))
     }
 
-    /// Feeds a peer's machine and performs what it asks for.
+    /// Feeds a peer's machine, and performs its actions.
     pub(super) fn drive<R: Default>(
         &mut self,
         key: PeerKey,
@@ -280,7 +280,7 @@ impl CmMachine {
         let Some(peer) = self.peers.get_mut(key) else { return R::default() };
         let mut actions = Vec::new();
         let result = input(&mut peer.machine, &mut actions);
-        // Performing may fail and so lead to further actions; those come after these.
+        // Performing may fail and so cause further actions, which come after these.
         let mut next = 0;
         while next < actions.len() {
             let action = actions[next].clone();
@@ -347,7 +347,7 @@ impl CmMachine {
         }
     }
 
-    /// Has the watch look at the node, if it is time for that.
+    /// Runs the watch of the node, if it is time to.
     fn have_watched(&mut self, now: Time) {
         if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
             *next = watch.look(now);
@@ -419,8 +419,8 @@ impl trunkline_machine::Machine for CmMachine {
     }
 }
 
-/// Makes the socket at which the node describes itself, if others of its host can find it. A node does without it if it
-/// cannot be made.
+/// Creates the socket through which the node describes itself, if other programs of its host can find it. The
+/// node goes without if that fails.
 fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) -> Option<NodeSocket> {
     let software = options.software();
     let is_of_host = device.provider == SOFTWARE && matches!(software.link, LinkChoice::Udp);
@@ -436,7 +436,7 @@ fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) 
 }
 
 impl Drop for CmMachine {
-    /// Ends the pollers, however this machine ends: nobody else would tell them.
+    /// Ends the pollers, however this machine ends: nothing else would notify them.
     fn drop(&mut self) {
         // Endpoints that were resolved too late hold the device.
         while self.handle.next_command().is_some() {}

@@ -1,4 +1,4 @@
-//! The active half of the CM machine: from a session that is wanted to INIs that its pollers have.
+//! The active half of the CM machine: from a wanted session to connected INIs for its pollers.
 //!
 //! ```text
 //! dial -> the way is looked up -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
@@ -6,7 +6,7 @@
 //!  `---------- refused as unproven, with a cookie -'
 //! ```
 //!
-//! The machine asks for it (`CmMachine::drive`); what fails goes back to the machine.
+//! The connection machine asks for it (`CmMachine::drive`); failures go back to that machine.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -21,7 +21,7 @@ use std::num::NonZeroU16;
 use trunkline_verbs::VerbsError;
 
 impl CmMachine {
-    /// Begins to find the way to a peer for one of a session's INIs.
+    /// Begins to resolve the route to a peer, for one of a session's INIs.
     pub(super) fn dial(
         &mut self,
         key: PeerKey,
@@ -41,10 +41,10 @@ impl CmMachine {
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             connections: self.endpoints.connections(),
-            // An echo is proof enough.
+            // The echo is proof enough.
             cookie: peer.cookie.filter(|_| echo.is_none()),
         };
-        // Finding the way may take seconds, above all to a peer that is dead.
+        // Resolving may take seconds, above all for a dead peer.
         let (hello, handle) = (hello.emit(), self.handle.clone());
         let done = move |outcome| {
             handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
@@ -53,7 +53,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Goes on with what [`Self::dial`] began, unless its session is over by now.
+    /// Continues what [`Self::dial`] began, unless the session is over by now.
     pub(super) fn resolved(
         &mut self,
         key: PeerKey,
@@ -75,8 +75,8 @@ impl CmMachine {
         }
     }
 
-    /// A peer wants to see that we are where our request came from: it gets its cookie back, with another
-    /// request for each INI, since the endpoint of one that was refused cannot ask again.
+    /// Answers a peer that asked for proof of our address. It gets its cookie back with a new request for
+    /// each INI, since an endpoint whose request was refused cannot ask again.
     pub(super) fn prove(&mut self, key: PeerKey, number: u32, poller: u16, cookie: Cookie) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
@@ -85,8 +85,8 @@ impl CmMachine {
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
 
-    /// Returns our address from which to reach a peer, and the port that we listen on there. `None`
-    /// as the address lets the device choose.
+    /// Returns our address from which to reach a peer, and the port that we listen on there. An address of
+    /// `None` lets the device choose.
     ///
     /// # Errors
     /// When we listen on no address of the peer's family.
@@ -106,7 +106,7 @@ impl CmMachine {
         Ok((source, NonZeroU16::new(listening.port()).ok_or(PeerDown::DeviceFailed)?))
     }
 
-    /// The session is there: the pollers get their INIs.
+    /// Hands the INIs of a session that is up to the pollers.
     pub(super) fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
@@ -128,11 +128,11 @@ impl CmMachine {
     }
 }
 
-/// Returns the meaning of an error on the way to a connection for its waiters.
+/// Returns the cause reported to waiters for an error while connecting.
 fn cause_of(error: VerbsError) -> PeerDown {
     match error {
         VerbsError::Gone => PeerDown::DeviceFailed,
-        // The host sought the peer's link address, and nobody has answered.
+        // The host resolved the peer's link address, and got no answer.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,
         error => PeerDown::NoRoute(error),
     }

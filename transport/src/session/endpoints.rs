@@ -1,8 +1,8 @@
-//! The endpoints and QPs of sessions: making, connecting, taking them down.
+//! The endpoints and QPs of sessions: creating, connecting and taking them down.
 //!
-//! Owned and called by the CM machine alone. An INI belongs here until its session is up and then
-//! to its poller; TGTs belong here throughout. An endpoint is kept until its session ends, for
-//! the disconnect, and a little longer so that the disconnect gets through.
+//! Owned and called by the CM machine alone. An INI belongs here until its session is up, then to its poller;
+//! TGTs always belong here. An endpoint is kept until its session ends, for the disconnect, and a little
+//! longer so that the disconnect gets through.
 #![forbid(unsafe_code)]
 
 use super::awaited_packets::AwaitedPackets;
@@ -23,17 +23,18 @@ use trunkline_verbs::{
     QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
 };
 
-/// An endpoint that was disconnected is dropped after this at the latest.
+/// Maximum time before a disconnected endpoint is dropped.
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
-/// READs outstanding on an INI, at most.
+/// Maximum number of outstanding READs on an INI.
 const READS: u8 = 16;
-/// Times that a packet is sent again: the kernel's rxe takes 7 for "without end", and would never
+/// Number of times that a packet is sent again. The kernel's rxe takes 7 for "without end", and would never
 /// notice that a peer has died.
 const RETRIES: u8 = 6;
-/// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
+/// RNR NAK timer of our TGTs: 0.64 ms. CM sets 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
-/// End of a connection that an endpoint is, by poller: ours of an INI, the peer's of a TGT.
+/// Role of an endpoint in its connection, with the index of the poller that sends: ours for an INI, the
+/// peer's for a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
@@ -43,11 +44,11 @@ pub(crate) enum Role {
 #[derive(Debug)]
 struct End {
     id: Arc<dyn CmId>,
-    /// Gone from here once a poller has it.
+    /// `None` once a poller has taken it.
     qp: Option<Arc<dyn QueuePair>>,
 }
 
-/// Parts that endpoints are made on.
+/// Device, channel and listeners that endpoints are made from.
 #[derive(Debug)]
 struct Attached {
     device: Arc<DeviceShared>,
@@ -79,7 +80,7 @@ impl Endpoints {
         }
     }
 
-    /// Takes a device, with what reports and listens there.
+    /// Takes a device, with its event channel and listeners.
     pub(crate) fn attach(
         &mut self,
         device: Arc<DeviceShared>,
@@ -89,18 +90,19 @@ impl Endpoints {
         self.attached = Some(Attached { device, channel, listeners });
     }
 
-    /// The device was removed, and all sessions are closed: no connection waits for its RTU.
+    /// Drops the listeners and the endpoints that are closing, when the device was removed and all sessions
+    /// are closed.
     pub(crate) fn abandon(&mut self) {
         self.closing.clear();
         self.stop_listening();
     }
 
-    /// Lets go of the device; what is left of it is the caller's.
+    /// Releases the device and its channel to the caller.
     pub(crate) fn detach(&mut self) -> Option<(Arc<DeviceShared>, Arc<dyn CmChannel>)> {
         self.attached.take().map(|attached| (attached.device, attached.channel))
     }
 
-    /// The name of the device.
+    /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
         self.attached.as_ref().map_or("", |attached| attached.device.device.attributes().name.as_str())
     }
@@ -110,7 +112,7 @@ impl Endpoints {
         self.attached.as_ref()?.device.device.next_async_event()
     }
 
-    /// A packet has come to a QP of ours whose connection may still await its peer's RTU.
+    /// Handles a packet at a QP of ours whose connection may still await its peer's RTU.
     pub(crate) fn packet_came(&mut self, qp: QpNumber) {
         self.awaited_packets.packet_came(qp);
     }
@@ -120,14 +122,15 @@ impl Endpoints {
         self.attached.as_ref()?.channel.next_event()
     }
 
-    /// Returns true if the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
+    /// Returns true if the descriptor of either is readable. A simulation asks this where a thread sleeps on
+    /// them.
     pub(crate) fn has_event(&self) -> bool {
         self.attached
             .as_ref()
             .is_some_and(|attached| attached.channel.has_event() || attached.device.device.has_async_event())
     }
 
-    /// The SRQ numbers of our pollers.
+    /// Returns the SRQ numbers of our pollers.
     pub(crate) fn srqs(&self) -> Vec<SrqNumber> {
         self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
     }
@@ -141,12 +144,12 @@ impl Endpoints {
         self.attached.as_ref().map(|attached| Arc::clone(&attached.device)).ok_or(VerbsError::Gone)
     }
 
-    /// Returns the owner of that endpoint.
+    /// Returns the role, peer and session number of an endpoint.
     pub(crate) fn role(&self, id: CmIdNumber) -> Option<(Role, PeerKey, u32)> {
         self.roles.get(&id).copied()
     }
 
-    /// Begins to find the route to a peer; `done` is called with the result, on any thread.
+    /// Begins to resolve the route to a peer. `done` is called with the result, on any thread.
     pub(crate) fn begin_dial(&self, remote: SocketAddr, source: Option<IpAddr>, done: EndpointDone) {
         let request = EndpointRequest {
             side: EndpointSide::Active { remote, source },
@@ -161,7 +164,7 @@ impl Endpoints {
         }
     }
 
-    /// Makes an INI for a poller and starts to connect it through an endpoint that knows the way.
+    /// Creates an INI for a poller, and connects it through an endpoint whose route is resolved.
     pub(crate) fn dial(
         &mut self,
         id: Arc<dyn CmId>,
@@ -175,13 +178,13 @@ impl Endpoints {
         let asked = dial_parameters(device.connections, device.device.attributes(), limits.ack_timeout);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
-        // From here on the session knows both, and closing it takes them down.
+        // From here on the session owns both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         id.attach(qp)?;
         id.connect(&ConnectParameters { private_data, ..asked })
     }
 
-    /// The QP through which a poller sends. Over RC the peer could send through it, too; such
+    /// Creates the QP through which a poller sends. Over RC the peer could send through it, too; such
     /// messages find no receive.
     fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
@@ -202,7 +205,7 @@ impl Endpoints {
         })
     }
 
-    /// The QP that takes what a poller of a peer sends. Over RC it belongs to one of our pollers.
+    /// Creates the QP that receives from a poller of a peer. Over RC it belongs to one of our pollers.
     fn make_tgt(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
         let init = QpInit::new(device.connections.receiving());
@@ -221,7 +224,7 @@ impl Endpoints {
                     send_cq: Some(Arc::clone(cq)),
                     receive_cq: Some(Arc::clone(cq)),
                     srq: Some(Arc::clone(srq)),
-                    // It never sends; some devices want a send queue all the same.
+                    // It never sends, but some devices want a send queue.
                     capacities: QueueCapacities {
                         max_send_wr: 1,
                         max_send_sge: 1,
@@ -233,19 +236,19 @@ impl Endpoints {
         })
     }
 
-    /// The TGTs of a session.
+    /// Returns the TGTs of a session.
     pub(crate) fn targets_of(&self, peer: PeerKey, number: u32) -> Vec<QpNumber> {
         let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
         let targets = ends.filter(|(role, _)| matches!(role, Role::Tgt(_)));
         targets.filter_map(|(_, end)| Some(end.qp.as_ref()?.number())).collect()
     }
 
-    /// The paths of all QPs of a session, if the device has more than one.
+    /// Returns the paths of all QPs of a session, if the device has more than one.
     pub(crate) fn paths_of(&self, peer: PeerKey, number: u32) -> Vec<PathStatus> {
         PathStatus::of(self.shared.session_qps.paths_of(peer, number))
     }
 
-    /// Makes the TGT for a request and attaches it.
+    /// Creates the TGT for a request, and attaches it.
     pub(crate) fn make_target(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -259,13 +262,13 @@ impl Endpoints {
         self.awaited_packets.await_packet(number24, id);
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
-        // The peer READs sources and probes by WRITE; attaching alone grants nothing.
+        // The peer READs sources and probes by WRITE. Attaching alone grants no rights.
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
         qp.modify(&QpModify { access: Some(rights), ..QpModify::default() })?;
         Ok(number24)
     }
 
-    /// Accepts a request whose TGT was made.
+    /// Accepts a request whose TGT was created.
     pub(crate) fn accept(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -294,15 +297,15 @@ impl Endpoints {
         Ok(())
     }
 
-    /// A connection is there: its QP is ours alone from now on.
+    /// Handles an established connection. Its QP is no longer the connection manager's.
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();
         if let Some(qp) = &end.qp {
             self.awaited_packets.stop_waiting(qp.number(), &end.id);
         }
-        // Over RC the peer could reach our memory through the QP that we send with, too. Connecting has
-        // set its rights, so they are taken away only now.
+        // Over RC the peer could also reach our memory through the QP that we send with. Connecting sets its
+        // rights, so they can be taken away only now.
         let nothing = QpModify { access: Some(Access::empty()), ..QpModify::default() };
         if let (Role::Ini(_), Some(qp)) = (role, &end.qp)
             && qp.qp_type() == QpType::Rc
@@ -312,7 +315,8 @@ impl Endpoints {
         }
     }
 
-    /// The INIs of a session by poller, with their READ depth; they are the pollers' from now on.
+    /// Hands out the INIs of a session by poller, with their READ depth. They belong to the pollers from now
+    /// on.
     pub(crate) fn take_inis(&mut self, peer: PeerKey, number: u32) -> Option<Vec<(Arc<dyn QueuePair>, u8)>> {
         let ends = self.sessions.get_mut(&(peer, number))?;
         let pollers = u16::try_from(self.shared.pollers.len()).ok()?;
@@ -327,8 +331,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Takes a session down: TGTs first, so that the peer can no longer read our memory when the
-    /// pollers are notified.
+    /// Takes a session down. Its TGTs are destroyed at once, so that the peer can no longer read our memory
+    /// when the pollers are notified.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
@@ -348,7 +352,7 @@ impl Endpoints {
         }
     }
 
-    /// The request of an INI was refused; its session goes on without this endpoint.
+    /// Drops the endpoint of an INI whose request was refused. The session goes on without it.
     pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role)) else {
             return;
@@ -373,21 +377,21 @@ impl Endpoints {
         gauge.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An endpoint that is being closed has said its last.
+    /// Forgets an endpoint that is closing, after its last event.
     pub(crate) fn forget_closing(&mut self, id: CmIdNumber, kind: &CmEventKind) {
         if matches!(kind, CmEventKind::Disconnected { .. } | CmEventKind::TimewaitExit) {
             self.closing.remove(&id);
         }
     }
 
-    /// No request is taken any more.
+    /// Stops taking requests.
     pub(crate) fn stop_listening(&mut self) {
         if let Some(attached) = &mut self.attached {
             attached.listeners.clear();
         }
     }
 
-    /// Returns true if nothing is left but listeners.
+    /// Returns true if only listeners are left.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sessions.is_empty() && self.closing.is_empty()
     }
@@ -410,13 +414,13 @@ impl Endpoints {
     }
 }
 
-/// Returns the parameters of an INI's connection, private data aside.
+/// Returns the parameters of an INI's connection, without private data.
 fn dial_parameters(kind: ConnectionKind, device: &DeviceAttributes, ack_timeout: u8) -> ConnectParameters {
     ConnectParameters {
         initiator_depth: READS.min(device.max_rd_atomic),
         responder_resources: match kind {
             ConnectionKind::Xrc => READS.min(device.max_dest_rd_atomic),
-            // An RC QP could serve the peer's READs, too; nobody has asked ours to.
+            // An RC QP could serve the peer's READs, too, but ours is not meant to.
             ConnectionKind::Rc => 0,
         },
         retry_count: RETRIES,
@@ -431,7 +435,7 @@ mod tests {
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
     use trunkline_verbs::Device;
 
-    /// The kernel's soft RoCE never gives up a packet when it is asked for 7 retries.
+    /// The kernel's soft RoCE never gives up a packet if it is configured with 7 retries.
     #[test]
     fn a_peer_that_died_is_noticed_over_either_kind_of_connection() {
         let link = LinkChoice::InProcess(Arc::default());

@@ -1,5 +1,5 @@
-//! Events of the connection manager about endpoints, as the machine understands them: which session an
-//! event is about, whether that session goes on, and what is reported when it does not.
+//! Connection manager events for endpoints: the session that an event belongs to, whether that session goes
+//! on, and the failure to report if it does not.
 //!
 //! The CM machine calls it for each event. Nothing here waits.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ impl CmMachine {
             self.device_removed();
         }
         if !self.presence.is_present() {
-            // The endpoint is gone. A request that comes along is refused by its end.
+            // The endpoint is gone. Dropping a request that came with the event refuses it.
             return;
         }
         if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
@@ -61,11 +61,11 @@ impl CmMachine {
                 else {
                     return;
                 };
-                // A peer that takes back its dial, because its session failed, may dial again.
+                // A peer that takes back its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 tracing::debug!(%peer, ?role, ?kind, "connection event");
-                // A session that pollers wait for, or had, is logged where they are notified.
+                // A session that pollers wait for, or that was up, is logged where they are notified.
                 let unnoticed = |peer: &PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
                 if self.peers.get(peer).is_some_and(unnoticed)
                     && let Some(left_out) = self.log.line(now)
@@ -78,7 +78,7 @@ impl CmMachine {
     }
 }
 
-/// Why a listener may have refused without a reject message of this protocol.
+/// Returns why a listener may have refused without a reject message of this protocol.
 fn wrong_listener(connections: ConnectionKind) -> &'static str {
     match connections {
         ConnectionKind::Xrc => {
@@ -92,7 +92,7 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
     }
 }
 
-/// Why an event ended a connection, and whether trying again may help.
+/// Returns why an event ended a connection, and whether another attempt may help.
 fn failure_of(
     kind: &CmEventKind,
     private_data: &[u8],
@@ -105,8 +105,8 @@ fn failure_of(
             }
             Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
             Some(refusal) => (refusal.cause(), false),
-            // A connection manager answers so itself when the listener is of another type (contract J7);
-            // the kernel's also when the peer dropped the endpoint, because its session failed.
+            // A connection manager answers like this itself when the listener is of another type (contract
+            // J7). The kernel's also does when the peer dropped the endpoint because its session failed.
             None => (PeerDown::Refused(wrong_listener(connections)), true),
         },
         CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
@@ -121,7 +121,7 @@ fn failure_of(
         }
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
         CmEventKind::Disconnected { .. } => (PeerDown::Closed, true),
-        // As a rule the peer took back its answer while the QP was brought up.
+        // Usually the peer took back its answer while the QP was brought up.
         CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
         CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
         _ => return None,

@@ -16,17 +16,19 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
-//! [`Backoff`] decides the pause between two attempts. After a failure that was reported, a caller that wants
-//! a session before the next attempt gets that failure again at once, unless it asks to wait; the attempt
-//! begins when its time has come and a caller wants a session. A caller that comes while an attempt is under way waits for it.
+//! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that wants a
+//! session before the next attempt gets that failure at once, unless it asks to wait. The next attempt begins
+//! once its time has come and a caller wants a session. A caller that comes during an attempt waits for its
+//! result.
 //!
-//! The first of a session's INIs is dialled alone, the others when the peer has shown that it is there: by
-//! answering it, or by a cookie. So a request makes this node send one request, whatever its address.
+//! The first of a session's INIs is dialled alone. The others follow when the peer has shown that it is
+//! there, by an answer or by a cookie. So a request with a forged address makes this node send a single
+//! request.
 //!
 //! Requests come here only when their sender has proved its address (`requests.rs`).
 //!
-//! Requests are matched by names. A node numbers its sessions, and has an epoch for each peer;
-//! (epoch, number) is never reused for another. A dial-back echoes the name it answers. So:
+//! Requests are matched by names. A node numbers its sessions and has an epoch for each peer; a pair of epoch
+//! and number is never reused. A dial-back echoes the name that it answers. So:
 //!
 //! | request | our session | done |
 //! |---|---|---|
@@ -36,8 +38,8 @@
 //! | same peer session, poller not there yet | that one | accepted |
 //! | same peer session, poller there already | that one | refused as nonsense |
 //! | same epoch, later number, no echo | older | ours is over, a new one accepts |
-//! | same epoch, earlier number | later | refused as stale (it was under way too long) |
-//! | of an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
+//! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
+//! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]
 
@@ -50,26 +52,27 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// A handshake that is not complete after this has failed.
+/// Time after which an incomplete handshake has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Requests of the machine, in order.
+/// Action that the machine asks for. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Connect this poller's INI.
     Dial { number: u32, poller: u16, echo: Option<SessionName> },
-    /// The session is up: tell the pollers.
+    /// Notify the pollers that the session is up.
     Up { number: u32, welcome: Welcome },
-    /// Take down whatever was made for the session.
+    /// Take down everything that was made for the session.
     Close { number: u32 },
-    /// Tell the pollers that the peer is down. Comes after the `Close`.
+    /// Notify the pollers that the peer is down. Comes after the `Close`.
     Down { number: u32, cause: PeerDown },
-    /// Tell the pollers that an attempt to connect has failed, and when the next may begin. Comes after the `Close`.
+    /// Notify the pollers that an attempt to connect has failed, and of the earliest time of the next. Comes
+    /// after the `Close`.
     Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
 }
 
 impl Action {
-    /// Why the session of this number is over, if this reports that.
+    /// Returns why the session of this number is over, if this action reports that.
     pub(super) fn reports(&self, session: u32) -> Option<PeerDown> {
         match *self {
             Self::Down { number, cause } | Self::Away { number, cause, .. } => {
@@ -97,9 +100,9 @@ struct Session {
     echo: Option<SessionName>,
     /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
-    /// The INIs after the first are dialled, too.
+    /// True if the INIs after the first were dialled.
     all_dialled: bool,
-    /// Dials that were answered by a cookie.
+    /// Number of dials that were answered with a cookie.
     unproven: u32,
     /// Targets by remote poller; empty until the peer's count is known.
     targets: Vec<Target>,
@@ -114,8 +117,8 @@ enum State {
     Open(Box<Session>),
 }
 
-/// The numbers of a node's sessions, shared by its machines: none is given out twice, also when a peer was
-/// forgotten meanwhile.
+/// Source of a node's session numbers, shared by its machines. No number is given out twice, even if a peer
+/// was forgotten in the meantime.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Numbers(Arc<AtomicU32>);
 
@@ -132,13 +135,13 @@ pub(crate) struct Machine {
     pollers: u16,
     numbers: Numbers,
     state: State,
-    /// A session was up.
+    /// True if a session was up before.
     was_up: bool,
-    /// Pollers wait for a session; a failure must be reported to them.
+    /// True if pollers wait for a session, so that a failure must be reported to them.
     wanted: bool,
     backoff: Backoff,
-    /// The incarnation of the peer that has a setting which this node does not know and must not ignore, by its epoch,
-    /// and that setting. It will not change, so there is no session with that incarnation.
+    /// Epoch of the peer's incarnation that has a setting this node must not ignore but does not know, and
+    /// the setting. It will not change, so no session with that incarnation is possible.
     incompatible: Option<(u64, u16)>,
     closed: bool,
 }
@@ -159,7 +162,7 @@ impl Machine {
         }
     }
 
-    /// The number of the current session.
+    /// Returns the number of the current session.
     pub(crate) fn current(&self) -> Option<u32> {
         match &self.state {
             State::Open(session) => Some(session.number),
@@ -167,12 +170,12 @@ impl Machine {
         }
     }
 
-    /// The name of the session of that number at this node.
+    /// Returns this node's name of the session with that number.
     pub(crate) fn name(&self, number: u32) -> SessionName {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Returns true if a request echoes the current session, of which nobody but the peer has heard.
+    /// Returns true if a request echoes the current session, which only the peer can know.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
     }
@@ -193,8 +196,8 @@ impl Machine {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
 
-    /// Connections of the peer that belong to a session that is not up yet, those that it has announced
-    /// included.
+    /// Returns the number of the peer's connections that belong to a session that is not up yet, including
+    /// announced ones.
     pub(crate) fn half_open(&self) -> u32 {
         match &self.state {
             State::Open(session) if session.up_since.is_none() => {
@@ -204,7 +207,7 @@ impl Machine {
         }
     }
 
-    /// The setting because of which there is no session with this incarnation of the peer.
+    /// Returns the setting that rules out a session with this incarnation of the peer.
     fn unknown_setting_of(&self, epoch: u64) -> Option<u16> {
         self.incompatible.filter(|(known, _)| *known == epoch).map(|(_, setting)| setting)
     }
@@ -214,7 +217,7 @@ impl Machine {
         self.wanted
     }
 
-    /// Returns true if nothing goes on and nobody waits.
+    /// Returns true if no session or attempt exists and no poller waits for one.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
@@ -244,11 +247,11 @@ impl Machine {
         }
     }
 
-    /// The peer, which has proved its address, dials. Returns the session that takes it, after which the caller
-    /// accepts.
+    /// Handles a request of the peer, which has proved its address. Returns the session for it, which the
+    /// caller then accepts.
     ///
     /// # Errors
-    /// The answer instead.
+    /// The refusal to answer with.
     pub(crate) fn request(
         &mut self,
         now: Time,
@@ -302,7 +305,7 @@ impl Machine {
         Ok(session.number)
     }
 
-    /// The peer accepted a poller's INI.
+    /// Handles the acceptance of a poller's INI by the peer.
     pub(crate) fn answered(
         &mut self,
         now: Time,
@@ -319,7 +322,7 @@ impl Machine {
         let consistent = session.remote.is_none_or(|remote| remote == welcome.session)
             && session.welcome.as_ref().is_none_or(|earlier| *earlier == welcome);
         if !consistent {
-            // It began another session between two of our requests.
+            // The peer began another session between two of our requests.
             self.fail(now, number, PeerDown::Restarted, true, actions);
             return;
         }
@@ -340,14 +343,14 @@ impl Machine {
         self.complete(now, actions);
     }
 
-    /// The peer refused a poller's INI with a cookie, which the dials from now on carry.
+    /// Handles a refusal of a poller's INI with a cookie. Later dials carry the cookie.
     pub(crate) fn unproven(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
         let State::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
         }
         session.unproven += 1;
-        // Once for the first INI, and once for each when the cookie has expired meanwhile.
+        // One for the first INI, and one for each INI if the cookie has expired in the meantime.
         if session.unproven > 2 + 2 * u32::from(self.pollers) {
             let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
             return self.fail(now, number, cause, true, actions);
@@ -356,7 +359,7 @@ impl Machine {
         session.dial_others(actions);
     }
 
-    /// A connection of the peer, accepted before, is established.
+    /// Handles an accepted connection of the peer that is now established.
     pub(crate) fn arrived(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
         let State::Open(session) = &mut self.state else { return };
         if session.number != number {
@@ -368,8 +371,8 @@ impl Machine {
         self.complete(now, actions);
     }
 
-    /// Something of the session failed or ended. A transient failure of a session that never was
-    /// up is tried again without a report.
+    /// Ends the session after a failure or a close. A transient failure of a session that was never up is
+    /// retried without a report.
     pub(crate) fn fail(
         &mut self,
         now: Time,
@@ -389,7 +392,7 @@ impl Machine {
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
             if cause.is_incompatible() || matches!(cause, PeerDown::NotShared(_)) {
-                // A caller before the next attempt is told so at once, as after an attempt that failed.
+                // A caller before the next attempt gets this cause at once, as after a failed attempt.
                 self.backoff.failed(now, cause, false);
             }
             self.wanted = false;
@@ -415,8 +418,8 @@ impl Machine {
         }
     }
 
-    /// The local device is gone, and with it the session. Trying again needs another device, so
-    /// pollers that wait are notified.
+    /// Ends the session because the local device is gone. Another attempt needs another device, so pollers
+    /// that wait are notified.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
         let (was_up, number) = (self.is_up(), self.current());
         if let Some(number) = number {
@@ -429,7 +432,7 @@ impl Machine {
         }
     }
 
-    /// Time passes.
+    /// Handles the passage of time.
     pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
         match &self.state {
             State::Backoff { until } if *until <= now => self.open(now, None, actions),
@@ -450,7 +453,7 @@ impl Machine {
         }
     }
 
-    /// The node shuts down: the session ends, and none begins any more.
+    /// Ends the session because the node shuts down. No other begins.
     pub(crate) fn close(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.closed = true;
         if let Some(number) = self.current() {
@@ -483,7 +486,7 @@ impl Machine {
         self.state = State::Open(session);
     }
 
-    /// Ends the session because the peer has begun another. Messages that wait keep waiting.
+    /// Ends the session because the peer has begun another. Waiting messages keep waiting.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
         actions.push(Action::Close { number: session.number });
@@ -519,7 +522,7 @@ impl Session {
         actions.extend((1..pollers).map(|poller| Action::Dial { number, poller, echo }));
     }
 
-    /// Takes note of how many pollers the peer has; returns whether that agrees with before.
+    /// Records the number of the peer's pollers. Returns true if it agrees with an earlier record.
     fn fits(&mut self, pollers: u16) -> bool {
         if self.targets.is_empty() {
             self.targets = vec![Target::Absent; usize::from(pollers)];

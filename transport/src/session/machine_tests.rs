@@ -35,7 +35,7 @@ fn new(epoch: u64, pollers: u16) -> Machine {
     Machine::new(epoch, pollers, Numbers::default())
 }
 
-/// A machine with one poller, dialing.
+/// Returns a machine with one poller that is dialing.
 fn dialing(now: Time) -> Machine {
     let mut machine = Machine::new(ME, 1, Numbers::default());
     let mut actions = Vec::new();
@@ -44,7 +44,7 @@ fn dialing(now: Time) -> Machine {
     machine
 }
 
-/// A machine whose session 1 is up with session `remote` of the peer.
+/// Returns a machine whose session 1 is up with session `remote` of the peer.
 fn up(now: Time, remote: u32) -> Machine {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -163,7 +163,7 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
     let until = machine.backoff.not_before(now).unwrap();
     let away = Action::Away { number: 1, cause: PeerDown::Unreachable, until, is_new: true };
     assert_eq!(actions, [Action::Close { number: 1 }, away]);
-    // One that nobody here asked for just goes.
+    // A session that no poller asked for ends without a report.
     let mut machine = Machine::new(ME, 1, Numbers::default());
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
     actions.clear();
@@ -195,7 +195,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
     assert_eq!(machine.next_timer(), None, "nobody waits for the next attempt");
 }
 
-/// A machine whose first attempt nobody has answered, and the time of the next.
+/// Returns a machine whose first attempt was not answered, and the time of the next.
 fn away(now: Time) -> (Machine, Time) {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -255,7 +255,7 @@ fn a_peer_that_connects_to_us_is_not_away_any_more() {
     machine.answered(now, 2, 0, welcome(PEER, 7, 1), &mut actions);
     machine.arrived(now, 2, 0, &mut actions);
     assert!(matches!(&actions[..], [Action::Up { number: 2, .. }]), "{actions:?}");
-    // When that session ends, nothing of the attempt before it counts.
+    // When that session ends, the earlier failed attempt no longer counts.
     let now = now + Duration::from_secs(2);
     actions.clear();
     machine.fail(now, 2, PeerDown::Died, false, &mut actions);
@@ -295,7 +295,7 @@ fn a_closed_machine_refuses_everything() {
     assert_eq!(machine.current(), None);
 }
 
-/// A packet under way between the two machines of a [`World`].
+/// A packet in flight between the two machines of a [`World`].
 #[derive(Debug, Clone)]
 enum Packet {
     Request { from: usize, number: u32, hello: Hello },
@@ -309,7 +309,7 @@ struct World {
     machines: [Machine; 2],
     epochs: [u64; 2],
     pollers: [u16; 2],
-    /// Session of the peer that each side's session is bound to, for the disconnects.
+    /// Session of the peer that each side's session is bound to, for disconnects.
     wires: Vec<Packet>,
     now: Time,
 }
@@ -419,7 +419,7 @@ impl World {
 }
 
 proptest! {
-    /// Two nodes of which one wants a session come to agree on one, after any history.
+    /// Two nodes, of which one wants a session, agree on a session after any history.
     #[test]
     fn machines_come_to_agree(
         pollers in (1u16..4, 1u16..4),
@@ -441,7 +441,7 @@ proptest! {
                 0 => world.want(who, if random % 3 == 0 { Connect::Wait } else { Connect::FailFast }),
                 1 => world.tick(),
                 2 => {
-                    // The trunk breaks as seen from one side.
+                    // The trunk breaks, as seen from one side.
                     if let Some(number) = world.machines[who].current() {
                         let mut actions = Vec::new();
                         let now = world.now;
@@ -471,8 +471,7 @@ proptest! {
                 prop_assert!(rounds < 20_000, "no end of packets: {:?}", world.wires);
             }
             if !world.agreed() {
-                // A side that believes in a session the other does not know finds out by its
-                // keepalive.
+                // A side with a session that the other does not know finds out by its keepalive.
                 for who in 0..2 {
                     if world.machines[who].is_up() {
                         let number = world.machines[who].current().unwrap();
@@ -503,7 +502,7 @@ fn an_incarnation_with_an_unknown_critical_setting_is_refused_by_name_until_it_i
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // Nobody waits for the next attempt.
+    // No caller waits for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);
@@ -512,7 +511,7 @@ fn an_incarnation_with_an_unknown_critical_setting_is_refused_by_name_until_it_i
     actions.clear();
     assert_eq!(machine.request(now, &hello(PEER, 6, None, 0, 1), &mut actions), Err(Refusal::Setting(9)));
     assert_eq!(actions, []);
-    // The next attempt ends as soon as the incarnation is known: by its answer, or by its own request.
+    // The next attempt ends as soon as the incarnation is known, by its answer or by its own request.
     for number in [2, 3] {
         let now = until + Duration::from_secs(number.into());
         machine.want(now, Connect::FailFast, &mut actions);

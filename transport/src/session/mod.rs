@@ -1,9 +1,10 @@
-//! Sessions: what two nodes agree on before messages flow, and how they come to agree.
+//! Sessions: the agreement between two nodes before messages flow, and the handshake that leads to it.
 //!
-//! [`machine`] decides (pure, no I/O), [`private_data`] is what travels in the connection
-//! manager's messages, [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
-//! dials ([`dialling`]), judges requests ([`requests`]) by the proof that they carry ([`proof`]), accepts them ([`accepting`]) and takes the events of
-//! connections ([`events`]).
+//! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
+//! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),
+//! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
+//! events of connections ([`events`]).
+//!
 //! Pollers learn of sessions by commands and never wait for one.
 
 mod absence;

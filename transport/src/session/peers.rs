@@ -1,5 +1,5 @@
-//! The peers that a node knows, with what the CM machine looks for them by: which of them wants the
-//! time, and how many connections the half-open sessions of one host, and of all, have.
+//! The peers that a node knows, and indices over them: by the time of their next timer, and by the number of
+//! half-open connections per host and in total.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -11,27 +11,29 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
-/// A peer that nobody here named, and with which a session has been up, is forgotten when it was down for this
-/// long. One with which none has been is forgotten at once.
+/// Time down after which a peer is forgotten that was not named here, and with which a session has been up. A
+/// peer without an earlier session is forgotten at once.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Connections of half-open sessions with peers that nobody here named, of one host: eight nodes with as many
-/// pollers as there may be. Each holds a TGT, and a host that proves its address may claim to listen at every port.
+/// Maximum number of half-open connections per host, with peers that were not named here: eight nodes with
+/// the maximum number of pollers. Each holds a TGT, and a host that proves its address may claim to listen at
+/// every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// The same of all hosts: some tens of megabytes of TGTs. It takes 32 hosts that prove their addresses to fill it.
+/// The same for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
+/// addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// A peer with its machine.
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Some poller knows it by its address.
+    /// True if a poller knows it by its address.
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
-    /// Cookie that it wants to see in our requests.
+    /// Cookie that the peer wants in our requests.
     pub(super) cookie: Option<Cookie>,
     forget_at: Option<Time>,
-    /// Timer as the indices have it.
+    /// Timer as recorded in the index.
     timer: Option<Time>,
     half_open: u32,
 }
@@ -41,7 +43,7 @@ pub(super) struct PeerSession {
 pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
     timers: BTreeSet<(Time, PeerKey)>,
-    /// Connections of peers for sessions that are not up yet, by host, and of all.
+    /// Number of connections in sessions that are not up yet, by host and in total.
     half_open: HashMap<IpAddr, u32>,
     all_half_open: u32,
 }
@@ -51,7 +53,7 @@ impl Peers {
         self.known.get(&key)
     }
 
-    /// Call [`Peers::settle`] after its machine was fed.
+    /// Returns a peer. Call [`Peers::settle`] after feeding its machine.
     pub(super) fn get_mut(&mut self, key: PeerKey) -> Option<&mut PeerSession> {
         self.known.get_mut(&key)
     }
@@ -60,7 +62,7 @@ impl Peers {
         self.known.len()
     }
 
-    /// All of them.
+    /// Iterates over all peers.
     pub(super) fn all(&self) -> impl Iterator<Item = (PeerKey, &PeerSession)> {
         self.known.iter().map(|(&key, peer)| (key, peer))
     }
@@ -69,7 +71,7 @@ impl Peers {
         self.known.keys().copied().collect()
     }
 
-    /// The peer with this key, made if it is not there.
+    /// Returns the peer with this key, inserted if missing.
     pub(super) fn add(&mut self, key: PeerKey, machine: impl FnOnce() -> Machine) -> &mut PeerSession {
         self.known.entry(key).or_insert_with(|| PeerSession {
             machine: machine(),
@@ -82,7 +84,7 @@ impl Peers {
         })
     }
 
-    /// Brings the indices up to date with a peer.
+    /// Updates the indices for a peer.
     pub(super) fn settle(&mut self, key: PeerKey, now: Time) {
         let Some(peer) = self.known.get_mut(&key) else { return };
         if peer.named || !peer.machine.is_idle() {
@@ -92,7 +94,7 @@ impl Peers {
             peer.forget_at.get_or_insert(now + pause);
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
-        // Whom our own program named is not a stranger.
+        // A peer that our own program named is not limited.
         let half_open = if peer.named { 0 } else { peer.machine.half_open() };
         let (old_timer, old) = (peer.timer, peer.half_open);
         (peer.timer, peer.half_open) = (timer, half_open);
@@ -100,7 +102,7 @@ impl Peers {
         self.count(key.host(), old, half_open);
     }
 
-    /// The peers whose time has come, and those that are to be removed. The former must be settled again.
+    /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
     pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
@@ -124,19 +126,19 @@ impl Peers {
         Some(peer)
     }
 
-    /// The peer that is to be forgotten before all others.
+    /// Returns the idle peer that is to be forgotten first.
     pub(super) fn first_to_forget(&self) -> Option<PeerKey> {
         let is_idle = |key: &PeerKey| self.known.get(key).is_some_and(|peer| peer.forget_at.is_some());
         self.timers.iter().map(|(_, key)| *key).find(is_idle)
     }
 
-    /// Returns the time at which [`Peers::due`] has something.
+    /// Returns the time at which [`Peers::due`] has something to return.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Returns true if the half-open sessions of a host, or of all, have as many connections as they may. They end
-    /// when the peer does not complete them in time.
+    /// Returns true if the half-open sessions of a host, or of all hosts, have reached their maximum number
+    /// of connections. They end when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
         if mutant!(half_made_sessions_have_no_bound) {
             return false;
@@ -179,7 +181,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::num::NonZeroU16;
 
-    /// Pollers of each peer.
+    /// Number of pollers of each peer.
     const POLLERS: u16 = 32;
 
     fn address(host: u64, port: u64) -> SocketAddr {
@@ -187,7 +189,7 @@ mod tests {
         SocketAddr::from(([10, 0, high, low], u16::try_from(port).unwrap()))
     }
 
-    /// A peer whose first poller has dialled us, and that answers nothing.
+    /// Adds a peer whose first poller has dialled us, and which does not answer.
     fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
         let key = PeerKey::new(address(host, port));
         let session = SessionName { epoch: port + 1, number: 1 };
@@ -203,7 +205,7 @@ mod tests {
         key
     }
 
-    /// Lets the peers that are due look at the time; returns those that are forgotten by then.
+    /// Ticks the machines of the peers that are due. Returns the peers that are forgotten by then.
     fn tick(peers: &mut Peers, now: Time) -> Vec<PeerKey> {
         let mut forgotten = Vec::new();
         loop {

@@ -1,7 +1,7 @@
-//! The private data of session handshakes: what rides in REQ, REP and REJ.
+//! Private data of session handshakes, carried in REQ, REP and REJ.
 //!
-//! Owns the layouts; the CM machine calls it. All bytes are a stranger's: nothing here panics.
-//! Integers are big endian, as all else in CM messages.
+//! Defines the layouts; the CM machine calls it. All bytes come from an untrusted peer: nothing here panics.
+//! Integers are big endian, like all others in CM messages.
 //!
 //! ```text
 //! all  0 magic "TRNK" (4)
@@ -34,11 +34,11 @@ use crate::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
-/// Versions of the session protocol that are spoken here.
+/// Versions of the session protocol that this node speaks.
 pub(crate) const SPOKEN: Versions = Versions { lowest: 4, highest: 4 };
 /// The only authentication method so far: none.
 pub(crate) const AUTH_NONE: u8 = 0;
-/// Most pollers of a node: their SRQ numbers must fit a REP.
+/// Maximum number of pollers of a node: their SRQ numbers must fit a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
 
 const MAGIC: [u8; 4] = *b"TRNK";
@@ -49,8 +49,8 @@ const UNPROVEN: u8 = 11;
 /// The code of [`Refusal::Setting`].
 const UNKNOWN_SETTING: u8 = 12;
 
-/// The versions that a node speaks, as it names them at offsets that never change. A session has the highest that both
-/// sides speak.
+/// Versions that a node speaks, at offsets that never change. A session uses the highest one that both sides
+/// speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Versions {
     pub(crate) lowest: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// The version of a session with a node that speaks `others`.
+    /// Returns the version of a session with a node that speaks `others`.
     fn common(self, others: Self) -> Option<u8> {
         let highest = self.highest.min(others.highest);
         (self.lowest.max(others.lowest) <= highest).then_some(highest)
@@ -74,7 +74,7 @@ pub(crate) struct SessionName {
     pub(crate) number: u32,
 }
 
-/// A secret that a listening node sends to the claimed address of a stranger, who returns it.
+/// Secret that a listening node sends to the claimed address of an unknown peer, which returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) [u8; 16]);
 
@@ -91,7 +91,7 @@ pub(crate) struct Hello {
     pub(crate) poller: u16,
     /// Number of the sender's pollers.
     pub(crate) pollers: u16,
-    /// Kind of its QPs, and of those that it expects.
+    /// Kind of the sender's QPs, and of those that it expects.
     pub(crate) connections: ConnectionKind,
     /// Cookie that the receiver has sent to the sender's address; never all zero.
     pub(crate) cookie: Option<Cookie>,
@@ -111,32 +111,33 @@ pub(crate) struct Welcome {
 pub(crate) enum Refusal {
     /// The private data is not ours.
     NotTrunkline,
-    /// Other protocol versions: those that the other side speaks.
+    /// The other side speaks only these protocol versions.
     Version(Versions),
-    /// Another authentication method.
+    /// The authentication method is not supported.
     Authentication,
-    /// The session it belongs to is over; the other side should start a new one.
+    /// The session that the request belongs to is over. The other side should start a new one.
     Stale,
-    /// It breaks the protocol.
+    /// The request breaks the protocol.
     Nonsense,
-    /// The node shuts down.
+    /// The node is shutting down.
     ShuttingDown,
-    /// The node cannot make its end: a limit is reached, or a permission is missing. Its log has the error.
+    /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
+    /// log has the error.
     Resources,
-    /// Too many sessions of the host are half-open; it should try again.
+    /// Too many sessions of the host are half-open. It should try again.
     Crowded,
     /// The node has XRC connections, not RC.
     UsesXrc,
     /// The node has RC connections, not XRC.
     UsesRc,
-    /// Nothing shows that the sender is where the request comes from; it should repeat it with this cookie.
+    /// The sender has not proved its address. It should repeat the request with this cookie.
     Unproven(Cookie),
     /// A session with the sender's incarnation had a setting that this node does not know and must not ignore.
     Setting(u16),
 }
 
 impl Refusal {
-    /// All that are no more than a code.
+    /// Refusals that consist of a code only.
     const PLAIN: [Self; 9] = [
         Self::NotTrunkline,
         Self::Authentication,
@@ -166,7 +167,7 @@ impl Refusal {
         }
     }
 
-    /// Encodes the refusal as private data, with the versions that are spoken here.
+    /// Encodes the refusal as private data, with the versions that this node speaks.
     pub(crate) fn emit(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, 0]);
@@ -178,7 +179,7 @@ impl Refusal {
         out
     }
 
-    /// Out of private data, if it is ours and known.
+    /// Parses private data. Returns `None` if it is not ours or not known.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.get(..4) != Some(&MAGIC[..]) {
             return None;
@@ -197,7 +198,7 @@ impl Refusal {
         Self::PLAIN.into_iter().find(|refusal| refusal.code() == code)
     }
 
-    /// Why there is no session with a node that has refused one so, or was refused.
+    /// Returns why there is no session, for a node that sent or received this refusal.
     pub(crate) fn cause(self) -> PeerDown {
         match self {
             Self::Version(Versions { lowest, highest }) => {
@@ -208,7 +209,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a text for people; it ends up in `PeerDown::Refused`.
+    /// Returns a description for people. It ends up in `PeerDown::Refused`.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
@@ -243,8 +244,8 @@ fn begin(version_and_auth: [u8; 2]) -> Vec<u8> {
     out
 }
 
-/// Checks what requests and replies begin with. `lowest` is the lowest version that the sender speaks, zero if it names
-/// none; the highest is in the bytes.
+/// Checks the prefix of requests and replies. `lowest` is the lowest version that the sender speaks, zero if
+/// it names none. The highest is in the bytes.
 fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
@@ -277,10 +278,10 @@ impl Hello {
         out
     }
 
-    /// Out of private data.
+    /// Parses private data.
     ///
     /// # Errors
-    /// The answer instead of a welcome.
+    /// The refusal to answer with.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(37).copied())?;
         let read = || -> Option<Self> {
@@ -329,10 +330,10 @@ impl Welcome {
         out
     }
 
-    /// Out of private data.
+    /// Parses private data.
     ///
     /// # Errors
-    /// The fault in it.
+    /// The fault in the data.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         check_prefix(bytes, bytes.get(6).copied())?;
         let read = || -> Option<Self> {

@@ -1,9 +1,9 @@
-//! Proof that a peer is at the address that it claims: cookies.
+//! Cookies: proof that a peer is at the address that it claims.
 //!
-//! A request may carry any source address. So a stranger's first one is refused with a cookie, which goes to
-//! the claimed address and nowhere else, and nothing is remembered of it; only a request that returns the cookie
-//! goes on. A dial-back needs none: it echoes our epoch, which no other peer knows ([`crate::epochs`]). The CM
-//! machine owns the cookies; nothing here does I/O or keeps state by peer.
+//! A request may carry any source address. So the first request of an unknown peer is refused with a cookie,
+//! which goes only to the claimed address, and nothing about the request is remembered. Only a request that
+//! returns the cookie goes on. A dial-back needs none: it echoes our epoch, which no other peer knows
+//! ([`crate::epochs`]). The CM machine owns the cookies. Nothing here does I/O or keeps state per peer.
 #![forbid(unsafe_code)]
 
 use super::private_data::{Cookie, Hello};
@@ -13,14 +13,14 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
 
-/// A key makes cookies for so long and accepts them for as long again. A handshake takes a few round trips, or
-/// some seconds when packets are lost; a cookie that someone has collected should not be of use much longer.
+/// Time for which a key makes cookies. It accepts them for the same time again. A handshake takes a few round
+/// trips, or some seconds when packets are lost; a collected cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
 
-/// Makes and checks the cookies of one node.
+/// Maker and verifier of the cookies of one node.
 pub(crate) struct Cookies {
     runtime: Runtime,
-    /// Keys of this bucket of time, and of the one before.
+    /// Keys of the current time bucket and of the previous one.
     keys: [Secret; 2],
     since: Time,
 }
@@ -31,19 +31,19 @@ impl Cookies {
         Self { runtime: runtime.clone(), keys, since: runtime.clock().now() }
     }
 
-    /// The cookie for a request from an address.
+    /// Returns the cookie for a request from an address.
     pub(crate) fn make(&mut self, from: IpAddr, hello: &Hello) -> Cookie {
         self.rotate();
         cookie(self.keys[0], from, hello)
     }
 
-    /// Returns true if a request returns the cookie that was sent to its address.
+    /// Returns true if a request carries the cookie that was sent to its address.
     pub(crate) fn is_returned(&mut self, from: IpAddr, hello: &Hello) -> bool {
         self.rotate();
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
-            // All bytes are looked at, so the time taken does not tell how many are right.
+            // All bytes are compared, so that the time taken does not reveal how many are right.
             ours.iter().zip(returned).fold(0, |differ, (ours, other)| differ | (ours ^ other)) == 0
         };
         let [current, earlier] = self.keys.map(matches);
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Cookies {
     }
 }
 
-/// One cookie serves all requests of a node's session attempts: their poller is not part of it.
+/// Computes a cookie. It serves all requests of a node's session attempts: the poller is not part of it.
 fn cookie(key: Secret, from: IpAddr, hello: &Hello) -> Cookie {
     let port = hello.listener_port.get().to_be_bytes();
     let hash = key.hash(&[&octets(from), &port, &hello.session.epoch.to_be_bytes()]);

@@ -1,9 +1,9 @@
-//! Requests of peers: the checks before anything is made for one.
+//! Peers' requests: the checks before anything is allocated for one.
 //!
-//! A request is a stranger's word, and so is the address that it comes from. It is parsed with bounds, and
-//! unless its sender proves that address, by our cookie or by echoing our session, it costs no more than a
-//! refusal. The cost of a proven one is bounded by host and in all, and the dial-back goes to the address
-//! that it came from, never to one that it names. Decides only; `accepting.rs` performs.
+//! Neither a request nor its source address can be trusted. It is parsed with bounds. Unless its sender
+//! proves the address, by our cookie or by echoing our session, it costs no more than a refusal. The cost of
+//! proven requests is bounded per host and in total. The dial-back goes to the source address, never to one
+//! that the request names. This module only decides; `accepting.rs` performs.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use trunkline_mutants::mutant;
 use trunkline_verbs::CmId;
 
-/// Peers that are known at once, at most; of those beyond, the ones that are idle are forgotten first.
+/// Maximum number of known peers. Beyond it, idle ones are forgotten first.
 const MAX_PEERS: usize = 16_384;
 
 /// A request that may be accepted.
@@ -24,16 +24,15 @@ pub(super) struct Admitted {
     pub(super) hello: Hello,
     /// Sender of the request.
     pub(super) peer: PeerKey,
-    /// Our address that it came to.
+    /// Our address that received the request.
     pub(super) local: IpAddr,
 }
 
 impl CmMachine {
-    /// Judges a request. Nothing of it is remembered, whatever comes of it; when there are too many peers,
-    /// one that is idle is forgotten for it.
+    /// Judges a request. Nothing of it is remembered. If there are too many peers, an idle one is forgotten.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason for a refusal.
     pub(super) fn admit(&mut self, id: &dyn CmId, private_data: &[u8]) -> Result<Admitted, Refusal> {
         if self.closed {
             return Err(Refusal::ShuttingDown);

@@ -1,8 +1,8 @@
 //! Copies of large messages into memory that the peer may READ, a piece at a time.
 //!
-//! A poller copies one piece in each of its turns, so that nothing else of it waits for longer, however large a message
-//! is. Trunks take turns, and so do the messages of a trunk: each gets its memory whole, and is announced when all of it
-//! is there. Small messages are posted before a piece is copied.
+//! A poller copies one piece in each of its turns, so that a large message delays its other work only that
+//! long. Trunks take turns, and so do the messages of a trunk. Each message gets all of its memory at once,
+//! and is announced when it is copied whole. Small messages are posted before a piece is copied.
 //!
 //! Nothing here outlives its message: dropping a message that waits returns its memory.
 #![forbid(unsafe_code)]
@@ -15,15 +15,17 @@ use crate::rendezvous::REQUESTS_PER_LANE;
 use std::collections::VecDeque;
 
 /// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150
-/// microseconds: as long as sixteen small calls. Smaller pieces copy no faster in turns of a busy poller, and each turn
-/// looks at all queues.
+/// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
+/// each turn looks at all queues.
 const PIECE: usize = 256 << 10;
-/// The same in a simulation, whose messages are smaller: its faults are to meet messages that are copied in part.
+/// The same in a simulation. Its messages are smaller, and its faults must meet messages that are copied in
+/// part.
 const SIMULATED_PIECE: usize = 16 << 10;
-/// Unordered messages of a lane that are copied in turns. More of them would all be announced later.
+/// Number of unordered messages of a lane that are copied in turns. With more, all of them would be announced
+/// later.
 const AT_ONCE: usize = 4;
 
-/// A large message's copy.
+/// Copy of a large message.
 #[derive(Debug)]
 pub(super) struct Copying {
     block: Block,
@@ -47,7 +49,7 @@ impl Copying {
         self.block
     }
 
-    /// Copies the next bytes of a message that consists of these parts.
+    /// Copies the next bytes of a message with these parts.
     fn copy(&mut self, parts: [&[u8]; 2], bytes: usize) {
         let (mut start, end) = (0, self.done + bytes);
         for part in parts {
@@ -61,13 +63,13 @@ impl Copying {
     }
 }
 
-/// Bytes that the poller may still copy in this turn, and the trunks that have more to copy, in turn.
+/// The bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
 #[derive(Debug)]
 pub(crate) struct CopyTurns {
     piece: usize,
     left: usize,
     waiting: VecDeque<usize>,
-    /// The current trunk, by its index in the poller's table.
+    /// Current trunk, by place in the poller's table.
     current: Option<usize>,
 }
 
@@ -77,13 +79,13 @@ impl CopyTurns {
         Self { piece, left: piece, waiting: VecDeque::new(), current: None }
     }
 
-    /// A turn of the poller begins.
+    /// Begins a turn of the poller.
     pub(crate) fn begin(&mut self) {
         self.left = self.piece;
         self.current = None;
     }
 
-    /// The next trunk, if anything more may be copied in this turn of the poller.
+    /// Returns the next trunk, if more may be copied in this turn of the poller.
     pub(crate) fn next_trunk(&mut self) -> Option<usize> {
         self.current = if self.left > 0 { self.waiting.pop_front() } else { None };
         self.current
@@ -94,17 +96,18 @@ impl CopyTurns {
         self.waiting.is_empty()
     }
 
-    /// No trunk has anything to copy any more.
+    /// Forgets all trunks.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
 
-    /// A trunk has nothing more to copy.
+    /// Removes a trunk that has nothing more to copy.
     pub(super) fn remove(&mut self, slot: usize) {
         self.waiting.retain(|&other| other != slot);
     }
 
-    /// Returns the part of `bytes` that a trunk may copy now. If it is not all, the trunk waits for its next turn.
+    /// Returns how many of `bytes` a trunk may copy now. If that is not all, the trunk waits for its next
+    /// turn.
     fn allow(&mut self, slot: usize, bytes: usize) -> usize {
         let is_its_turn = self.current == Some(slot) || self.waiting.is_empty();
         let allowed = if is_its_turn { bytes.min(self.left) } else { 0 };
@@ -117,7 +120,7 @@ impl CopyTurns {
 }
 
 impl Trunk {
-    /// Copies as much as this turn of the poller allows. Returns whether a message can be announced.
+    /// Copies as much as this turn of the poller allows. Returns true if a message can be announced.
     pub(super) fn copy_some(&mut self, res: &mut Resources) -> bool {
         if !self.is_live() || !self.lanes.iter().any(lane::Lane::may_have_copies) {
             return false;
@@ -143,7 +146,7 @@ impl Trunk {
         is_any_whole
     }
 
-    /// Takes memory for the oldest large messages of a lane, as far as there is some.
+    /// Allocates memory for the oldest large messages of a lane, as far as there is any.
     fn begin_copies(&mut self, res: &mut Resources, lane: usize) {
         let most = self.large_messages.min(REQUESTS_PER_LANE);
         loop {
@@ -164,7 +167,7 @@ impl Trunk {
         }
     }
 
-    /// Takes memory for the copy of a queue's oldest message. Returns whether it did.
+    /// Allocates memory for the copy of a queue's oldest message. Returns true if it did.
     fn begin_copy(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         while let Some(mut message) = self.lanes[lane].queues[queue].pop() {
             let taken = if self.needs_copy(res, &message) {
@@ -192,15 +195,15 @@ impl Trunk {
         false
     }
 
-    /// Returns true if a message leaves by a copy that has not begun.
+    /// Returns true if a message must be copied and the copy has not begun.
     fn needs_copy(&self, res: &Resources, message: &Outbound) -> bool {
         message.copying.is_none()
             && !self.is_eager(message.bytes())
             && !(self.is_lendable(message) && res.shared.registry.has(&message.body))
     }
 
-    /// Copies the next piece of a queue's oldest message. One that is not whole goes to the end of the queue, unless order
-    /// is to be kept.
+    /// Copies the next piece of a queue's oldest message. An incomplete one goes to the end of the queue,
+    /// unless order must be kept.
     fn copy_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> Copied {
         let Some(mut message) = self.lanes[lane].queues[queue].pop() else { return Copied::Nothing };
         let copied = self.copy_piece(res, &mut message);
@@ -227,7 +230,7 @@ impl Trunk {
         if copying.is_whole() { Copied::Whole } else { Copied::Part }
     }
 
-    /// The device will never register the memory of a message.
+    /// Fails a message whose memory the device will never register.
     pub(super) fn cannot_register(
         &mut self,
         res: &mut Resources,
@@ -243,9 +246,9 @@ impl Trunk {
     }
 }
 
-/// Outcome of a look at a queue.
+/// Outcome of a copy step for one queue.
 enum Copied {
-    /// It has nothing to copy.
+    /// The queue has nothing to copy.
     Nothing,
     /// The poller has copied enough in this turn.
     NotNow,
@@ -257,7 +260,8 @@ enum Copied {
 mod tests {
     use super::*;
 
-    /// Trunks that copy different amounts, some within a piece: what each has copied when the poller has taken a number of turns.
+    /// Trunks copy different amounts, some less than a piece. Checks what each has copied after a number of
+    /// the poller's turns.
     #[test]
     fn trunks_copy_in_turns_and_a_poller_one_piece_in_each_of_its_turns() {
         let mut turns = CopyTurns::new(false);
@@ -273,7 +277,7 @@ mod tests {
                     order.push(trunk);
                 }
             };
-            // A trunk with news is pushed out first, and always in the same order.
+            // A trunk with new messages is pushed out first, and always in the same order.
             (0..4).for_each(|trunk| copy(&mut turns, trunk));
             while let Some(trunk) = turns.next_trunk() {
                 copy(&mut turns, trunk);

@@ -1,7 +1,7 @@
-//! A trunk that is taken down, in two phases.
+//! Taking down a trunk, in two phases.
 //!
-//! First what was not posted fails, and the QP goes to ERR, so that every posted work request comes back
-//! flushed. When all have, and the CM machine has destroyed the TGTs through which the peer read our memory,
+//! First, unposted work fails and the QP goes to ERR, so that every posted work request comes back flushed.
+//! When they all have, and the CM machine has destroyed the TGTs through which the peer read our memory, the
 //! QP and buffers are freed and the upper half is notified.
 #![forbid(unsafe_code)]
 
@@ -12,47 +12,47 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{QpModify, QpPath, QpState, QueuePair, Time, VerbsError};
 
-/// A device that has not flushed a QP after this is not waited for any longer.
+/// Time to wait for a device to flush a QP.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
-/// Payload of the packets that every network carries, since no IPv6 link has an MTU below 1280.
+/// Packet payload that every network carries, since no IPv6 link has an MTU below 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
 /// Health of a trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Live,
-    /// It is being taken down; nothing is posted any more.
+    /// The trunk is being taken down. Nothing is posted any more.
     Dying {
-        /// Time at which that began.
+        /// Time at which the first phase began.
         since: Time,
-        /// Why its messages failed.
+        /// Cause with which its messages fail.
         cause: PeerDown,
-        /// The TGTs of its session are destroyed, so the peer can no longer read our memory.
+        /// True if the TGTs of its session are destroyed, so that the peer can no longer read our memory.
         closed: bool,
-        /// Why the peer is down, for the upper half; once known.
+        /// Why the peer is down, for the upper half, once known.
         verdict: Option<PeerDown>,
     },
 }
 
 impl Trunk {
-    /// Returns true if it can be used.
+    /// Returns true if the trunk can be used.
     pub(crate) fn is_live(&self) -> bool {
         self.health == Health::Live
     }
 
-    /// Returns true if its device was removed. Asks the device's control, so not on the way of each message.
+    /// Returns true if its device was removed. Queries the device, so it is not called for each message.
     pub(crate) fn is_without_device(&self) -> bool {
         self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
     }
 
-    /// Returns the cause if its device may only share memory with peers, and does not with this one.
+    /// Returns the cause if the device can only share memory with its peers, and does not with this one.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         let path = self.pipeline.qp().path().filter(|path| path.name == QpPath::NONE)?;
         Some(PeerDown::NotShared(path.why))
     }
 
-    /// Payload of the packets that the failed work with this number consists of, if they are larger than any that got
-    /// through, and than what every network carries.
+    /// Returns the packet payload of the failed work with this number, if it is larger than any that got
+    /// through and larger than every network carries.
     pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
         let mtu = self.pipeline.qp().query().ok()?.path_mtu.bytes();
         let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;
@@ -60,7 +60,8 @@ impl Trunk {
         (lost > carried && lost > CARRIED_EVERYWHERE_BYTES).then_some(lost)
     }
 
-    /// First phase: nothing new is posted, and what is posted comes back. `false` if that has begun before.
+    /// Begins the first phase: nothing new is posted, and posted work comes back. Returns false if it had
+    /// begun before.
     pub(crate) fn begin_dying(&mut self, res: &mut Resources, cause: PeerDown) -> bool {
         if !self.is_live() {
             return false;
@@ -74,14 +75,14 @@ impl Trunk {
         true
     }
 
-    /// The TGTs of its session are destroyed.
+    /// Records that the TGTs of its session are destroyed.
     pub(crate) fn session_closed(&mut self) {
         if let Health::Dying { closed, .. } = &mut self.health {
             *closed = true;
         }
     }
 
-    /// Why the session is over, as the CM machine reports it.
+    /// Records why the session is over, as reported by the CM machine.
     pub(crate) fn session_over(&mut self, down: PeerDown) {
         if let Health::Dying { cause, verdict, .. } = &mut self.health {
             *verdict = Some(down);
@@ -89,7 +90,7 @@ impl Trunk {
         }
     }
 
-    /// Why the peer is down, for the upper half; once known.
+    /// Returns why the peer is down, for the upper half, once known.
     pub(crate) fn verdict(&self) -> Option<PeerDown> {
         match self.health {
             Health::Dying { verdict, .. } => verdict,
@@ -97,7 +98,7 @@ impl Trunk {
         }
     }
 
-    /// Why the peer is down, if the device is done with everything of the trunk.
+    /// Returns why the peer is down, if the device is done with all work of the trunk.
     pub(crate) fn is_over(&self, now: Time) -> Option<PeerDown> {
         let Health::Dying { since, closed: true, verdict: Some(cause), .. } = self.health else {
             return None;
@@ -109,7 +110,8 @@ impl Trunk {
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
 
-    /// Second phase: frees the trunk, whatever the device still has of it, and notifies the upper half.
+    /// Performs the second phase: frees the trunk, even if the device still has some of its work, and
+    /// notifies the upper half.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
         while let Some(completed) = self.pipeline.pop_completed(&mut res.sends) {
@@ -140,7 +142,7 @@ impl Trunk {
         SendOutcome::Failed(SendFailure { may_have_arrived, cause })
     }
 
-    /// Gives up what was never posted.
+    /// Fails everything that was never posted.
     fn fail_unposted(&mut self, res: &mut Resources) {
         res.copies.remove(self.pipeline.slot());
         let outcome = self.failure(false);
@@ -154,7 +156,7 @@ impl Trunk {
     }
 }
 
-/// Destroys an INI that is in ERR or never sent anything.
+/// Destroys an INI that is in ERR or has never sent anything.
 pub(crate) fn destroy_ini(res: &Resources, qp: &dyn QueuePair) {
     if let Err(error) = qp.destroy() {
         tracing::debug!(%error, "destroying an INI");

@@ -1,4 +1,4 @@
-//! A lane: what a trunk knows of one of the peer's pollers.
+//! A lane: a trunk's state for one of the peer's pollers.
 #![forbid(unsafe_code)]
 
 use super::queue::{MessageQueue, Outbound};
@@ -11,43 +11,44 @@ use std::sync::Arc;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{SrqNumber, Time};
 
-/// Credit frames per lane that the device has not seen acknowledged, at most.
+/// Maximum number of unacknowledged credit frames per lane.
 const CREDITS_OUT: u8 = 2;
 
-/// Queues of a lane: small messages that are not ordered; ordered ones of any size; large ones that are not ordered,
-/// before their copy and after it, or without one; and those that are being copied.
+/// Indices of a lane's queues: unordered small messages; ordered messages of any size; unordered large
+/// messages that need no copy, wait for one or have one; and messages that are being copied.
 pub(super) const SMALL: usize = 0;
 pub(super) const ORDERED: usize = 1;
 pub(super) const LARGE: usize = 2;
 pub(super) const COPYING: usize = 3;
-/// Messages leave from these, in turns.
+/// Number of queues that messages leave from, in turns.
 const LEAVING: usize = 3;
 
-/// One of the peer's pollers.
+/// State for one of the peer's pollers.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) srq: SrqNumber,
-    /// Our settings are staged.
+    /// True if our settings are staged.
     pub(super) has_begun: bool,
     /// Settings of the poller.
     pub(super) heard: Option<Settings>,
     pub(super) spender: Spender,
     /// Credit for the poller's messages to us.
     pub(super) pair: GrantId,
-    /// Messages that wait to leave.
+    /// Queues of messages that wait to leave.
     pub(super) queues: [MessageQueue; 4],
     /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
-    /// Credit frames that the device has not seen acknowledged.
+    /// Number of unacknowledged credit frames.
     pub(super) credits_out: u8,
-    /// Requests without their FIN, and those of them whose messages are ordered.
+    /// Number of requests without a FIN, and how many of them are ordered.
     pub(super) requests_out: u32,
     pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
-    /// The number of the last frame, if it is a message that others may join while it is staged.
+    /// Number of the last frame, if it is a message that others may join while it is staged.
     pub(super) last: Option<u64>,
-    /// Time at which the poller last took something, granted credit, or had nothing to take before.
+    /// Time at which the poller last took something or granted credit, or at which something began to wait
+    /// for it.
     took_ms: u64,
 }
 
@@ -76,7 +77,7 @@ impl Lane {
         self.has_begun && self.credits_out < CREDITS_OUT
     }
 
-    /// Adds a message, with which the peer was charged.
+    /// Adds a message for which the peer was charged.
     pub(super) fn push(&mut self, message: Outbound, is_large: bool, now_ms: u64) {
         self.begin_to_wait(now_ms);
         let queue = match (message.ordered, is_large) {
@@ -99,13 +100,13 @@ impl Lane {
         LEAVING
     }
 
-    /// Returns true if anything waits that may have to be copied.
+    /// Returns true if any waiting message may have to be copied.
     pub(super) fn may_have_copies(&self) -> bool {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns true if a small message that is sent now would overtake none that waits here and that it must not overtake, and
-    /// takes from a large one no credit that this waits for.
+    /// Returns true if a small message may be sent now: it overtakes no message that it must not overtake,
+    /// and leaves a credit for a large message that waits.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, in_order, large, _] = &self.queues;
         let may_pass = !ordered || (in_order.is_empty() && !self.waits_for_read(ordered));
@@ -113,19 +114,19 @@ impl Lane {
         small.is_empty() && self.fins.is_empty() && may_pass && leaves_credit
     }
 
-    /// Returns true if a small message must wait until the peer has READ those that went before it. That is how order is kept
-    /// on this side, so that no peer can make another keep messages until their turn.
+    /// Returns true if a small message must wait until the peer has READ earlier ordered messages. Order is
+    /// kept by the sender, so that no peer can make another hold messages back.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
 
-    /// A request has left.
+    /// Counts a request that has left.
     pub(super) fn request_left(&mut self, ordered: bool) {
         self.requests_out += 1;
         self.ordered_out += u32::from(ordered);
     }
 
-    /// The peer is done with a message that it had to READ.
+    /// Uncounts a request whose message the peer is done with.
     pub(super) fn request_ended(&mut self, ordered: bool) {
         self.requests_out -= 1;
         self.ordered_out -= u32::from(ordered);
@@ -137,7 +138,7 @@ impl Lane {
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
     }
 
-    /// The earliest deadline of a message that waits.
+    /// Returns the earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.queues.iter().filter_map(MessageQueue::next_deadline).min()
     }
@@ -154,13 +155,14 @@ impl Lane {
         }
     }
 
-    /// The poller took something, or granted credit.
+    /// Notes that the poller took something or granted credit.
     pub(super) fn took(&mut self, now_ms: u64) {
         self.took_ms = now_ms;
     }
 
-    /// Returns the poller's failure for longer than the limit: to send its settings, if the session or anything waits for them, or
-    /// to take anything of what waits for its credit or its READs. Messages that wait for room on our side are not its fault.
+    /// Returns what the poller has failed to do for longer than the limit: send its settings, if the session
+    /// or anything waits for them, or take anything that waits for its credit or READs. Messages that wait
+    /// for room on our side do not count.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
         let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;
@@ -181,8 +183,8 @@ impl Lane {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// Returns the bytes that are settled last of frames to this poller, which is the `index`-th: its positions of credit, which count
-    /// as announced.
+    /// Returns the header bytes that are settled last, for frames to this poller, which has the given index.
+    /// The credit positions in them count as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {
             grant: on_wire(grants.tell(self.pair)),
@@ -192,7 +194,7 @@ impl Lane {
         settled.emit()
     }
 
-    /// The position of released credit, for a Credit frame.
+    /// Returns the position of released credit, for a Credit frame.
     pub(super) fn released(&self) -> [u8; 2] {
         on_wire(self.spender.released()).to_le_bytes()
     }

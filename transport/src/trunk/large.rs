@@ -74,27 +74,27 @@ impl Trunk {
         Ok(())
     }
 
-    /// Lends the application's memory to the peer, if it is registered, under a key that covers nothing else. Other
-    /// memory is copied first.
+    /// Lends the application's memory to the peer, if it is registered, under a key that covers nothing else.
+    /// Other memory is copied first.
     fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
         let announced = Some(&message.body).filter(|_| self.is_lendable(message));
         let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;
         Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
     }
 
-    /// Returns true if the peer can READ all that is not in the announcing frame from the message's body.
+    /// Returns true if the peer can READ everything beyond the announcing frame from the message's body.
     pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
         self.announced_of(message) == message.head.len() && message.body.len() > EAGER_BYTES / 2
     }
 
-    /// Bytes of a message's head that are in the announcing frame.
+    /// Returns the bytes of a message's head that go in the announcing frame.
     pub(super) fn announced_of(&self, message: &Outbound) -> usize {
         let most = MOST_ANNOUNCED.min(self.max_frame / 2);
         let has_room = message.head.len() <= most;
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
-    /// The peer asks us to READ a message.
+    /// Takes an announcement: the peer asks us to READ a message.
     pub(super) fn take_request(
         &mut self,
         res: &mut Resources,
@@ -112,8 +112,8 @@ impl Trunk {
         if head_bytes > MOST_ANNOUNCED {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
-        // Those that only wait for the credit to send their FIN count, too: a peer that never
-        // grants it would else make us remember ever more of them.
+        // Messages that only wait for credit to send their FIN count, too. Otherwise a peer that never grants
+        // credit would make us remember ever more of them.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError::Broken("more rendezvous at once than agreed"));
         }
@@ -155,8 +155,8 @@ impl Trunk {
         self.sinks.unscreened().and_then(|sink| Some((sink.head.take()?, sink.header_bytes)))
     }
 
-    /// Takes the decision about that announcement, and its frame. A refused message is not READ, and its sender learns
-    /// that this node needs no more of it.
+    /// Applies the decision about that announcement, given its frame. A refused message is not READ; its FIN
+    /// tells the sender that this node is done with it.
     pub(crate) fn screened(&mut self, res: &mut Resources, frame: Message, screening: Screening) {
         let Some(sink) = self.sinks.screened(frame, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);
@@ -178,7 +178,7 @@ impl Trunk {
         }
     }
 
-    /// One READ has completed.
+    /// Handles a completed READ.
     pub(super) fn piece_read(&mut self, res: &mut Resources, key: usize, bytes: u32, success: bool) {
         let Some(sink) = self.sinks.piece_read(key, bytes, success) else { return };
         res.shares.unannounce(self.peer, 1);
@@ -193,7 +193,7 @@ impl Trunk {
         res.events.message(self.origin(sink.lane), message);
     }
 
-    /// The peer is done with messages of ours.
+    /// Takes the peer's FINs: it is done with messages of ours.
     pub(super) fn take_fins(
         &mut self,
         res: &mut Resources,
@@ -237,13 +237,15 @@ impl Trunk {
         }
     }
 
-    /// Bytes of the oldest message that waits for memory here, of those whose frame `is_it` chooses.
+    /// Returns the bytes of the oldest message that waits for memory here, among those whose frame `is_it`
+    /// selects.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
         self.sinks.waiting_bytes(is_it)
     }
 }
 
-/// Returns the time for which the peer may wait for memory: within the deadline, and not so long that it seems to take nothing.
+/// Returns the time for which the peer may wait for memory: at most until the deadline, and short enough that
+/// the peer does not seem stalled.
 fn patience_ms(res: &Resources, message: &Outbound) -> u32 {
     let most = u64::from(PATIENCE_MS).min(res.shared.limits.stall_ms / 2);
     let left = message.deadline.map_or(most, |deadline| {

@@ -1,21 +1,21 @@
 //! A trunk: one poller's INI to one peer node, with a lane for each of the peer's pollers.
 //!
-//! Owns what is queued, staged, in flight and half transferred on the INI; nothing of that changes but by its
-//! methods. The poller makes it when a session comes up and calls it. It never calls the upper half: what is
-//! for that is queued as events, and what the poller must look at is marked, in the [`Resources`] that each
-//! call lends.
+//! Owns everything that is queued, staged, in flight or half transferred on the INI; only its methods change
+//! that. The poller creates it when a session comes up, and calls it. It never calls the upper half: it
+//! queues events for the upper half and marks itself for the poller, in the [`Resources`] that each call
+//! lends.
 //!
 //! | file | role |
 //! |---|---|
 //! | `sending.rs` | from lanes' queues to staged frames |
 //! | `pipeline.rs` | from staged frames to posted work and its completions |
-//! | `receiving.rs` | checked frames of the peer |
+//! | `receiving.rs` | checked frames from the peer |
 //! | `large.rs` | rendezvous, both sides |
-//! | `copying.rs` | large messages into memory that the peer may READ |
-//! | `timers.rs` | deadlines, keepalive, credit that is released |
-//! | `ending.rs` | being taken down, in two phases |
+//! | `copying.rs` | copies of large messages that the peer may READ |
+//! | `timers.rs` | deadlines, keepalive, releasing credit |
+//! | `ending.rs` | taking a trunk down, in two phases |
 //! | `lane.rs`, `queue.rs` | one of the peer's pollers; messages that wait |
-//! | `resources.rs` | what all trunks of a poller share |
+//! | `resources.rs` | resources shared by all trunks of a poller |
 #![forbid(unsafe_code)]
 
 mod copying;
@@ -50,38 +50,38 @@ use pipeline::Pipeline;
 #[derive(Debug)]
 pub(crate) struct Trunk {
     peer: PeerKey,
-    /// Our number of its session.
+    /// Our number of the session.
     number: u32,
     health: Health,
-    /// Lanes by poller of the peer.
+    /// Lanes, by index of the peer's poller.
     lanes: Vec<Lane>,
     /// The peer's incarnation.
     epoch: u64,
-    /// Largest message and frame that the peer takes, in bytes, and announced messages of a lane; once its settings
-    /// have come.
+    /// Limits of the peer, known once its settings have come: message and frame size in bytes, and announced
+    /// messages per lane.
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
-    /// Largest bundle that is sent to it, in bytes, and largest message in one; 0 if it takes none.
+    /// Maximum size of a bundle and of a message in one, in bytes; 0 if the peer takes no bundles.
     max_bundle: usize,
     max_bundled: usize,
-    /// True once the messages that waited for the session are queued here.
+    /// True once the messages that waited for the session were queued here.
     is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
-    /// Index of the lane whose queues copy next.
+    /// Index of the lane that copies next.
     next_copy: usize,
     /// Time of the next keepalive to a silent peer, in milliseconds of the poller.
     keepalive_due_ms: u64,
-    /// A keepalive is staged or in flight.
+    /// True if a keepalive is staged or in flight.
     keepalive_out: bool,
-    /// It is in the poller's list of trunks to stage and post.
+    /// True if the trunk is in the poller's list of trunks to stage and post.
     marked: bool,
 }
 
 impl Trunk {
-    /// The credits of each of its lanes, for a count.
+    /// Returns the credits of each lane, for a count.
     pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
         let peer = self.peer.address();
@@ -92,8 +92,8 @@ impl Trunk {
         (0..).zip(&self.lanes).map(lane).collect()
     }
 
-    /// The trunk of a session that came up, for the poller's table at `slot`. The pairs are those of the TGTs
-    /// of the peer's pollers, in their order.
+    /// Creates the trunk of a session that came up, for place `slot` of the poller's table. The pairs belong
+    /// to the TGTs of the peer's pollers, in their order.
     pub(crate) fn new(
         res: &mut Resources,
         session: SessionUp,
@@ -121,25 +121,26 @@ impl Trunk {
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
-            // The first keepalive is sent at once: a QP waits longer for its first answer than for later ones, and a
-            // peer that dies before it has sent anything must not be noticed later than others.
+            // The first keepalive is sent at once. A QP waits longer for its first answer than for later
+            // ones, and a peer that dies before it has sent anything must be detected as soon as others.
             keepalive_due_ms: res.time.now_ms(),
             keepalive_out: false,
             marked: false,
         }
     }
 
-    /// The peer node.
+    /// Returns the peer node.
     pub(crate) fn peer(&self) -> PeerKey {
         self.peer
     }
 
-    /// Our number of its session.
+    /// Returns our number of the session.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns true if messages may be sent: it takes what has waited for the session, and all that follows.
+    /// Returns true if messages may be sent: the trunk takes the messages that waited for the session, and
+    /// all later ones.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -149,17 +150,17 @@ impl Trunk {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
 
-    /// Opens the trunk: messages that waited for the session are queued from now on.
+    /// Opens the trunk. Messages that waited for the session are queued from now on.
     pub(crate) fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Starts the lanes, with our settings, at the next push.
+    /// Starts the lanes: our settings are sent at the next push.
     pub(crate) fn begin(&mut self, res: &mut Resources) {
         self.mark(res);
     }
 
-    /// The peer's settings, once they have come in any lane.
+    /// Returns the peer's settings, once they have come on any lane.
     fn settings(&self) -> Option<Settings> {
         self.lanes.iter().find_map(|lane| lane.heard)
     }
@@ -173,7 +174,7 @@ impl Trunk {
         counted.announced(self.peer, self.sinks.len());
     }
 
-    /// Returns true if nothing waits and nothing is under way.
+    /// Returns true if nothing waits and nothing is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.pipeline.is_empty()
             && self.sources.is_empty()
@@ -181,12 +182,12 @@ impl Trunk {
             && self.lanes.iter().all(Lane::is_empty)
     }
 
-    /// Returns true if bytes of large messages are on their way in or out.
+    /// Returns true if bytes of large messages are being sent or received.
     pub(crate) fn is_transferring(&self) -> bool {
         self.sinks.is_reading() || !self.sources.is_empty()
     }
 
-    /// Puts it into the poller's list of trunks to stage and post.
+    /// Adds the trunk to the poller's list of trunks to stage and post.
     fn mark(&mut self, res: &mut Resources) {
         if !self.marked {
             self.marked = true;

@@ -1,11 +1,12 @@
 //! From staged frames to posted work requests to their completions.
 //!
-//! Frames are staged and posted together, one doorbell per trunk and round of the poller. The last of a
-//! doorbell is signalled; since an INI completes in order, one completion covers all before it. Staged and posted work is
-//! one queue, whose places are the work request numbers. The trunk decides what is staged and what a completion means.
+//! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work
+//! request of a doorbell is signalled; since an INI completes in order, one completion covers all before it.
+//! Staged and posted work is one queue, whose places are the work request numbers. The trunk decides what is
+//! staged and what a completion means.
 //!
-//! A message that is staged while an earlier frame of its lane is staged still joins that, which becomes a bundle. The frame
-//! keeps what its sender needs to be told of; it has no work request.
+//! A message may join an earlier frame of its lane that is still staged; that frame becomes a bundle. The
+//! frame keeps the receipt of the joined message, which has no work request.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -25,9 +26,9 @@ use trunkline_verbs::{
     Sge, SrqNumber, Time,
 };
 
-/// Most work requests that are posted by one call, of which one is signalled.
+/// Maximum number of work requests posted by one call. The last one is signalled.
 const DOORBELL: usize = 16;
-/// Bits of a work request number that count; those above name the trunk.
+/// Bits of a work request number that hold the sequence; the bits above hold the trunk.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
 /// Maximum number of lists of joined messages kept for later bundles.
@@ -38,7 +39,7 @@ const MAX_POOLED: usize = 32;
 pub(super) enum Record {
     /// A whole message.
     Message(Receipt),
-    /// The announcement of a large message, by the number of its source; its outcome is the FIN's.
+    /// The announcement of a large message, by the number of its source. Its outcome comes with the FIN.
     Announcement(u64),
     Fin,
     Settings,
@@ -50,7 +51,7 @@ pub(super) enum Record {
         bytes: u32,
     },
     Keepalive,
-    /// A message that was given up in a bundle.
+    /// A message of a bundle that was given up.
     Nothing,
 }
 
@@ -68,21 +69,22 @@ pub(super) enum Place {
 pub(super) struct Frame {
     lane: usize,
     place: Place,
-    /// Start of the frame, or of the first message, in its place. With room for a header before it, others may join it.
+    /// Start of the frame, or of its first message, within its place. If there is room for a header before
+    /// it, other messages may join.
     begin: usize,
-    /// Bytes of all its messages.
+    /// Size of all its messages, in bytes.
     bytes: usize,
     /// Deadline of the first message, after which it is not posted.
     deadline: Time,
     /// True if the first message's header has a time left.
     has_time_left: bool,
-    /// The times left in all its headers are as of this moment; [`Time::MAX`] if they differ.
+    /// Time as of which the times left in all its headers were written; [`Time::MAX`] if they differ.
     as_of: Time,
-    /// True if the delivery of a message that has joined the first one is reported.
+    /// True if the delivery of a joined message is reported.
     is_told: bool,
-    /// The messages that have joined the first one.
+    /// Messages that have joined the first one.
     joined: Vec<Joined>,
-    /// Number of messages given up since.
+    /// Number of its messages that were given up.
     given_up: usize,
 }
 
@@ -101,7 +103,7 @@ pub(super) struct Joined {
 /// An outgoing frame, or a message bundled into one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
-    /// They follow each other.
+    /// Parts of the frame, which follow each other.
     pub(super) parts: &'a [&'a [u8]],
     /// Deadline, after which the message is not posted.
     pub(super) deadline: Option<Time>,
@@ -127,13 +129,13 @@ impl<'a> Parts<'a> {
         Self { parts, deadline: None, has_time_left: false }
     }
 
-    /// Returns true if its header has the time left as of this moment, or none.
+    /// Returns true if the time left in the header is as of this moment, or if the header has none.
     fn is_as_of(&self, now: Time) -> bool {
         let header = self.parts.first().copied().unwrap_or_default();
         !self.has_time_left || has_time(header, self.deadline, now)
     }
 
-    /// Bytes of all of them.
+    /// Returns the size of all parts, in bytes.
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum()
     }
@@ -165,36 +167,36 @@ enum What {
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) record: Record,
-    /// The messages in the bundle, but for the first one; return the list to [`Pipeline::rest`].
+    /// Joined messages of the bundle, without the first one. Return the list to [`Pipeline::rest`].
     pub(super) joined: Vec<Joined>,
-    /// True if the delivery of one of them is reported.
+    /// True if the delivery of a joined message is reported.
     pub(super) is_told: bool,
 }
 
-/// The send queue of one INI, with what waits to be posted to it.
+/// The send queue of one INI, and the work that waits to be posted to it.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     qp: Arc<dyn QueuePair>,
     /// The trunk's place in the poller's table, for work request numbers.
     slot: usize,
     max_inline: usize,
-    /// Work of the device, then staged work.
+    /// Posted work, then staged work.
     work: VecDeque<Work>,
-    /// Number of items that the device has.
+    /// Number of posted items.
     posted: usize,
-    /// The number of the first.
+    /// Sequence number of the first item.
     first: u64,
-    /// No staged message has an earlier deadline.
+    /// Lower bound of the deadlines of staged messages.
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
     /// Empty lists of joined messages, reused for later bundles.
     pooled: Vec<Vec<Joined>>,
-    /// Bytes of the largest work that the device is done with.
+    /// Size of the largest completed work, in bytes.
     carried: u32,
 }
 
-/// The trunk and the sequence that a work request number names.
+/// Splits a work request number into trunk and sequence.
 pub(crate) fn parse_wr_id(wr_id: u64) -> (usize, u64) {
     let slot = usize::try_from(wr_id >> SEQUENCE_BITS).unwrap_or(usize::MAX);
     (slot, wr_id & SEQUENCES)
@@ -230,12 +232,12 @@ impl Pipeline {
         self.work.len() < SEND_QUEUE_DEPTH
     }
 
-    /// Returns true if the device has nothing of it.
+    /// Returns true if the device has none of its work.
     pub(super) fn is_idle(&self) -> bool {
         self.posted == 0
     }
 
-    /// Returns true if nothing is staged either.
+    /// Returns true if nothing is posted or staged.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
@@ -250,8 +252,8 @@ impl Pipeline {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
     }
 
-    /// Adds a frame, with room for messages to join it if `may_be_joined`. Returns its number, or `None` when there is no
-    /// room for it.
+    /// Adds a frame, with room for other messages to join if `may_be_joined`. Returns its number, or `None`
+    /// if there is no room for it.
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
@@ -291,9 +293,9 @@ impl Pipeline {
         Some(self.push(What::Frame(frame), record))
     }
 
-    /// Adds a message to the frame with this number, which is staged still, unless that would have more than `most` bytes.
-    /// Returns whether it was added. It costs least if the header has the message's length where a bundle has it, and
-    /// the right time left.
+    /// Adds a message to the staged frame with this number, unless the frame would exceed `most` bytes.
+    /// Returns true if it was added. This is cheapest if the header already has the message's length where a
+    /// bundle has it, and the right time left.
     #[inline]
     pub(super) fn join(
         &mut self,
@@ -334,25 +336,25 @@ impl Pipeline {
         true
     }
 
-    /// Adds work; returns its number.
+    /// Adds work. Returns its number.
     fn push(&mut self, what: What, record: Record) -> u64 {
         self.work.push_back(Work { what, record });
         (self.first + self.work.len() as u64 - 1) & SEQUENCES
     }
 
-    /// Adds a READ, which needs no place.
+    /// Adds a READ, which needs no slot.
     pub(super) fn stage_read(&mut self, sends: &mut SendRoom, read: Read, record: Record) {
         let _ = self.push(What::Read(read), record);
         sends.begin();
     }
 
-    /// Adds a WRITE of nothing, which an SRQ of the peer acknowledges.
+    /// Adds an empty WRITE, which the peer acknowledges for the given SRQ.
     pub(super) fn stage_keepalive(&mut self, sends: &mut SendRoom, srq: SrqNumber) {
         let _ = self.push(What::Keepalive(srq), Record::Keepalive);
         sends.begin();
     }
 
-    /// Takes back a message that was not posted, and whose deadline has passed.
+    /// Takes back a message that was not posted and whose deadline has passed.
     pub(super) fn take_late(&mut self, now: Time, sends: &mut SendRoom) -> Option<Late> {
         if self.earliest > now {
             return None;
@@ -368,7 +370,7 @@ impl Pipeline {
         if let Place::Slot(slot) = frame.place
             && !frame.joined.is_empty()
         {
-            // The others of its bundle leave.
+            // The other messages of its bundle leave.
             let (begin, record) = frame.take_late(now, record)?;
             if !mutant!(late_messages_stay_in_their_bundle) {
                 sends.write(slot, begin, &[VOID]);
@@ -380,17 +382,18 @@ impl Pipeline {
         Some(Late { lane, record, is_frame: true })
     }
 
-    /// Posts what is staged.
+    /// Posts all staged work.
     ///
     /// # Errors
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
     pub(super) fn flush(&mut self, res: &mut Resources, lanes: &[Lane]) -> Result<(), PostError> {
         let mut result = Ok(());
-        // All at once: a message may have joined a frame of an earlier doorbell, whose memory is the device's once that is rung.
+        // Settle all frames first: a message may have joined a frame of an earlier doorbell, whose memory
+        // belongs to the device once that is rung.
         self.settle(res, lanes);
         while self.posted < self.work.len() {
             let end = self.end_of_doorbell();
-            // Work after a refused item comes back with the trunk.
+            // Work after a refused item comes back when the trunk ends.
             result = result.and_then(|()| self.post(&res.sends, lanes, end));
             if mutant!(slots_return_before_their_completion) {
                 self.work.range_mut(self.posted..end).for_each(|work| return_early(&mut res.sends, work));
@@ -407,9 +410,9 @@ impl Pipeline {
         self.work.len().min(self.posted + DOORBELL)
     }
 
-    /// Writes into the headers of staged frames what is settled last.
+    /// Writes the header fields of staged frames that are settled last.
     fn settle(&mut self, res: &mut Resources, lanes: &[Lane]) {
-        // Frames to one poller, that are posted together, have the same positions.
+        // Frames to one poller that are posted together have the same positions.
         let mut settled = None;
         let now = res.time.now();
         for Work { what, record } in self.work.range(self.posted..) {
@@ -461,12 +464,12 @@ impl Pipeline {
         self.qp.post_send(&requests)
     }
 
-    /// The work request number of a place of the queue.
+    /// Returns the work request number of a place of the queue.
     fn wr_id(&self, at: usize) -> u64 {
         (self.slot as u64) << SEQUENCE_BITS | (self.first + at as u64) & SEQUENCES
     }
 
-    /// The work at a place of the queue, which has this part of registered memory.
+    /// Builds the work request for a place of the queue, with this part of registered memory.
     fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
         let gathered = SendData::Gather(slice::from_ref(sge));
         let (operation, data, flags, remote_srq) = match &work.what {
@@ -494,7 +497,7 @@ impl Pipeline {
         usize::try_from(before).ok().filter(|before| *before < self.posted).map_or(0, |before| before + 1)
     }
 
-    /// Bytes of the work with this number, which has failed, and of the largest before it.
+    /// Returns the size of the failed work with this number, and of the largest work before it, in bytes.
     pub(super) fn failed_and_carried(&self, sequence: u64) -> Option<(u32, u32)> {
         let at = self.count_up_to(sequence).checked_sub(1)?;
         let bytes = |work: &Work| work.what.bytes();
@@ -502,7 +505,8 @@ impl Pipeline {
         self.work.get(at).map(|work| (bytes(work), carried))
     }
 
-    /// The device is done with its oldest work: frees what it used, and returns what it was for.
+    /// Takes out the oldest work, which the device has completed. Frees its resources and returns its
+    /// purpose.
     pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Completed> {
         self.posted = self.posted.checked_sub(1)?;
         let Work { what, record } = self.work.pop_front()?;
@@ -516,7 +520,7 @@ impl Pipeline {
         Some(Completed { record, joined, is_told })
     }
 
-    /// Keeps the room of a list of joined messages, which have ended.
+    /// Takes back a list of joined messages that have ended, for reuse.
     pub(super) fn rest(&mut self, mut joined: Vec<Joined>) {
         if joined.capacity() > 0 && self.pooled.len() < MAX_POOLED {
             joined.clear();
@@ -524,7 +528,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives up what was never posted; the messages among it end so.
+    /// Gives up everything that was never posted. Its messages end with `outcome`.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
         for Work { what, record } in self.work.drain(self.posted..) {
             release(sends, &what);
@@ -539,7 +543,7 @@ impl Pipeline {
     }
 }
 
-/// A message that was taken back.
+/// Message that was taken back.
 #[derive(Debug)]
 pub(super) struct Late {
     pub(super) lane: usize,
@@ -549,17 +553,18 @@ pub(super) struct Late {
 }
 
 impl Frame {
-    /// Returns the number of its messages; a frame of another kind counts as one.
+    /// Returns the number of its messages. A frame of another kind counts as one.
     fn messages(&self) -> usize {
         1 + self.joined.len()
     }
 
-    /// The earliest deadline of its messages.
+    /// Returns the earliest deadline of its messages.
     fn earliest(&self) -> Time {
         self.joined.iter().map(|joined| joined.deadline).fold(self.deadline, Time::min)
     }
 
-    /// Takes a message out whose deadline has passed; `record` belongs to the first one. Returns where it begins.
+    /// Takes out a message whose deadline has passed. `record` belongs to the first one. Returns the start of
+    /// the message.
     fn take_late(&mut self, now: Time, record: &mut Record) -> Option<(usize, Record)> {
         self.given_up += 1;
         if self.deadline <= now {
@@ -585,7 +590,7 @@ impl Frame {
 }
 
 impl Joined {
-    /// Returns the receipt of its sender, if it gets one.
+    /// Returns the receipt for its sender.
     pub(super) fn receipt(&self) -> Receipt {
         self.receipt
     }
@@ -599,7 +604,7 @@ impl What {
         }
     }
 
-    /// Bytes that the network carries for it.
+    /// Returns the payload that the network carries for it, in bytes.
     fn bytes(&self) -> u32 {
         match self {
             Self::Frame(frame) => u32::try_from(frame.bytes).unwrap_or(u32::MAX),
@@ -608,7 +613,7 @@ impl What {
         }
     }
 
-    /// The part of registered memory that its work request has.
+    /// Returns the registered memory of its work request.
     fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
             Self::Frame(Frame { place: Place::Slot(slot), begin, bytes, joined, .. }) => {
@@ -630,7 +635,7 @@ fn has_time(header: &[u8], deadline: Option<Time>, now: Time) -> bool {
     header.get(TIME_LEFT..TIME_LEFT + 4) == Some(&frame::time_left(deadline, now)[..])
 }
 
-/// A second message is about to join a frame: the slot where both are from now on, if there is one.
+/// Prepares a frame for its first joined message. Returns the slot for both, if there is one.
 #[inline(never)]
 fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: Place, inline: &[u8]) -> Option<u32> {
     let slot = match place {
@@ -647,7 +652,7 @@ fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: Place, inline: &
     Some(slot)
 }
 
-/// Work is over, or was given up: what it used is free.
+/// Frees the resources of work that has completed or was given up.
 fn release(sends: &mut SendRoom, what: &What) {
     sends.end();
     if let What::Frame(Frame { place: Place::Slot(slot), .. }) = what {
@@ -655,7 +660,7 @@ fn release(sends: &mut SendRoom, what: &What) {
     }
 }
 
-/// Returns the slot of work that the device may still read.
+/// Frees the slot of work that the device may still read.
 fn return_early(sends: &mut SendRoom, work: &mut Work) {
     if let What::Frame(frame) = &mut work.what
         && let Place::Slot(slot) = frame.place

@@ -1,7 +1,7 @@
 //! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
 //!
-//! The caller that adds a message has charged its peer with it ([`Shares::queue`]), and so has the one that takes it out to
-//! discharge the peer; those that fail here are discharged here.
+//! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes it
+//! out discharges the peer; messages that fail here are discharged here.
 #![forbid(unsafe_code)]
 
 use super::Resources;
@@ -12,9 +12,9 @@ use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Towa
 use std::collections::{BTreeSet, VecDeque};
 use trunkline_verbs::Time;
 
-/// Messages that an empty queue keeps room for.
+/// Capacity, in messages, that an empty queue keeps.
 const KEPT: usize = 1024;
-/// Heads with room for more bytes are freed.
+/// Largest capacity of a head that is kept for reuse, in bytes.
 const KEPT_HEAD_BYTES: usize = 1024;
 
 /// A message that waits to leave.
@@ -29,13 +29,13 @@ pub(crate) struct Outbound {
     pub(super) body: Body,
     pub(super) deadline: Option<Time>,
     pub(super) ordered: bool,
-    /// Copy that the peer will READ, of a large message.
+    /// Copy of a large message, which the peer will READ.
     pub(super) copying: Option<Box<Copying>>,
     connect: Connect,
 }
 
 impl Outbound {
-    /// Copies the head, into memory of one that has left. A message that has to wait is reported when it was delivered.
+    /// Copies the head, into reused memory. A message that has to wait is reported when it is delivered.
     pub(crate) fn new(message: &Outgoing<'_>, turn: Turn, heads: &mut Heads) -> Self {
         let mut head = heads.0.pop().unwrap_or_default();
         head.extend_from_slice(message.head);
@@ -58,12 +58,12 @@ impl Outbound {
     }
 }
 
-/// Memory of heads whose messages have left, for later ones: all empty.
+/// Empty heads of messages that have left, kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Heads(Vec<Vec<u8>>);
 
 impl Heads {
-    /// A message has left.
+    /// Takes the head of a message that has left.
     pub(super) fn rest(&mut self, mut head: Vec<u8>) {
         if head.capacity() <= KEPT_HEAD_BYTES && self.0.len() < KEPT {
             head.clear();
@@ -72,7 +72,7 @@ impl Heads {
     }
 }
 
-/// Messages that are to be given up, wherever they wait.
+/// Messages to be cancelled, wherever they wait.
 #[derive(Debug)]
 pub(crate) struct Cancelling<'a> {
     tokens: &'a BTreeSet<Token>,
@@ -85,17 +85,17 @@ impl<'a> Cancelling<'a> {
         Self { tokens, cancelled: BTreeSet::new() }
     }
 
-    /// Returns the tokens whose messages were found.
+    /// Returns the tokens of the messages that were found.
     pub(crate) fn cancelled(self) -> BTreeSet<Token> {
         self.cancelled
     }
 
-    /// Returns true if all were found.
+    /// Returns true if all messages were found.
     fn is_done(&self) -> bool {
         self.cancelled.len() == self.tokens.len()
     }
 
-    /// Returns true if the message with this token is one of them, which is found now.
+    /// Returns true if the message with this token is to be cancelled and was not found before.
     fn take(&mut self, token: Token) -> bool {
         self.tokens.contains(&token) && self.cancelled.insert(token)
     }
@@ -105,8 +105,8 @@ impl<'a> Cancelling<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<Outbound>,
-    /// No message has an earlier deadline, but the one that had this may have left: it is known exactly only after
-    /// a search of the queue, and one is made no sooner than at this moment.
+    /// Lower bound of the deadlines. The message that had this deadline may have left: the bound is exact
+    /// only after a search of the queue, which is not made before this time.
     earliest: Option<Time>,
 }
 
@@ -116,20 +116,20 @@ impl MessageQueue {
         self.messages.push_back(message);
     }
 
-    /// The oldest message.
+    /// Takes the oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
         let message = self.messages.pop_front();
         if self.messages.is_empty() {
             self.earliest = None;
             if self.messages.capacity() > KEPT {
-                // Room for all that ever waited would be kept for each poller of each peer.
+                // Otherwise each poller of each peer would keep memory for the longest queue it ever had.
                 self.messages = VecDeque::new();
             }
         }
         message
     }
 
-    /// Returns a message that could not leave after all to its place.
+    /// Returns a message to the front, when it could not leave after all.
     pub(super) fn put_back(&mut self, message: Outbound) {
         self.note(&message);
         self.messages.push_front(message);
@@ -149,7 +149,7 @@ impl MessageQueue {
         (self.messages.len(), self.messages.iter().map(Outbound::bytes).sum())
     }
 
-    /// Removes the messages for the peer that are to be given up.
+    /// Removes the peer's messages that are being cancelled.
     pub(crate) fn cancel(&mut self, peer: PeerKey, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         if self.messages.is_empty() || cancelling.is_done() {
             return;
@@ -163,7 +163,7 @@ impl MessageQueue {
         });
     }
 
-    /// Fails the messages for the peer whose deadline has passed.
+    /// Fails the peer's messages whose deadline has passed.
     pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
         self.remove_late(res.time.now(), |message| {
             res.shares.unqueue(peer, message.bytes());
@@ -188,7 +188,8 @@ impl MessageQueue {
         self.earliest = earliest;
     }
 
-    /// Returns the time at which [`MessageQueue::expire`] has to look at the messages: no deadline is earlier.
+    /// Returns the time at which [`MessageQueue::expire`] has to look at the messages. No deadline is
+    /// earlier.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.earliest
     }
@@ -197,7 +198,7 @@ impl MessageQueue {
         self.earliest = [self.earliest, message.deadline].into_iter().flatten().min();
     }
 
-    /// Fails all messages, which are for the peer.
+    /// Fails all messages, which are for this peer.
     pub(crate) fn fail(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
         self.earliest = None;
         for message in self.messages.drain(..) {
@@ -206,7 +207,7 @@ impl MessageQueue {
         }
     }
 
-    /// Fails the messages, which are for the peer, but for those that wait for a session.
+    /// Fails the messages for this peer, except those that wait for a session.
     pub(crate) fn fail_fast(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
         let waiting = std::mem::take(&mut self.messages);
         let (waiting, failed) = waiting.into_iter().partition(|message| message.connect == Connect::Wait);
@@ -216,7 +217,7 @@ impl MessageQueue {
         (self.messages, self.earliest) = (waiting, earliest);
     }
 
-    /// Returns true if any message waits for a session, however many attempts to connect fail.
+    /// Returns true if any message waits for a session through failed attempts to connect.
     pub(crate) fn waits(&self) -> bool {
         self.messages.iter().any(|message| message.connect == Connect::Wait)
     }
@@ -262,7 +263,8 @@ mod tests {
         assert_eq!(messages.used, [(peer, 8)].into());
     }
 
-    /// Messages fail at their deadlines, and none is looked for before, in any order of pushes, removals and returns.
+    /// Messages fail at their deadlines, and the queue is not searched before them, in any order of pushes,
+    /// removals and returns.
     #[test]
     fn messages_fail_at_their_deadlines() {
         let mut queue = MessageQueue::default();

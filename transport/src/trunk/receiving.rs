@@ -1,4 +1,4 @@
-//! The way in, once a frame's sender is known and its credit was counted: positions, then messages.
+//! The receive path, once a frame's sender is known and its credit was counted: positions, then messages.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -10,8 +10,9 @@ use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
 impl Trunk {
-    /// Takes the report in every frame from the peer's poller `lane`. Returns whether a message in it counts: while the trunk is
-    /// being taken down its sender may believe that it arrived, if its lane has begun.
+    /// Takes the positions in the header of a frame from the peer's poller `lane`. Returns true if a message
+    /// in the frame counts. While the trunk is being taken down it still counts if its lane has begun,
+    /// because the sender may believe that it arrived.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
@@ -49,7 +50,7 @@ impl Trunk {
         Ok(true)
     }
 
-    /// Takes the contents of a frame from the peer's poller `lane`, unless it is a message.
+    /// Takes the contents of a frame from the peer's poller `lane`, except for messages.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
@@ -62,7 +63,7 @@ impl Trunk {
     ) -> Result<(), FrameError> {
         let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
         if !self.is_live() {
-            // Messages may follow it.
+            // Messages may follow these settings.
             if let (Kind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
                 known.heard = known.heard.or_else(|| Settings::parse(body).ok());
             }
@@ -80,7 +81,8 @@ impl Trunk {
         }
     }
 
-    /// The peer's poller `lane` begins. With the first one that does, the session is up for the upper half.
+    /// Takes the settings of the peer's poller `lane`. The first one to send them brings the session up for
+    /// the upper half.
     fn take_settings(
         &mut self,
         res: &mut Resources,
@@ -114,7 +116,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// A message of the peer's poller `lane` was taken.
+    /// Counts a message from the peer's poller `lane`.
     #[inline]
     pub(crate) fn count_received(&self, lane: usize) {
         self.lanes.get(lane).inspect(|lane| lane.counters.count_received());

@@ -1,7 +1,7 @@
 //! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the upper half.
 //!
-//! The poller owns it and lends it to each trunk that it calls. Each part guards its own state; they are apart
-//! so that a trunk can use one while it holds another.
+//! The poller owns them and lends them to each trunk that it calls. Each part guards its own state, so that a
+//! trunk can use one part while it holds another.
 #![forbid(unsafe_code)]
 
 use super::copying::CopyTurns;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
-/// Staged work is flushed after the poller has run handlers for this long, so that peers work at the same time.
+/// Time of running handlers after which staged work is flushed, so that peers work in parallel.
 const FLUSH_AFTER: Duration = Duration::from_micros(20);
 
 /// Resources that the trunks of a poller share.
@@ -43,7 +43,7 @@ pub(crate) struct Resources {
     pub(crate) copies: CopyTurns,
     pub(crate) heads: Heads,
     pub(crate) log: LogLimit,
-    /// True if the upper half decides about announced messages.
+    /// True if the upper half screens announced messages.
     pub(crate) screens: bool,
 }
 
@@ -76,25 +76,25 @@ impl Resources {
         }
     }
 
-    /// Reads the clock: a turn begins.
+    /// Reads the clock at the beginning of a turn.
     pub(crate) fn tick(&mut self) {
         self.copies.begin();
         self.time.tick(self.shared.runtime.clock());
     }
 
-    /// Returns true if staged work has waited too long for the rest of the turn. The caller flushes it.
+    /// Returns true if staged work has waited too long for the rest of the turn. The caller then flushes it.
     pub(crate) fn is_flush_overdue(&mut self) -> bool {
         self.time.is_flush_overdue(self.shared.runtime.clock(), FLUSH_AFTER)
     }
 }
 
-/// The time as read when the poller's turn began.
+/// The time, read at the beginning of the poller's turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnTime {
     started: Time,
     now: Time,
     now_ms: u64,
-    /// Time of the last flush, or of the turn's begin.
+    /// Time of the last flush, or of the beginning of the turn.
     flushed: Time,
 }
 
@@ -108,7 +108,7 @@ impl TurnTime {
         self.flushed = self.now;
     }
 
-    /// Returns true, and counts it as flushed, if the last flush was more than `limit` ago.
+    /// Returns true if the last flush was more than `limit` ago, and then counts this moment as a flush.
     fn is_flush_overdue(&mut self, clock: &Clock, limit: Duration) -> bool {
         let now = clock.now();
         let is_overdue = now.saturating_duration_since(self.flushed) > limit;
@@ -124,7 +124,7 @@ impl TurnTime {
             u64::try_from(self.now.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// It is at least this late.
+    /// Advances the time to at least `now`.
     pub(crate) fn advance(&mut self, now: Time) {
         if now > self.now {
             self.set(now);
@@ -135,18 +135,19 @@ impl TurnTime {
         self.now
     }
 
-    /// The same in milliseconds since the poller was made.
+    /// Returns the time in milliseconds since the poller was created.
     pub(crate) fn now_ms(self) -> u64 {
         self.now_ms
     }
 
-    /// Returns the time at the given milliseconds after the poller was made.
+    /// Returns the time at `ms` milliseconds after the poller was created.
     pub(crate) fn at_ms(self, ms: u64) -> Time {
         self.started + Duration::from_millis(ms)
     }
 }
 
-/// Slots to build frames in, and completions that posted work may still produce, which the CQ bounds.
+/// Slots for building frames, and a bound on the completions that posted work may still produce, which the CQ
+/// must hold.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     slots: SendSlots,
@@ -155,17 +156,17 @@ pub(crate) struct SendRoom {
 }
 
 impl SendRoom {
-    /// Creates the room of a CQ with `most` completions of sends.
+    /// Creates the room of a CQ that holds `most` completions of sends.
     pub(crate) fn new(slots: SendSlots, most: usize) -> Self {
         Self { slots, outstanding: 0, most }
     }
 
-    /// Slots that are free, and all.
+    /// Returns the number of free slots, and of all slots.
     pub(crate) fn count(&self) -> (u32, u32) {
         self.slots.count()
     }
 
-    /// Work requests that were staged and have not completed.
+    /// Returns the number of staged work requests that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -187,13 +188,13 @@ impl SendRoom {
         self.slots.put_back(slot);
     }
 
-    /// Writes two parts of a frame, one after the other.
+    /// Writes two consecutive parts of a frame.
     #[inline]
     pub(super) fn write_both(&self, slot: u32, at: usize, first: &[u8], second: &[u8]) {
         self.slots.write_both(slot, at, first, second);
     }
 
-    /// Writes a part of a frame; returns where it ends.
+    /// Writes a part of a frame. Returns its end.
     #[inline]
     pub(super) fn write(&self, slot: u32, at: usize, part: &[u8]) -> usize {
         self.slots.write(slot, at, part)
@@ -203,31 +204,31 @@ impl SendRoom {
         self.slots.sge(slot, at, length)
     }
 
-    /// A work request was staged.
+    /// Counts a staged work request.
     pub(super) fn begin(&mut self) {
         self.outstanding += 1;
     }
 
-    /// A work request has completed, or was given up before it was posted.
+    /// Uncounts a work request that has completed, or was given up before it was posted.
     pub(super) fn end(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Releases the device. Nothing is outstanding, and no slot is free any more.
+    /// Releases the device. Nothing is outstanding any more, and no slot is free.
     pub(crate) fn close(&mut self) {
         self.slots.close();
         self.outstanding = 0;
     }
 }
 
-/// Receive slots, and when messages are copied out of them.
+/// Receive slots, and the policy for copying messages out of them.
 #[derive(Debug)]
 pub(crate) struct ReceiveRoom {
     slots: ReceiveSlots,
-    /// Receives that the SRQ holds, and those that it has room for.
+    /// Number of receives in the SRQ, and its capacity.
     depth_wr: u32,
     limit_wr: u32,
-    /// Below this many free slots messages are copied instead of lent.
+    /// Number of free slots below which messages are copied instead of lent.
     low_water: usize,
 }
 
@@ -237,12 +238,12 @@ impl ReceiveRoom {
         Self { slots, depth_wr, limit_wr, low_water }
     }
 
-    /// Receives that are posted, and those that the SRQ holds.
+    /// Returns the number of posted receives, and the depth of the SRQ.
     pub(crate) fn count(&self) -> (u32, u32) {
         (self.slots.posted(), self.depth_wr)
     }
 
-    /// Returns the receives that would double the depth of the SRQ, as far as it has room.
+    /// Returns the number of receives that would double the depth of the SRQ, as far as it has room.
     pub(crate) fn doubling(&self) -> u32 {
         self.depth_wr.min(self.limit_wr - self.depth_wr)
     }
@@ -257,18 +258,19 @@ impl ReceiveRoom {
         self.slots.is_missing_any()
     }
 
-    /// The slots, to post and to complete.
+    /// Returns the slots, for posting and completing.
     pub(crate) fn slots(&mut self) -> &mut ReceiveSlots {
         &mut self.slots
     }
 
-    /// The message in a frame: unless it is short, lent while receive slots are plentiful, else copied.
+    /// Returns the message in a frame. Unless it is short, it is lent while receive slots are plentiful, else
+    /// copied.
     pub(crate) fn message(&mut self, frame: Received) -> Message {
         let frame = match frame.into_short() {
             Ok(bytes) => return Message::from(bytes),
             Err(frame) => frame,
         };
-        // One that came from another poller was copied there if need be.
+        // A frame from another poller was copied there if necessary.
         if self.slots.lends(&frame) && self.slots.free() < self.low_water {
             Message::from(Bytes::copy_from_slice(frame.as_ref()))
         } else {
@@ -276,13 +278,13 @@ impl ReceiveRoom {
         }
     }
 
-    /// A bundle, in memory that its messages share.
+    /// Returns the bytes of a bundle, which its messages share.
     pub(crate) fn bundle(&mut self, bundle: Received) -> Bytes {
         self.slots.shared(bundle)
     }
 
-    /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,
-    /// so that a poller that is busy for long does not keep us from receiving.
+    /// Keeps a frame for another poller: lent while receive slots are plentiful, else copied, so that a
+    /// poller that is busy for long does not keep us from receiving.
     pub(crate) fn keep(&mut self, frame: Received) -> Received {
         if frame.is_lent() && self.slots.free() < self.low_water { frame.copied() } else { frame }
     }
@@ -299,11 +301,11 @@ pub(crate) enum Event {
     Message(Origin, Message),
     Sent(Token, SendOutcome),
     Peer(PeerKey, PeerEvent),
-    /// A large message was announced, about which the upper half decides.
+    /// A large message was announced; the upper half decides about it.
     Announced(Origin),
-    /// The frame that announced a message of the given size, for which there was no memory in time, or no room.
+    /// The frame that announced a message of the given size, which got no memory in time, or had no room.
     GivenUp(Origin, Message, usize),
-    /// The head of a message for this poller of a peer that cannot be sent, without an outcome for its sender.
+    /// The head of a message to this poller of a peer that cannot be sent. Its sender asked for no outcome.
     NotSent(Origin, Vec<u8>, PeerDown),
 }
 
@@ -311,7 +313,7 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
-    /// Peers to which a message of their session was lost whose outcome nobody is told.
+    /// Peers to which a message was lost without a report to its sender.
     lost: BTreeSet<PeerKey>,
 }
 
@@ -320,7 +322,7 @@ impl Events {
         self.queue.push_back(Event::Message(from, message));
     }
 
-    /// The outcome of a message, unless its sender knows it or does not care.
+    /// Reports the outcome of a message, if its sender asked for it.
     pub(crate) fn sent(&mut self, of: Receipt, outcome: SendOutcome) {
         let is_told = match of.report {
             Report::Always => true,
@@ -332,7 +334,7 @@ impl Events {
         }
     }
 
-    /// The outcome of a message that did not leave.
+    /// Reports the outcome of a message that did not leave.
     pub(crate) fn never_sent(&mut self, peer: PeerKey, of: Receipt, cause: PeerDown) {
         if of.report == Report::Never && !cause.ends_a_session() {
             self.lost.insert(peer);
@@ -340,8 +342,8 @@ impl Events {
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
-    /// A message with this head cannot be sent in a session that goes on. The upper half is told even if it asked for no
-    /// outcome: the peer may wait for the message.
+    /// Reports that a message with this head cannot be sent, in a session that goes on. The upper half is
+    /// told even if it asked for no outcome: the peer may wait for the message.
     pub(crate) fn not_sent(&mut self, to: Origin, head: Vec<u8>, of: Receipt, cause: PeerDown) {
         if of.report == Report::Never {
             self.queue.push_back(Event::NotSent(to, head, cause));
@@ -368,7 +370,7 @@ impl Events {
         self.lost.contains(&peer)
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest event.
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.queue.pop_front()
     }
@@ -378,7 +380,7 @@ impl Events {
     }
 }
 
-/// Trunks that have something to stage or to post, by their place in the poller's table, each once.
+/// Trunks with something to stage or to post, by place in the poller's table, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Marked(Vec<usize>);
 
@@ -391,12 +393,12 @@ impl Marked {
         self.0.retain(|&other| other != slot);
     }
 
-    /// All of them; return the list to [`Marked::put_back`].
+    /// Takes all marked trunks. Return the list to [`Marked::put_back`].
     pub(crate) fn take(&mut self) -> Vec<usize> {
         mem::take(&mut self.0)
     }
 
-    /// Keeps the room of an emptied list for those that were marked meanwhile.
+    /// Takes back an emptied list, whose memory is reused for trunks marked in the meantime.
     pub(crate) fn put_back(&mut self, mut emptied: Vec<usize>) {
         emptied.append(&mut self.0);
         self.0 = emptied;

@@ -1,4 +1,4 @@
-//! The way out: from a lane's queue to staged frames, and what their completions mean.
+//! The send path: from a lane's queue to staged frames, and the effects of their completions.
 //!
 //! A message leaves when its lane has credit, a slot is free and the send queue has room.
 #![forbid(unsafe_code)]
@@ -19,10 +19,11 @@ use trunkline_mutants::mutant;
 use trunkline_verbs::{PostError, Time};
 
 impl Trunk {
-    /// Takes a message for this peer: stages it at once if it can leave, else queues it. Returns whether it leaves.
+    /// Takes a message for this peer: stages it at once if it can leave, else queues it. Returns true if it
+    /// leaves.
     ///
     /// # Errors
-    /// When it is larger than the peer takes, or too much waits.
+    /// When the message is larger than the peer takes, or too much waits.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -39,7 +40,7 @@ impl Trunk {
         self.stage_or_queue(res, message, turn)
     }
 
-    /// Takes a message that joins no other.
+    /// Takes a message that cannot join a staged frame.
     #[inline(never)]
     fn stage_or_queue(
         &mut self,
@@ -52,7 +53,7 @@ impl Trunk {
             return Err(SendError::TooLarge { bytes, limit: self.max_message });
         }
         let Some(lane) = self.lane_of(message.toward, turn) else {
-            // A message to a poller that the peer's new incarnation does not have.
+            // The message is for a poller that the peer's new incarnation does not have.
             res.events.never_sent(self.peer, message.receipt(), PeerDown::Restarted);
             return Ok(false);
         };
@@ -74,7 +75,8 @@ impl Trunk {
         Ok(at_once)
     }
 
-    /// Queues a message that has waited for the session, and was charged, or fails it when it does not fit this one.
+    /// Queues a message that has waited for the session and was charged. Fails it if it exceeds this
+    /// session's limits.
     pub(crate) fn queue(&mut self, res: &mut Resources, mut message: Outbound) {
         let (bytes, limit) = (message.bytes(), self.max_message);
         let Some(lane) = self.lane_of(message.toward, message.turn) else {
@@ -89,7 +91,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Fails a message that was taken from its queue, and takes its head. Those behind it may leave now.
+    /// Fails a message that was taken from its queue, and takes its head. Later messages may leave now.
     pub(super) fn cannot_send(
         &mut self,
         res: &mut Resources,
@@ -103,14 +105,14 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Removes messages that have not left.
+    /// Removes cancelled messages that have not left.
     pub(crate) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for queue in self.lanes.iter_mut().flat_map(|lane| &mut lane.queues) {
             queue.cancel(self.peer, cancelling, shares);
         }
     }
 
-    /// Stages what can leave, and posts it; then copies what has its turn.
+    /// Stages and posts everything that can leave, then copies large messages whose turn has come.
     ///
     /// # Errors
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
@@ -122,13 +124,12 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
-        // Work that staging marked is posted right here.
+        // Work marked while staging is posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)
     }
 
-    /// Stages a frame that carries nothing but positions; uses no credit. Returns whether there
-    /// was room.
+    /// Stages a frame that carries only positions. It uses no credit. Returns true if there was room.
     pub(crate) fn stage_credit(&mut self, res: &mut Resources, lane: usize) -> bool {
         if !self.can_stage_credit(res, lane) {
             return false;
@@ -148,7 +149,7 @@ impl Trunk {
         self.is_live() && self.pipeline.can_place_header(&res.sends) && self.lanes[lane].may_announce_credit()
     }
 
-    /// Work up to `sequence` has completed; only the last of it may have failed.
+    /// Handles the completion of all work up to `sequence`. Only the last of it may have failed.
     pub(crate) fn complete(&mut self, res: &mut Resources, sequence: u64, success: bool) {
         let count = self.pipeline.count_up_to(sequence);
         if count == 0 {
@@ -166,7 +167,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// The device is done with work, and with the messages that have joined its frame.
+    /// Handles completed work, and the messages that joined its frame.
     pub(super) fn completed(&mut self, res: &mut Resources, completed: Completed, success: bool) {
         let Completed { record, joined, is_told } = completed;
         self.finish(res, record, success);
@@ -193,7 +194,8 @@ impl Trunk {
         }
     }
 
-    /// Returns the lane of a message: the named poller's, if the peer has it, or the one that `turn` selects.
+    /// Returns the lane of a message: the lane of the named poller, if the peer has it, or the one that
+    /// `turn` selects.
     fn lane_of(&self, toward: Toward, turn: Turn) -> Option<usize> {
         let poller = match toward {
             Toward::Poller(poller) => poller,
@@ -202,12 +204,12 @@ impl Trunk {
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
-    /// Returns true if a message goes by SEND.
+    /// Returns true if a message of this size goes by SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
         bytes <= self.max_frame && bytes <= SLOT_BYTES
     }
 
-    /// Moves what can leave from the queues to the stage.
+    /// Stages everything in the queues that can leave.
     fn pump(&mut self, res: &mut Resources) {
         if !self.is_live() {
             return;
@@ -220,7 +222,8 @@ impl Trunk {
         self.stage_reads(res);
     }
 
-    /// Stages what can leave of a lane's queues, in turns, so that none waits for all of another.
+    /// Stages everything in a lane's queues that can leave, round robin, so that no queue waits for all of
+    /// another.
     fn stage_queued(&mut self, res: &mut Resources, lane: usize) {
         let mut idle = 0;
         while idle < Lane::queues_in_turn() {
@@ -229,7 +232,7 @@ impl Trunk {
         }
     }
 
-    /// Stages the oldest message of one of a lane's queues, if there is one and it can leave.
+    /// Stages the oldest message of one of a lane's queues, if it can leave. Returns true if it did.
     fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         let Some(mut front) = self.lanes[lane].queues[queue].pop() else { return false };
         let staged = self.try_message(res, lane, &mut front);
@@ -275,7 +278,7 @@ impl Trunk {
         number.is_some()
     }
 
-    /// Adds a small message to the last frame of its lane, if it can leave with that.
+    /// Adds a small message to the last frame of its lane, if it may leave with that frame.
     #[inline]
     fn try_join(
         &mut self,
@@ -293,7 +296,7 @@ impl Trunk {
         self.pipeline.join(&mut res.sends, last, &message, (self.max_bundle, res.time.now()))
     }
 
-    /// Stages what this node takes, before anything else in a lane. Uses no credit.
+    /// Stages our settings, before anything else on a lane. They use no credit.
     fn stage_settings(&mut self, res: &mut Resources, lane: usize) {
         if self.lanes[lane].has_begun || mutant!(settings_are_not_sent) {
             return;
@@ -325,7 +328,8 @@ impl Trunk {
         }
     }
 
-    /// Gives up what is staged and late: nothing of it has left, so its credit can be used again.
+    /// Gives up staged messages whose deadline has passed. They have not left, so their credit can be used
+    /// again.
     fn drop_late(&mut self, res: &mut Resources) {
         if mutant!(late_frames_are_posted) {
             return;
@@ -347,7 +351,7 @@ impl Trunk {
                     res.shares.finish(self.peer, source.bytes);
                     source.receipt
                 }
-                // These have no deadline.
+                // Control frames have no deadline.
                 Record::Fin
                 | Record::Settings
                 | Record::Credit { .. }
@@ -361,7 +365,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a credit and stages a frame; returns its number, or `None` when it cannot leave now.
+    /// Takes a credit and stages a frame. Returns its number, or `None` if it cannot leave now.
     pub(super) fn stage(
         &mut self,
         res: &mut Resources,
@@ -377,7 +381,7 @@ impl Trunk {
         let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
         known.spender.spend(res.time.now_ms());
         known.took(res.time.now_ms());
-        // Later messages must not join an earlier one.
+        // Later messages must not join an earlier frame.
         known.last = None;
         self.mark(res);
         Some(number)

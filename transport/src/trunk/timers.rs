@@ -1,4 +1,4 @@
-//! Work of a trunk when time has passed: deadlines, keepalive, credit that is released, and waiting again.
+//! Timed work of a trunk: deadlines, keepalive, releasing credit, and retrying work that waits.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -7,7 +7,7 @@ use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
 impl Trunk {
-    /// Looks at all its timers.
+    /// Runs all timers of the trunk.
     pub(crate) fn timers(&mut self, res: &mut Resources) {
         if !self.is_live() {
             return;
@@ -18,8 +18,8 @@ impl Trunk {
             }
         }
         for lane in 0..self.lanes.len() {
-            // Released credit must be reported, or neither side has it: so there must be room for the report. What
-            // waits in the queue of a lane with credit waits for memory, and may do so for long.
+            // Credit that is released must be reported, or neither side has it. So there must be room for the
+            // report. Messages queued on a lane with credit wait for memory, and may do so for long.
             if self.can_stage_credit(res, lane) && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
                 self.stage_credit(res, lane);
             }
@@ -46,19 +46,19 @@ impl Trunk {
         of_lanes.chain(own).flatten().min()
     }
 
-    /// Returns the failure of one of the peer's pollers that lasts for too long.
+    /// Returns a failure of one of the peer's pollers that has lasted too long.
     pub(crate) fn stalled(&self, res: &Resources) -> Option<&'static str> {
         let (now_ms, limit_ms) = (res.time.now_ms(), res.shared.limits.stall_ms);
         let mut lanes = self.lanes.iter().filter(|_| self.is_live());
         lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
-    /// The peer was heard of.
+    /// Notes that the peer was heard from.
     pub(super) fn heard(&mut self, res: &Resources) {
         self.keepalive_due_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
     }
 
-    /// Stages a keepalive when the peer was silent for long.
+    /// Stages a keepalive if the peer was silent for long.
     fn probe(&mut self, res: &mut Resources) {
         let due =
             res.time.now_ms() >= self.keepalive_due_ms && !self.keepalive_out && self.pipeline.is_empty();
@@ -72,8 +72,8 @@ impl Trunk {
         }
     }
 
-    /// Returns true if something waits for a resource that other trunks may release: memory, or room among the
-    /// poller's outstanding work requests.
+    /// Returns true if something waits for a resource that other trunks may release: memory, or room among
+    /// the poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
     }

@@ -45,7 +45,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// The prefix of a service id, to which the 16 bits of the port are added.
+    /// Returns the prefix of a service id, to which the 16 bits of the port are added.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -56,17 +56,17 @@ impl PortSpace {
     }
 }
 
-/// End of a connection that an endpoint is.
+/// Side of an endpoint in its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointSide {
-    /// It initiates the connection.
+    /// Initiates the connection.
     Active {
         /// Address and port of the listener.
         remote: SocketAddr,
         /// The local address; `None` selects it by the route.
         source: Option<IpAddr>,
     },
-    /// It listens.
+    /// Listens.
     Passive {
         /// Local address and port. Port 0 picks a free port, an unspecified address means all addresses.
         local: SocketAddr,
@@ -103,9 +103,9 @@ pub struct ConnectParameters {
     /// In calls: the QP of an endpoint without an attached QP, which the program moves to RTS itself
     /// ([`CmId::qp_changes`]). In events: the peer's QP.
     pub qp_number: Option<QpNumber>,
-    /// End-to-end flow control, which the peer's program is told of and nothing else heeds.
+    /// End-to-end flow control. It is only reported to the peer's program.
     pub flow_control: bool,
-    /// The QP has an SRQ; always set for XRC (contract J5).
+    /// True if the QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
     /// In [`PortSpace::Udp`] only: the Q_Key of the passive side's QP.
     pub q_key: u32,
@@ -194,7 +194,7 @@ impl SidrStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
-/// Returns an IPv4 address that is given inside of IPv6, such as `::ffff:127.0.0.1`, as IPv4. Others stay as they are.
+/// Converts an IPv4-mapped IPv6 address, such as `::ffff:127.0.0.1`, to IPv4. Others are returned unchanged.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
@@ -280,10 +280,10 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
-    /// The local address. The port is known once the endpoint listens or connects.
+    /// Returns the local address. The port is known once the endpoint listens or connects.
     fn local_address(&self) -> SocketAddr;
 
-    /// The peer's address. At a passive endpoint it comes from the header of the request.
+    /// Returns the peer's address. At a passive endpoint it comes from the header of the request.
     fn peer_address(&self) -> Option<SocketAddr>;
 
     /// Attaches the QP of the connection and moves it to INIT.
@@ -322,7 +322,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a value out of range.
     fn set_option(&self, option: CmOption) -> Result<(), VerbsError>;
 
-    /// The change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
+    /// Returns the change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
     /// the peer's request or reply (`rdma_init_qp_attr`).
     ///
     /// # Errors
@@ -336,8 +336,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request, after the route is resolved. An endpoint can connect only once, whatever the
-    /// outcome.
+    /// Sends the request, after the route is resolved. An endpoint can connect only once, even if it fails.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
@@ -356,8 +355,9 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// As `connect`.
     fn establish(&self) -> Result<(), VerbsError>;
 
-    /// A packet has arrived at the QP of an accepted connection: equivalent to the peer's RTU
-    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has arrived.
+    /// Notifies the endpoint that a packet has arrived at the QP of its accepted connection, which is
+    /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has
+    /// arrived.
     fn communication_established(&self);
 
     /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].

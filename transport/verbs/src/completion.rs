@@ -41,7 +41,7 @@ impl CompletionStatus {
         self == Self::Success
     }
 
-    /// A human-readable explanation with the usual cause.
+    /// Returns a human-readable explanation with the usual cause.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {

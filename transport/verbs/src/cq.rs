@@ -14,9 +14,9 @@ pub struct CqInit {
     pub channel: Option<Arc<dyn CompletionChannel>>,
     /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
-    /// The group of CQs that this one belongs to: those that one thread polls. A software device may give each
+    /// Group of CQs that one thread polls, and that this one belongs to. A software device may give each
     /// group a separate part, so that threads which poll different groups do not wait for each other. Any
-    /// thread may poll any CQ all the same. 0 is the group of programs that do not divide their CQs.
+    /// thread may still poll any CQ. Programs that do not divide their CQs use group 0.
     pub group: u32,
 }
 
@@ -41,7 +41,7 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] if the CQ has no channel.
     fn request_notify(&self, notify: Notify) -> Result<(), VerbsError>;
 
-    /// Number of entries that it can hold.
+    /// Returns the capacity of the CQ, in entries.
     fn capacity_cqe(&self) -> u32;
 
     /// Changes the capacity to at least `capacity_cqe` entries, more or fewer than before (`ibv_resize_cq`).

@@ -1,9 +1,9 @@
 //! Descriptors above those of the standard streams.
 //!
-//! A program may run with standard input, output or error closed. The next descriptor that is made then gets the
-//! stream's number, and what the program prints goes there: into a socket, or into a file that all processes of the
-//! host share. So everything here that keeps a descriptor makes it through [`above_stdio`], or passes it to [`lift`]
-//! if it cannot be made twice. The streams stay closed for the program.
+//! A program may run with standard input, output or error closed. The next descriptor created then gets the
+//! stream's number, and the program's output goes there: into a socket, or into a file that all processes of
+//! the host share. So all code that keeps a descriptor creates it through [`above_stdio`], or passes it to
+//! [`lift`] if it cannot be created twice. The streams stay closed for the program.
 #![forbid(unsafe_code)]
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -48,7 +48,7 @@ fn is_stdio_open() -> bool {
 /// The error of `make`, or of a placeholder.
 pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let _held = HeldStdio::take()?;
-    // Made while another thread closed a stream; kept, so that the next one gets another number.
+    // Created while another thread closed a stream. Kept, so that the next one gets another number.
     let mut low = Vec::new();
     loop {
         let made = make()?;
@@ -64,6 +64,6 @@ pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::R
 /// # Errors
 /// The error of the system call that copies it.
 pub fn lift(made: OwnedFd) -> io::Result<OwnedFd> {
-    // Copies that the standard library makes are above the streams, and closed by exec.
+    // Copies made by the standard library are above the streams, and closed by exec.
     if made.as_raw_fd() >= LOWEST { Ok(made) } else { made.try_clone() }
 }

@@ -94,13 +94,13 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Properties and limits.
     fn attributes(&self) -> &DeviceAttributes;
 
-    /// The present properties of a port, numbered from 1.
+    /// Returns the present properties of a port, numbered from 1.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a port that does not exist.
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError>;
 
-    /// The used entries of port 1's GID table, in the order of their index.
+    /// Returns the used entries of port 1's GID table, in the order of their index.
     fn gid_table(&self) -> Vec<GidEntry>;
 
     /// Allocates a protection domain.
@@ -150,13 +150,13 @@ pub trait Device: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] if the domain has no TGT of that number.
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
-    /// The connection manager of the device.
+    /// Returns the connection manager of the device.
     fn connection_manager(&self) -> &dyn ConnectionManager;
 
     /// Takes one asynchronous event, if one is waiting.
     fn next_async_event(&self) -> Option<AsyncEvent>;
 
-    /// A descriptor that is readable while asynchronous events are waiting.
+    /// Returns a descriptor that is readable while asynchronous events are waiting.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
 
     /// Returns true if [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
@@ -165,12 +165,12 @@ pub trait Device: Any + Send + Sync + Debug {
         is_readable(self.async_event_fd())
     }
 
-    /// The clock of the device's timers. Users of the device read the same clock.
+    /// Returns the clock of the device's timers. Users of the device read the same clock.
     fn clock(&self) -> Clock {
         Clock::monotonic()
     }
 
-    /// The device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
+    /// Returns the device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
     /// `packets_sent` and `packets_received`, except those whose value they do not know.
     fn counters(&self) -> Vec<Counter>;
 }

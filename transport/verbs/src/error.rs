@@ -4,7 +4,8 @@ use crate::headroom;
 use std::io;
 use std::net::IpAddr;
 
-/// Why a verb was refused. Each variant has the errno that libibverbs returns ([`VerbsError::errno`]).
+/// The reason why a verb was refused. Each variant has the errno that libibverbs returns
+/// ([`VerbsError::errno`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -49,9 +50,9 @@ pub enum VerbsError {
     Os(i32),
 }
 
-/// Content of [`VerbsError::AddressInUse`] for a port that another endpoint has, where one of both is bound to all addresses.
-/// Linux returns `EADDRNOTAVAIL` for it, and `EADDRINUSE` only if both name the same address (`cma_check_port` in
-/// drivers/infiniband/core/cma.c).
+/// Content of [`VerbsError::AddressInUse`] for a port of another endpoint, if one of the two is bound to all
+/// addresses. Linux returns `EADDRNOTAVAIL` for it, and `EADDRINUSE` only if both name the same address
+/// (`cma_check_port` in drivers/infiniband/core/cma.c).
 pub const WILDCARD_TAKEN: &str = "another endpoint has this port, at all addresses or at one of them; take another port, or port 0 for a free one";
 
 impl VerbsError {
@@ -70,7 +71,7 @@ impl VerbsError {
         }
     }
 
-    /// The errno that libibverbs returns for this error.
+    /// Returns the errno that libibverbs returns for this error.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {

@@ -1,8 +1,8 @@
 //! Detection of forks of the process.
 //!
-//! The child of a `fork` has a copy of everything but the threads. Whatever waits for a thread must find out that it
-//! waits in vain, and must not end what the parent still uses. A [`Process`] is noted when threads are started, and
-//! asked before they are waited for: one relaxed load and a comparison.
+//! The child of a `fork` has a copy of everything but the threads. Code that waits for a thread must detect
+//! this, and must not release resources that the parent still uses. A [`Process`] is recorded when threads
+//! are started, and checked before they are waited for: one relaxed load and a comparison.
 
 use crate::fork_ffi::{end_child, generation};
 use std::sync::Once;
@@ -14,7 +14,7 @@ pub const FORKED: &str = "the process was forked after this node started, and th
 /// Exit status of a child that [`Process::end_if_forked`] ends: `EX_SOFTWARE` of sysexits.h.
 pub const ENDED_IN_CHILD: i32 = 70;
 
-/// The process in which a value was made.
+/// The process in which a value was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     generation: u32,
@@ -36,8 +36,9 @@ impl Process {
         generation() != self.generation
     }
 
-    /// Ends the process if it is such a child. Threads of a node call this when the program's code returns to them: the
-    /// sockets and the shared memory are the parent's, and whatever the thread sent would be sent twice.
+    /// Ends the process if it is such a child. Threads of a node call this when the program's code returns to
+    /// them. The sockets and the shared memory are the parent's, so the thread's messages would be sent
+    /// twice.
     ///
     /// The child writes a line to standard error and ends with [`ENDED_IN_CHILD`], without the parent's exit handlers.
     #[inline]

@@ -3,17 +3,17 @@
 use nix::libc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the process that called [`notice`] first and this one.
+/// Number of forks between the process that first called [`notice`] and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Number of forks that have led to this process.
+/// Returns the number of forks that have led to this process.
 #[inline]
 pub(crate) fn generation() -> u32 {
     // A child starts with the thread that has run the handler, so nothing needs an order.
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has each child counted from now on.
+/// Counts each child from now on.
 pub(crate) fn notice() {
     // SAFETY: the handler takes no arguments, does not unwind and does one atomic addition, which a child may do
     // before it executes another program. The C library forgets the handlers of a library that is unloaded.
@@ -25,8 +25,9 @@ const RETURNED: &[u8] =
     b"trunkline: a handler or task has forked the process and returned in the child, which ends here: \
                           execute another program in the child, or call _exit\n";
 
-/// Ends this process, the child of a `fork`. A library has to leave that to its program, but this thread is the only one
-/// here, and has nothing to return to. A panic, a log or an exit handler may need a lock that a thread of the parent held.
+/// Ends this process, the child of a `fork`. A library normally leaves that to its program, but this thread
+/// is the only one here and has nothing to return to. A panic, a log or an exit handler may need a lock that
+/// a thread of the parent held.
 #[cold]
 pub(crate) fn end_child(status: i32) -> ! {
     // SAFETY: the text is valid for its length. Both functions may be called in the child of a process with threads.

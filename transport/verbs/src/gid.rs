@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address of the GID.
+    /// Returns the IP address of the GID.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);

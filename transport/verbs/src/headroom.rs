@@ -1,9 +1,9 @@
-//! Room that stays free in a limited address space.
+//! Space that stays free in a limited address space.
 //!
-//! Small allocations cannot fail: when the system has no more to give, the allocator ends the process. So
-//! whatever can fail, which is everything large, takes memory only while [`HEADROOM`] is left after it. Owns
-//! that rule for the limits on the address space (`ulimit -v`) and on private memory (`ulimit -d`); without such
-//! a limit each check is two system calls. Called before large blocks are allocated, files are mapped and
+//! Small allocations cannot fail: when the system has no more memory, the allocator ends the process. So
+//! every large allocation, which can fail, succeeds only while [`HEADROOM`] is left after it. Owns that rule
+//! for the limits on the address space (`ulimit -v`) and on private memory (`ulimit -d`). Without such a
+//! limit each check is two system calls. Called before large blocks are allocated, files are mapped and
 //! threads are started. It must never allocate.
 //!
 //! It does not lock: threads that allocate at the same time may together leave less. The limit of a control group is
@@ -17,13 +17,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::str;
 
-/// Bytes that are left for small allocations.
+/// Bytes that are reserved for small allocations.
 pub const HEADROOM: usize = 8 << 20;
 /// Address space of a thread's stack in bytes, its guard page included, as the standard library makes it.
 pub const STACK: usize = (2 << 20) + 4096;
 /// Blocks below this length count as small.
 pub const LARGE: usize = 16 << 10;
-/// Room for the part of /proc/self/status that is read.
+/// Size of the buffer for the part of /proc/self/status that is read.
 const STATUS_BYTES: usize = 4096;
 
 /// A limit leaves too little room.
@@ -69,7 +69,7 @@ impl Limit {
         }
     }
 
-    /// The line of /proc/self/status that the kernel compares with the limit.
+    /// Returns the line of /proc/self/status that the kernel compares with the limit.
     const fn line(self) -> &'static str {
         match self {
             Self::AddressSpace => "VmSize:",
@@ -77,7 +77,7 @@ impl Limit {
         }
     }
 
-    /// The limit in bytes, if there is one.
+    /// Returns the limit in bytes, if there is one.
     fn bytes(self) -> Option<u64> {
         if cfg!(miri) {
             return None;
@@ -139,8 +139,8 @@ impl From<FileTooLarge> for io::Error {
     }
 }
 
-/// Refuses a file of `bytes` beyond the process's limit. Beyond its limit the kernel does not refuse but ends the process, by
-/// SIGXFSZ.
+/// Refuses a file of `bytes` beyond the process's limit. The kernel does not refuse such a file but ends the
+/// process with SIGXFSZ.
 ///
 /// # Errors
 /// The limit, if it is lower.
@@ -150,14 +150,14 @@ pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Returns the end of the text of an error that means that a limit is reached: the limit, its value where the process can
-/// read it, and how to raise it. Empty for other errors.
+/// Returns the end of an error text if the error means that a limit is reached: the limit, its value if the
+/// process can read it, and how to raise it. Empty for other errors.
 #[must_use]
 pub const fn remedy(errno: Option<i32>) -> Remedy {
     Remedy(errno)
 }
 
-/// See [`remedy`].
+/// Text that [`remedy`] returns.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedy(Option<i32>);
 
@@ -197,11 +197,11 @@ pub fn is_limited() -> bool {
     Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()
 }
 
-/// Has glibc use no more than it needs if the process has such a limit. Without it glibc reserves 64 MiB of address
-/// space for each new thread that allocates, and twice as much for a moment, unless the variable `MALLOC_ARENA_MAX`
-/// chooses otherwise: whether there is room for that depends on how threads race. And it keeps large blocks that were
-/// freed, where [`check`] cannot see that they are free. The price is that threads wait for each other to allocate,
-/// and large blocks are mapped again each time.
+/// Makes glibc use as little memory as possible if the process has such a limit. Otherwise glibc reserves 64
+/// MiB of address space for each new thread that allocates, and twice as much for a moment, unless the
+/// variable `MALLOC_ARENA_MAX` chooses otherwise. Whether that fits depends on how threads race. It also
+/// keeps large freed blocks, where [`check`] cannot see that they are free. The price is that threads wait
+/// for each other to allocate, and large blocks are mapped again each time.
 ///
 /// Changes the whole process, so a device does not do it on its own: nodes do, before they start threads.
 pub fn tune_heap() {
@@ -210,9 +210,9 @@ pub fn tune_heap() {
     }
 }
 
-/// Has large blocks returned to the system when they are freed, in the whole process. For programs that make and drop
-/// many nodes, such as simulations: zero pages of the system cost less than memory that was used before and
-/// must be zeroed, as most of a pool is never touched.
+/// Returns large blocks to the system when they are freed, in the whole process. This is for programs that
+/// create and drop many nodes, such as simulations. Most of a pool is never touched, so zero pages of the
+/// system cost less than used memory that must be zeroed.
 pub fn return_large_blocks() {
     heap_ffi::return_large_blocks();
 }
@@ -231,7 +231,7 @@ fn in_use_kib(limit: Limit) -> Option<u64> {
     parse(str::from_utf8(&bytes[..length]).ok()?, limit.line())
 }
 
-/// The number in a line such as `VmSize:     5312 kB`.
+/// Returns the number in a line such as `VmSize:     5312 kB`.
 fn parse(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

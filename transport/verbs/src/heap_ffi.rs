@@ -15,8 +15,8 @@ mod glibc {
     }
 }
 
-/// Has all threads share one heap, unless the environment chooses otherwise, and large blocks returned to the system
-/// when they are freed.
+/// Makes all threads share one heap, unless the environment chooses otherwise, and returns large blocks to
+/// the system when they are freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn use_least() {
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
@@ -25,7 +25,7 @@ pub(crate) fn use_least() {
     return_large_blocks();
 }
 
-/// Has large blocks returned to the system when they are freed.
+/// Returns large blocks to the system when they are freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_large_blocks() {
     // Its own default, which it then no longer raises to the size of blocks that were freed.

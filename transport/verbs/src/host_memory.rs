@@ -1,7 +1,8 @@
 //! Memory of the machine and of the process's control group, for settings that ask for too much of it.
 //!
-//! Beyond these bounds the kernel kills the process instead of refusing an allocation. [`headroom`](crate::headroom)
-//! has the limits of the process. Reads /proc and /sys/fs/cgroup; what cannot be read bounds nothing.
+//! Beyond these bounds the kernel kills the process instead of refusing an allocation.
+//! [`headroom`](crate::headroom) has the limits of the process. Reads /proc and /sys/fs/cgroup; a value that
+//! cannot be read gives no bound.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ fn read_below(root: &Path) -> HostMemory {
     memory
 }
 
-/// Free and whole memory in /proc/meminfo, in bytes.
+/// Returns the free and the whole memory in /proc/meminfo, in bytes.
 fn of_machine(text: &str) -> Option<(u64, u64)> {
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -79,8 +80,8 @@ fn of_machine(text: &str) -> Option<(u64, u64)> {
     Some((sum("MemAvailable", "SwapFree")?, sum("MemTotal", "SwapTotal")?))
 }
 
-/// The bounds of a control group and of those above it. In a container the group's path may not exist below the
-/// mount, whose root is then the container's group.
+/// Applies the bounds of a control group and of those above it. In a container the group's path may not exist
+/// below the mount, whose root is then the container's group.
 fn of_groups(memory: &mut HostMemory, (mount, path): (PathBuf, &str), limit: &str, used: &str) {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     for group in Path::new(path).ancestors().take(MAX_GROUPS) {

@@ -1,9 +1,9 @@
 //! Threads that belong to this library and that its users do not see.
 //!
-//! A signal for a process goes to any of its threads that does not block it. A program that blocks a signal, to read
-//! it by `signalfd` or `sigwait`, must block it in all threads, and cannot in those that it does not know. So these
-//! threads block every signal from their first instruction. Signals that the kernel raises for a fault of the thread
-//! itself stay unblocked: a blocked one would end the process without its handler.
+//! A signal for a process goes to any of its threads that does not block it. A program that reads a signal by
+//! `signalfd` or `sigwait` must block it in all threads, which it cannot do in threads that it does not know.
+//! So these threads block every signal from their first instruction. Signals that the kernel raises for a
+//! fault of the thread itself stay unblocked: a blocked one would end the process without its handler.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::cell::Cell;
@@ -87,13 +87,13 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // It fails only for a set that is not a set.
+        // This fails only for an invalid signal set.
         let _restored = self.before.thread_set_mask();
     }
 }
 
-/// Starts a thread that blocks all signals but those of faults. The caller's own signal mask is as before when this
-/// returns.
+/// Starts a thread that blocks all signals except those of faults. The caller's own signal mask has not
+/// changed when this returns.
 ///
 /// # Errors
 /// The system has no more threads.

@@ -6,13 +6,13 @@
 pub struct IoAddress(pub u64);
 
 impl IoAddress {
-    /// The address `bytes` bytes further on. It wraps at 2^64, which no region reaches.
+    /// Returns the address `bytes` bytes further on. It wraps at 2^64, which no region reaches.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// A start for [`crate::ProtectionDomain::register_at`] that depends on `random` only, so that
+    /// Returns a start for [`crate::ProtectionDomain::register_at`] that depends on `random` only, so that
     /// peers do not learn the memory's address in this process. It is a multiple of the page size, as
     /// NICs require for page-aligned memory, and in 2^46 .. 2^47. Regions may overlap in this range,
     /// since each access names a key.
@@ -22,7 +22,8 @@ impl IoAddress {
         Self((1 << 46) | ((random >> 30) << 12))
     }
 
-    /// The same for memory that begins at `like` in this process, which need not be the beginning of a page.
+    /// Like [`Self::from_random`], for memory that begins at `like` in this process, which need not be the
+    /// beginning of a page.
     #[must_use]
     pub const fn from_random_like(random: u64, like: Self) -> Self {
         Self::from_random(random).plus(like.0 & 0xfff)

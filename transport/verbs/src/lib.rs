@@ -1,10 +1,11 @@
 //! The verbs vocabulary: the calls on an RDMA device, and what they return.
 //!
-//! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
-//! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
-//! and the conformance suite use them. It does no I/O, and must never name a C type. Modules that every crate above
-//! needs ask the system: [`headroom`] and [`host_memory`] what room is left, [`internal_thread`] for threads, [`fork`]
-//! whether the process was forked, and [`descriptors`] for descriptors that are no standard streams.
+//! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm. Providers
+//! (the software device, the adapter over rdma-core) implement the traits; pollers, trunks and the
+//! conformance suite use them. It does no I/O, and must never name a C type. Some modules that every crate
+//! above needs query the system: [`headroom`] and [`host_memory`] for free memory, [`internal_thread`] for
+//! threads, [`fork`] for forks of the process, and [`descriptors`] for descriptors above the standard
+//! streams.
 //!
 //! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
 //! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`

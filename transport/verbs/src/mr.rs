@@ -25,16 +25,16 @@ pub struct RemoteAddress {
 
 /// Registered memory. The keys are valid until it is destroyed or the last `Arc` is dropped.
 pub trait MemoryRegion: Any + Send + Sync + Debug {
-    /// The key for local work requests.
+    /// Returns the key for local work requests.
     fn lkey(&self) -> Lkey;
-    /// The key for a peer's requests.
+    /// Returns the key for a peer's requests.
     fn rkey(&self) -> Rkey;
-    /// The address of the byte at `offset` in the region, for work requests and peers: its address in this process,
-    /// unless the memory was registered at another one.
+    /// Returns the address of the byte at `offset` in the region, for work requests and peers: its address in
+    /// this process, unless the memory was registered at another one.
     fn address(&self, offset: usize) -> IoAddress;
-    /// The memory that is registered, or of which a range is.
+    /// Returns the memory that is registered, in whole or in part.
     fn memory(&self) -> &Arc<Memory>;
-    /// The access rights of the registration.
+    /// Returns the access rights of the registration.
     fn access(&self) -> Access;
     /// Invalidates the keys, after waiting for accesses in progress.
     ///

@@ -16,25 +16,25 @@ impl Mtu {
     /// All values, smallest first.
     pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// Payload bytes per packet.
+    /// Returns the payload bytes per packet.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         128 << (self as u32)
     }
 
-    /// The wire and verbs code, 1 to 5.
+    /// Returns the wire and verbs code, 1 to 5.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The MTU of a code, if the code is valid.
+    /// Returns the MTU of a code, if the code is valid.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// The largest path MTU for a link MTU in bytes, which leaves 96 bytes for headers, XRCETH
+    /// Returns the largest path MTU for a link MTU in bytes, which leaves 96 bytes for headers, XRCETH
     /// included (contract rocev2 3.3).
     #[must_use]
     pub fn for_link(link_mtu: u32) -> Option<Self> {

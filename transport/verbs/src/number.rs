@@ -20,7 +20,7 @@ macro_rules! number24 {
                 Self(value & MASK)
             }
 
-            /// The value, below 2^24.
+            /// Returns the value, below 2^24.
             #[must_use]
             pub const fn get(self) -> u32 {
                 self.0
@@ -62,25 +62,25 @@ impl Psn {
         Self(value & MASK)
     }
 
-    /// The value, below 2^24.
+    /// Returns the value, below 2^24.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `count` packets later.
+    /// Returns the number `count` packets later.
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// The number `count` packets earlier.
+    /// Returns the number `count` packets earlier.
     #[must_use]
     pub const fn minus(self, count: u32) -> Self {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// The distance from `other` to `self` in packets, in -2^23 .. 2^23: negative if `self` is before
+    /// Returns the distance from `other` to `self` in packets, in -2^23 .. 2^23: negative if `self` is before
     /// `other`.
     #[must_use]
     pub const fn after(self, other: Self) -> i32 {

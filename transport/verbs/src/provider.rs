@@ -15,10 +15,10 @@ pub struct DeviceInfo {
 
 /// A family of RDMA devices: `rdma-core` (hardware) or `softrdma` (ours).
 pub trait Provider: Send + Sync + Debug {
-    /// The family's name.
+    /// Returns the family's name.
     fn name(&self) -> &'static str;
 
-    /// The devices that exist now.
+    /// Returns the devices that exist now.
     ///
     /// # Errors
     /// The error of the operating system.

@@ -44,13 +44,13 @@ pub struct QpInit {
     pub capacities: QueueCapacities,
     /// Every send generates a completion, not only signalled ones.
     pub signal_all: bool,
-    /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ. Other
-    /// QPs belong to the group of their send CQ.
+    /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ.
+    /// Other QPs belong to the group of their send CQ.
     pub group: u32,
 }
 
 impl QpInit {
-    /// The parameters for a type, with nothing else set.
+    /// Creates the parameters for a type, with nothing else set.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -69,13 +69,13 @@ impl QpInit {
 
 /// A queue pair. For a TGT this is one handle of it.
 pub trait QueuePair: Any + Send + Sync + Debug {
-    /// The QP number.
+    /// Returns the QP number.
     fn number(&self) -> QpNumber;
 
-    /// The transport type.
+    /// Returns the transport type.
     fn qp_type(&self) -> QpType;
 
-    /// The actual capacities of its queues.
+    /// Returns the actual capacities of the queues.
     fn capacities(&self) -> QueueCapacities;
 
     /// Changes state and attributes (contract E1 to E4).
@@ -84,13 +84,14 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a transition or a mask that the table does not allow.
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError>;
 
-    /// The present state and attributes.
+    /// Returns the present state and attributes.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
 
-    /// The way that its packets take now; `None` for a device that knows of one only, and when the QP is not here.
+    /// Returns the path that its packets take now; `None` if the device knows only one path, or the QP is not
+    /// here.
     fn path(&self) -> Option<QpPath> {
         None
     }

@@ -72,7 +72,7 @@ pub struct QpAttributes {
 }
 
 impl QpAttributes {
-    /// The attributes of a new QP.
+    /// Creates the attributes of a new QP.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {

@@ -1,17 +1,17 @@
 //! Paths of QPs' packets to their peers.
 
-/// The way that a QP's packets take now, for reports.
+/// The path that a QP's packets take now, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QpPath {
-    /// Its name: `shm` for memory that the peer's process shares, [`QpPath::NONE`] while the device may use nothing else and cannot use
-    /// that, else the device's link, such as `udp`.
+    /// Name of the path: `shm` for memory shared with the peer's process, [`QpPath::NONE`] if the device is
+    /// limited to shared memory and cannot use it here, else the device's link, such as `udp`.
     pub name: &'static str,
-    /// Why it is not shared memory; empty where that does not matter.
+    /// Reason why it is not shared memory; empty where that does not apply.
     pub why: &'static str,
 }
 
 impl QpPath {
-    /// The name of the way of a QP that has none: what it sends is lost.
+    /// Name of the path of a QP without one: everything it sends is lost.
     pub const NONE: &str = "none";
 }
 

@@ -27,13 +27,13 @@ impl QpState {
         Self::Error,
     ];
 
-    /// The state's code in verbs.
+    /// Returns the state's code in verbs.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The state of a code, if the code is valid.
+    /// Returns the state of a code, if the code is valid.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|state| u32::from(state.code()) == code)

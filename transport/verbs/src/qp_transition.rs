@@ -53,7 +53,7 @@ pub enum TransitionError {
     Excess(AttributeMask),
 }
 
-/// The attributes of a change, without those that the kernel silently drops for the type
+/// Returns the attributes of a change, without those that the kernel silently drops for the type
 /// (contract E3).
 #[must_use]
 pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
@@ -110,7 +110,7 @@ pub fn check_transition(
     Ok(to)
 }
 
-/// Required and optional attributes of a transition. Alternate paths, path migration and
+/// Returns the required and optional attributes of a transition. Alternate paths, path migration and
 /// `EN_SQD_ASYNC_NOTIFY` have no field in [`QpModify`], so they do not appear.
 fn allowed(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttributeMask, AttributeMask)> {
     use AttributeMask as M;

@@ -48,7 +48,7 @@ pub struct SrqAttributes {
 
 /// A shared receive queue.
 pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
-    /// The SRQ number of an XRC SRQ.
+    /// Returns the SRQ number of an XRC SRQ.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a basic SRQ.
@@ -60,7 +60,7 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// The index of the first refused request and the reason: too many SGEs, or a full queue.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
-    /// The present size and limit.
+    /// Returns the present size and limit.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.

@@ -21,7 +21,7 @@ impl Time {
     /// Later than any deadline.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The time `ns` nanoseconds later.
+    /// Returns the time `ns` nanoseconds later.
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
@@ -33,7 +33,7 @@ impl Time {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time from `earlier` to here; zero when `earlier` is later.
+    /// Returns the time from `earlier` to here; zero when `earlier` is later.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.since(earlier))
@@ -82,19 +82,19 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's monotonic clock.
+    /// Creates a handle of the system's monotonic clock.
     #[must_use]
     pub const fn monotonic() -> Self {
         Self(Source::Monotonic)
     }
 
-    /// A clock that advances only by [`VirtualClock::set`].
+    /// Creates a clock that advances only by [`VirtualClock::set`].
     #[must_use]
     pub const fn simulated(clock: Arc<VirtualClock>) -> Self {
         Self(Source::Virtual(clock))
     }
 
-    /// The time now. Costs one `clock_gettime` through the vDSO; read it once per batch.
+    /// Returns the time now. Costs one `clock_gettime` through the vDSO; read it once per batch.
     #[must_use]
     pub fn now(&self) -> Time {
         match &self.0 {
@@ -113,7 +113,7 @@ impl Clock {
         }
     }
 
-    /// The simulated clock, if it is one.
+    /// Returns the simulated clock, if it is one.
     #[must_use]
     pub const fn as_virtual(&self) -> Option<&Arc<VirtualClock>> {
         match &self.0 {
@@ -140,13 +140,13 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// A clock at time 0.
+    /// Creates a clock at time 0.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// The time now, including the time charged to the running machine.
+    /// Returns the time now, including the time charged to the running machine.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.now_ns.load(Ordering::Relaxed)).plus_ns(self.charged_ns.load(Ordering::Relaxed))
@@ -164,7 +164,7 @@ impl VirtualClock {
         self.charged_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The time charged to the running machine since [`VirtualClock::set`].
+    /// Returns the time charged to the running machine since [`VirtualClock::set`].
     #[must_use]
     pub fn charged(&self) -> Duration {
         Duration::from_nanos(self.charged_ns.load(Ordering::Relaxed))

@@ -105,7 +105,7 @@ fn run(mut command: Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{program} failed: {status}")) }
 }
 
-/// The symbols that a version script exports.
+/// Returns the symbols that a version script exports.
 fn symbols(map: &str) -> Vec<&str> {
     map.lines()
         .filter_map(|line| line.trim().strip_suffix(';'))
@@ -113,13 +113,13 @@ fn symbols(map: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The version script of libibverbs, with a version of our own for what librdmacm jumps to.
+/// Returns the version script of libibverbs, with a version of our own for what librdmacm jumps to.
 fn with_inner_symbols(cm: &[&str]) -> String {
     let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
     format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n")
 }
 
-/// A jump for each function, through the procedure linkage table.
+/// Returns a jump for each function, through the procedure linkage table.
 fn jumps(cm: &[&str]) -> String {
     let jump = if cfg!(target_arch = "aarch64") { "b" } else { "jmp" };
     let place = if cfg!(target_arch = "aarch64") { "" } else { "@PLT" };

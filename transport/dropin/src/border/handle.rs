@@ -37,7 +37,7 @@ impl<C: Structure> Clone for Handle<'_, C> {
 impl<C: Structure> Copy for Handle<'_, C> {}
 
 impl<'a, C: Structure> Handle<'a, C> {
-    /// The object that the program must name: null is `EINVAL`.
+    /// Takes the object that the program must name: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or [`hand_out`] made it and the object is not released during `'a`. It is
@@ -47,7 +47,7 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// The object that the program may name.
+    /// Takes the object that the program may name.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -55,7 +55,7 @@ impl<'a, C: Structure> Handle<'a, C> {
         NonNull::new(pointer).map(|structure| Self { structure, object: PhantomData })
     }
 
-    /// The object whose structure is at an address that [`Self::address`] returned.
+    /// Takes the object whose structure is at an address that [`Self::address`] returned.
     ///
     /// # Safety
     /// The object is not released during `'a`.
@@ -65,12 +65,12 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { Self::new(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// The structure, as the program holds it.
+    /// Returns the structure, as the program holds it.
     pub(crate) fn as_ptr(self) -> *mut C {
         self.structure.as_ptr()
     }
 
-    /// The structure's address: the key under which tables list the object.
+    /// Returns the structure's address: the key under which tables list the object.
     pub(crate) fn address(self) -> usize {
         self.structure.addr().get()
     }
@@ -88,14 +88,14 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { self.structure.byte_add(field.offset).cast::<F>().write_volatile(value) };
     }
 
-    /// Stores a field of the structure, and returns what it was.
+    /// Stores a field of the structure, and returns its previous value.
     pub(crate) fn replace<F: Copy>(self, field: Field<C, F>, value: F) -> F {
         let before = self.get(field);
         self.set(field, value);
         before
     }
 
-    /// Ends the object and its structure.
+    /// Releases the object and its structure.
     ///
     /// # Safety
     /// The object is alive, and nothing uses it after this: neither the program, whose call this
@@ -143,7 +143,7 @@ impl<C, F> Clone for Field<C, F> {
 impl<C, F> Copy for Field<C, F> {}
 
 impl<C, F> Field<C, F> {
-    /// The field that is `offset` bytes into the structure, and that `_types` returns.
+    /// Creates the field at `offset` bytes into the structure, which `_types` returns.
     ///
     /// # Safety
     /// There is an `F` at that offset of every `C`.

@@ -1,8 +1,8 @@
 //! Memory that the program lends to the library for the length of one call.
 //!
-//! The constructors are the only unsafe part. Each states what its caller must know; the caller is
-//! an exported function, which knows it from the function's manual page. `'a` must not be longer
-//! than the call: when the function returns, the program has its memory back.
+//! Only the constructors are unsafe. Each states what its caller must know; the caller is an exported
+//! function, which knows it from the function's manual page. `'a` must not be longer than the call: when the
+//! function returns, the memory is the program's again.
 
 use super::Errno;
 use std::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ impl<T: ?Sized> Clone for In<'_, T> {
 impl<T: ?Sized> Copy for In<'_, T> {}
 
 impl<'a, T> In<'a, T> {
-    /// A structure that must be there: null is `EINVAL`.
+    /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that nobody changes during `'a`.
@@ -32,7 +32,7 @@ impl<'a, T> In<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A structure that may be absent.
+    /// Takes a structure that may be absent.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -43,8 +43,7 @@ impl<'a, T> In<'a, T> {
 }
 
 impl<'a, T> In<'a, [T]> {
-    /// An array of `length` elements. With length 0 the pointer means nothing; otherwise null is
-    /// `EINVAL`.
+    /// Takes an array of `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
     /// `length` is 0, or `pointer` is null, or it is aligned and points to `length` elements that
@@ -62,7 +61,7 @@ impl<'a, T> In<'a, [T]> {
 }
 
 impl<'a> In<'a, CStr> {
-    /// A C string that must be there: null is `EINVAL`.
+    /// Takes a C string that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or points to characters that end with a zero and that nobody changes
@@ -84,12 +83,12 @@ impl<T: ?Sized> Deref for In<'_, T> {
     }
 }
 
-/// A structure that the library reads, and in which it reports what it granted.
+/// A structure that the library reads, and in which it reports the granted values.
 #[derive(Debug)]
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<'a, T> InOut<'a, T> {
-    /// A structure that must be there: null is `EINVAL`.
+    /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that nobody else reads or changes
@@ -99,7 +98,7 @@ impl<'a, T> InOut<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A structure that may be absent.
+    /// Takes a structure that may be absent.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -131,7 +130,7 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<T> Out<'_, T> {
-    /// A result that must be wanted: null is `EINVAL`.
+    /// Takes the place of a result that the program must want: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to memory for a `T` that nobody else uses during
@@ -141,7 +140,7 @@ impl<T> Out<'_, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// A result that need not be wanted.
+    /// Takes the place of a result that the program may not want.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -165,8 +164,7 @@ pub(crate) struct OutArray<'a, T> {
 }
 
 impl<T> OutArray<'_, T> {
-    /// Memory for `length` elements. With length 0 the pointer means nothing; otherwise null is
-    /// `EINVAL`.
+    /// Takes memory for `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
     /// `length` is 0, or `start` is null, or it is aligned and points to memory for `length`
@@ -186,13 +184,13 @@ impl<T> OutArray<'_, T> {
     }
 }
 
-/// Memory for a result whose size the program names, because its header may be older or newer than
-/// this library. It may have any alignment.
+/// Memory for a result whose size the program passes, because its header may be older or newer than this
+/// library. It may have any alignment.
 #[derive(Debug)]
 pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
 
 impl OutBytes<'_> {
-    /// Memory of `size` bytes; null is `EINVAL` unless `size` is 0.
+    /// Takes memory of `size` bytes; null is `EINVAL` unless `size` is 0.
     ///
     /// # Safety
     /// `size` is 0, or `start` is null, or it points to `size` bytes that nobody else uses during

@@ -1,10 +1,10 @@
 //! The border between C and Rust.
 //!
-//! An exported function receives raw pointers and must not let a panic out. It wraps each pointer
-//! once, in a type whose constructor states what the program owes, and works on the wrapper from
-//! there on; its body runs inside a function that catches panics and sets `errno`.
+//! An exported function receives raw pointers and must not let a panic out. It wraps each pointer once, in a
+//! type whose constructor states the program's duties, and then works on the wrapper. Its body runs inside a
+//! function that catches panics and sets `errno`.
 //!
-//! | part | what it holds |
+//! | part | contents |
 //! |---|---|
 //! | `outcome` | error numbers, panics, the three ways in which C functions return |
 //! | `lent` | memory that the program lends for the length of a call: [`In`], [`InOut`], [`Out`] |

@@ -77,7 +77,7 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
     })
 }
 
-/// The pointer that a C function returned, or the `errno` that it set with NULL.
+/// Returns the pointer that a C function returned, or the `errno` that it set with NULL.
 pub(crate) fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(Errno(nix::errno::Errno::last_raw())) } else { Ok(pointer) }
 }

@@ -152,7 +152,7 @@ impl Found {
     }
 }
 
-/// An address in separate memory, which has room for an address of any family.
+/// Returns an address in separate memory, which has room for an address of any family.
 fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     if bytes.is_empty() {
         return (null_mut(), 0);
@@ -164,7 +164,7 @@ fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// A copy of an address with the length that the program names, right or wrong: as in librdmacm, the
+/// Returns a copy of an address with the length that the program names, right or wrong: as in librdmacm, the
 /// call that uses the address checks it.
 ///
 /// # Safety
@@ -178,7 +178,7 @@ unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
     unsafe { In::array(address.cast::<u8>(), given) }.map(|bytes| bytes.to_vec()).unwrap_or_default()
 }
 
-/// The hints in the form that the host's resolver takes.
+/// Returns the hints in the form that the host's resolver takes.
 fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     let flag = |ours: c_int, theirs: c_int| if hints.ai_flags & ours == 0 { 0 } else { theirs };
     let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);

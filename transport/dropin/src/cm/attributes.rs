@@ -6,7 +6,7 @@ use crate::verbs::convert::state_code;
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::{AddressVector, QpModify};
 
-/// A change in the form of C.
+/// Converts a change to C.
 pub(super) fn for_c(change: &QpModify) -> (ibv_qp_attr, c_int) {
     let mut mask = 0;
     let mut c = ibv_qp_attr::default();

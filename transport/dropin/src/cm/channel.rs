@@ -78,9 +78,9 @@ impl ChannelObject {
     }
 }
 
-/// Destroys a channel. Ids that report to it keep what they need of it. A thread that waits for its
-/// events continues to wait, indefinitely, as it does in the kernel: rping exits with such a thread. The
-/// channel then stays allocated.
+/// Destroys a channel. Ids that report to it keep the parts they need. A thread that waits for its events
+/// continues to wait, indefinitely, as it does in the kernel: rping exits with such a thread. The channel
+/// then stays allocated.
 ///
 /// # Safety
 /// The channel is alive, and neither the program nor an id uses it after this.

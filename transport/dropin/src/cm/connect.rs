@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // More than the peer offers is of no use; the all-ones values ask for what it offers.
+        // More than the peer offers is useless. The all-ones values ask for what it offers.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     })
 }
 
-/// In port space UDP: names a QP to the peer that asked for one. No event follows, so a synchronous id
+/// Names a QP to the peer that asked for one, in port space UDP. No event follows, so a synchronous id
 /// does not wait.
 fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
@@ -124,7 +124,7 @@ impl Param<'_> {
     }
 }
 
-/// Private data; none without a pointer, whatever the length.
+/// Returns the private data. Without a pointer there is none, for any length.
 ///
 /// # Safety
 /// `pointer` is null, or points to `length` bytes that nobody changes during `'a`.
@@ -134,7 +134,7 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
     unsafe { In::array(pointer.cast(), length) }
 }
 
-/// The parameters of the connection, of the program's and the id's QP.
+/// Returns the parameters of the connection, of the program's and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
     // The QP itself is asked, since the program may have made it and put it into the id.
     // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so

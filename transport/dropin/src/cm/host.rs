@@ -1,5 +1,5 @@
-//! The state of librdmacm for the whole process: the opened device, the protection domain and the XRC
-//! domain of ids whose program brings none, and the table of ids.
+//! The state of librdmacm for the whole process: the opened device, the table of ids, and the protection
+//! domain and XRC domain of ids without one from the program.
 
 use super::fields::Id;
 use crate::abi::*;
@@ -21,7 +21,7 @@ pub(super) struct Host {
     ids: Mutex<HashMap<CmIdNumber, usize>>,
 }
 
-/// Each is made on first use and kept: ids and programs hold pointers to them.
+/// Objects that are created on first use and kept, since ids and programs hold pointers to them.
 #[derive(Debug)]
 struct Opened {
     context: *mut ibv_context,
@@ -39,19 +39,19 @@ impl Default for Opened {
 // thread use them.
 unsafe impl Send for Opened {}
 
-/// The state of this process.
+/// Returns the state of this process.
 pub(super) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(Host::default)
 }
 
 impl Host {
-    /// The context that ids show.
+    /// Returns the context that ids show.
     pub(super) fn context(&self) -> Result<*mut ibv_context, Errno> {
         lock(&self.opened).context()
     }
 
-    /// The device.
+    /// Returns the device.
     pub(super) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let context = self.context()?;
         // SAFETY: `Opened` made the context, and never closes it.
@@ -59,7 +59,7 @@ impl Host {
         Ok(Arc::clone(&context.device))
     }
 
-    /// The protection domain of ids whose program brings none.
+    /// Returns the protection domain of ids without one from the program.
     pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
@@ -70,7 +70,7 @@ impl Host {
         Ok(opened.pd)
     }
 
-    /// The XRC domain of ids whose program brings none, private to the process (contract J3).
+    /// Returns the XRC domain of ids without one from the program. It is private to the process (contract J3).
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
@@ -93,7 +93,7 @@ impl Host {
         lock(&self.ids).remove(&number);
     }
 
-    /// The id that an event is for, with the event counted on it. The id stays until the event is
+    /// Returns the id that an event is for, with the event counted on it. The id stays until the event is
     /// acknowledged.
     pub(super) fn report<'a>(&self, number: CmIdNumber) -> Option<Id<'a>> {
         let ids = lock(&self.ids);

@@ -1,4 +1,4 @@
-//! Ids: what a program holds of a connection, of a listener, or before it is either.
+//! Ids: the program's handles of connections, of listeners, and of endpoints that are neither yet.
 //!
 //! An id's object begins with its C structure. Its endpoint is made together with it; the device, the
 //! addresses and the protection domain in the C structure are filled in once they are known. A
@@ -49,7 +49,7 @@ pub(super) struct Facts {
     /// A peer has asked, and the program has not accepted: as in the kernel, it gets no events until
     /// then.
     pub(super) awaits_accept: bool,
-    /// There is or was a connection.
+    /// True if there is or was a connection.
     pub(super) was_connected: bool,
     /// The program has taken the event that the connection ended.
     pub(super) is_disconnected: bool,
@@ -61,7 +61,7 @@ pub(super) struct Facts {
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// The QP type that a connection request names, for a QP of a type in a port space (contract J1). In
+/// Returns the QP type that a connection request names, for a QP of a type in a port space (contract J1). In
 /// port space UDP nothing is connected, and the peer learns only a QP's number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
@@ -75,7 +75,7 @@ fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// The QP type of an id whose program names none.
+/// Returns the default QP type of an id.
 fn default_qp_type(ps: c_uint) -> c_uint {
     match ps {
         RDMA_PS_UDP => IBV_QPT_UD,
@@ -163,8 +163,8 @@ impl Id<'_> {
     }
 }
 
-/// Destroys an id, after the program has acknowledged its events. The peer gets what it must get; a TGT's
-/// peer gets nothing (contract J9).
+/// Destroys an id, after the program has acknowledged its events. The peer is notified as its state requires;
+/// a TGT's peer is not (contract J9).
 ///
 /// # Safety
 /// The id is alive, and neither the program nor the library uses it after this.

@@ -8,7 +8,7 @@
 //! | QPs and SRQs made for ids | `qp`, `attributes`, `srq` |
 //! | ids whose calls wait for their outcome | `synchronous`, `endpoint` |
 //! | functions without an id | `devices`, `names` |
-//! | what this library does not have | `multicast`, `rsocket` |
+//! | missing features | `multicast`, `rsocket` |
 //!
 //! QPs are never attached to endpoints: as in librdmacm, they belong to the program, and
 //! `ibv_modify_qp` changes their state. Each exported function behaves as its manual page specifies; where

@@ -1,4 +1,4 @@
-//! The names of events, which are those of their constants.
+//! The names of events, which are the names of their constants.
 
 use crate::abi::*;
 use crate::border::guarded;

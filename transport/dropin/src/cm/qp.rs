@@ -1,4 +1,4 @@
-//! QPs of ids: making them together with what they lack, and moving them through their states.
+//! QPs of ids: creating them together with missing PDs and CQs, and moving them through their states.
 
 use super::attributes::for_c;
 use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CHANNEL, RECEIVE_CQ, SEND_CHANNEL, SEND_CQ, SRQ, VERBS};
@@ -209,10 +209,10 @@ pub(super) fn destroy(id: Id<'_>) {
     destroy_cqs(id);
 }
 
-/// Brings the id's QP, if it has one, up to RTS. It starts with INIT even if the QP is in INIT: the
-/// connection's access rights are known only now, and a QP that the program made and put into the id may
-/// be in RESET. `resources` and `depth` are the most READs and atomics at once that the QP serves and
-/// issues; with their all-ones values, what both sides agreed on counts.
+/// Brings the id's QP, if it has one, up to RTS. Starts with INIT even if the QP is in INIT: the connection's
+/// access rights are known only now, and a QP that the program created and put into the id may be in RESET.
+/// `resources` and `depth` are the maximum numbers of READs and atomics at once that the QP serves and
+/// issues. Their all-ones values stand for the values that both sides agreed on.
 pub(super) fn bring_up(id: Id<'_>, resources: u8, depth: u8) -> Result<(), Errno> {
     move_through(id, &[QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend], resources, depth)
 }

@@ -116,7 +116,7 @@ pub unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// The value of an option of exactly `N` bytes.
+/// Returns the value of an option of exactly `N` bytes.
 fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Errno> {
     bytes.try_into().map_err(|_| Errno::EINVAL)
 }

@@ -1,4 +1,4 @@
-//! Converts socket addresses of C to those of Rust, and back.
+//! Conversions between socket addresses of C and of Rust.
 
 use crate::border::Errno;
 use libc::{
@@ -6,7 +6,7 @@ use libc::{
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// The address that a program points to; `None` for a null pointer.
+/// Returns the address that a program points to; `None` for a null pointer.
 ///
 /// # Safety
 /// `pointer` is null, or points to an address of the length that its family implies.
@@ -60,13 +60,13 @@ pub(super) unsafe fn read_sized(
     }
 }
 
-/// The address in a storage of C; `None` if the storage holds no address.
+/// Returns the address in a storage of C; `None` if the storage holds no address.
 pub(super) fn load(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family.
     unsafe { read(std::ptr::from_ref(storage).cast()) }.ok().flatten()
 }
 
-/// An address as C stores it.
+/// Converts an address to its storage in C.
 pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
     let mut storage = zeroed();
     let place = &raw mut storage;
@@ -96,13 +96,13 @@ pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// A storage that holds no address: its family is 0.
+/// Returns a storage that holds no address: its family is 0.
 pub(super) fn zeroed() -> sockaddr_storage {
     // SAFETY: a storage consists of numbers, for which zeros are valid.
     unsafe { std::mem::zeroed() }
 }
 
-/// The number of bytes of an address of this family.
+/// Returns the number of bytes of an address of this family.
 pub(super) fn length(family: i32) -> Option<usize> {
     match family {
         AF_INET => Some(size_of::<sockaddr_in>()),

@@ -9,8 +9,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, VerbsError};
 
-/// Begins what an event completes, and on a synchronous id waits for that event. Any other id is not touched once this has begun: another
-/// thread may have taken the event and destroyed the id.
+/// Begins an operation that an event completes, and on a synchronous id waits for that event. Any other id is
+/// not touched after the operation has begun, since another thread may have taken the event and destroyed the
+/// id.
 pub(super) fn begin(
     id: Id<'_>,
     action: impl FnOnce(&dyn CmId) -> Result<(), VerbsError>,
@@ -34,7 +35,7 @@ pub(super) fn wait_for_outcome(id: Id<'_>) -> Result<(), Errno> {
     }
 }
 
-/// The channel of a synchronous id.
+/// Returns the channel of a synchronous id.
 pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
     // SAFETY: the library stored the channel, programs only read the field, and a synchronous id's
     // channel lives as long as the id.

@@ -24,7 +24,7 @@ pub struct ibv_xrc_domain {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_xrc_rcv_init_attr {
-    /// The domain that the QP is made in.
+    /// Domain of the QP.
     pub xrc_domain: *mut ibv_xrc_domain,
 }
 
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     })
 }
 
-/// Reports the attributes of a receive QP: all of them, whatever the mask names.
+/// Reports the attributes of a receive QP: all of them, with any mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,

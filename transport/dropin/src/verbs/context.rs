@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     });
 }
 
-/// The `ibv_event_type` of an event.
+/// Returns the `ibv_event_type` of an event.
 fn code(kind: Kind) -> c_uint {
     match kind {
         Kind::CqError => IBV_EVENT_CQ_ERR,

@@ -6,7 +6,7 @@ use crate::border::Errno;
 use std::ffi::c_uint;
 use trunkline_verbs::{Access, Completion, CompletionFlags, CompletionOpcode, QpState, QpType};
 
-/// The rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
+/// Returns the rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
 /// `EOPNOTSUPP`.
 pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
@@ -25,9 +25,9 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// A completion as C has it; immediate data is in network order. A receive has the flag of a GRH, which all packets of RoCE
-/// have, as with the kernel's software device (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only UD QPs put the GRH
-/// into the buffer.
+/// Converts a completion to C, with immediate data in network order. A receive has the flag of a GRH,
+/// which all packets of RoCE have, as with the kernel's software device
+/// (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only UD QPs put the GRH into the buffer.
 pub(super) fn completion(from: &Completion) -> ibv_wc {
     let is_receive =
         matches!(from.opcode, CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate);
@@ -55,7 +55,8 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
     }
 }
 
-/// The type of a QP: `EOPNOTSUPP` for types that the device does not have, `EINVAL` for no type at all.
+/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not have, `EINVAL` for no type at
+/// all.
 pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     match code {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -66,12 +67,12 @@ pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// The state of a QP.
+/// Converts the code of a QP state.
 pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
     QpState::from_code(code).ok_or(Errno::EINVAL)
 }
 
-/// The code of a state.
+/// Returns the code of a state.
 pub(crate) fn state_code(state: QpState) -> c_uint {
     state.code().into()
 }

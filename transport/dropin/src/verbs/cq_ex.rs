@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// The C structure of a CQ, with functions for the fields in `wanted`.
+/// Returns the C structure of a CQ, with functions for the fields in `wanted`.
 pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     ibv_cq_ex {
         base,
@@ -140,7 +140,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     });
 }
 
-/// The completion that is being read.
+/// Returns the completion that is being read.
 ///
 /// # Safety
 /// `cq` is a CQ that the program has not destroyed, and the calling thread has its turn.

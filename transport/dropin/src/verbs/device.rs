@@ -59,7 +59,7 @@ fn known() -> Result<&'static Known, Errno> {
     Ok(KNOWN.get_or_init(|| Known { device, guid: info.guid }))
 }
 
-/// The process's one device, as C holds it.
+/// Returns the process's one device, as C holds it.
 ///
 /// # Errors
 /// The error that the provider returned for its list of devices.

@@ -1,8 +1,8 @@
 //! Programs that exit with open connections.
 //!
-//! Owns the library's finaliser, which runs after the program's own exit handlers. The kernel closes
-//! what a process leaves open, and so disconnects its peers; this library has to do so itself. A process
-//! that is killed does not run the finaliser, and its peers find out by their timeouts.
+//! Owns the library's finaliser, which runs after the program's own exit handlers. A kernel closes everything
+//! that a process leaves open, which disconnects its peers; this library must do so itself. A killed process
+//! does not run the finaliser, and its peers detect its end by their timeouts.
 
 use super::host::host;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub(super) fn install() {
     std::hint::black_box(&FINALISER);
 }
 
-/// Called in the parent after a fork.
+/// Handles a fork in the parent.
 pub(super) fn forked() {
     HAS_FORKED.store(true, Ordering::Relaxed);
 }

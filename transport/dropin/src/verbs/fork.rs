@@ -29,7 +29,7 @@ pub(super) fn install() {
     // SAFETY: the three functions take no arguments and do not unwind, and glibc forgets the handlers of
     // a library that is unloaded.
     ONCE.call_once(|| unsafe {
-        // It fails only without memory; then a fork is as dangerous as without handlers.
+        // This fails only without memory; then a fork is as dangerous as without handlers.
         let _no_memory = libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
 }

@@ -20,14 +20,14 @@ pub(crate) struct Host {
     next_handle: AtomicU32,
 }
 
-/// The state of this process.
+/// Returns the state of this process.
 pub(crate) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(Host::default)
 }
 
 impl Host {
-    /// The device, which this opens if it is not open. All contexts of the process share it, since an
+    /// Returns the device, which this opens if it is not open. All contexts of the process share it, since an
     /// address can be taken only once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);
@@ -50,22 +50,22 @@ impl Host {
         Ok(device)
     }
 
-    /// The device, if it is open.
+    /// Returns the device, if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<SoftDevice>> {
         lock(&self.device).clone()
     }
 
-    /// The device, if it is open and no thread is about to open it.
+    /// Returns the device, if it is open and no thread is about to open it.
     pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
         self.device.try_lock().ok()?.clone()
     }
 
-    /// A number that no other object of the process has.
+    /// Returns a number that no other object of the process has.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for the `handle` of an object, which programs only print.
+    /// Returns a number for the `handle` of an object, which programs only print.
     pub(crate) fn next_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }

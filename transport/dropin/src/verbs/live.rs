@@ -1,8 +1,8 @@
-//! Objects that were made in a context and are not destroyed yet.
+//! Objects that were created in a context and are not destroyed yet.
 //!
-//! Each context owns one [`Live`]; the functions that make and destroy objects keep it up to date,
-//! and `ibv_close_device` destroys what is left (contract A14). The C structures of such objects
-//! stay allocated, since the program may still point to them.
+//! Each context owns one [`Live`]. The functions that create and destroy objects keep it up to date, and
+//! `ibv_close_device` destroys the remaining ones (contract A14). The C structures of such objects stay
+//! allocated, since the program may still point to them.
 #![forbid(unsafe_code)]
 
 use super::events::lock;
@@ -24,7 +24,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Destroys everything, users before what they use, so that nothing is refused (contract I3).
+    /// Destroys everything, users before the objects they use, so that nothing is refused (contract I3).
     pub(crate) fn destroy_all(&self) {
         self.qps.destroy_all(|qp| qp.destroy());
         self.srqs.destroy_all(|srq| srq.destroy());
@@ -54,7 +54,7 @@ impl<T: ?Sized> Table<T> {
         lock(&self.0).remove(&address);
     }
 
-    /// An object that refuses is dropped all the same.
+    /// Destroys all objects. An object that refuses is dropped nevertheless.
     fn destroy_all(&self, destroy: impl Fn(&T) -> Result<(), VerbsError>) {
         let left = std::mem::take(&mut *lock(&self.0));
         #[expect(clippy::iter_over_hash_type, reason = "the objects of one kind do not depend on each other")]

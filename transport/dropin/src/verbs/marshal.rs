@@ -1,7 +1,7 @@
-//! Converts structures of the kernel's interface to those of libibverbs, and back.
+//! Conversions between structures of the kernel's interface and of libibverbs.
 //!
-//! rdma-core exports these four functions; programs that talk to the kernel's connection manager
-//! themselves call them.
+//! rdma-core exports these four functions. Programs that talk to the kernel's connection manager themselves
+//! call them.
 
 use crate::abi::*;
 use crate::border::{Errno, In, Out, guarded};

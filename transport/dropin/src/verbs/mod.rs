@@ -6,13 +6,13 @@
 //! | objects that C holds pointers to | `objects`, `live`, `turn`, and one file for each kind |
 //! | tables that the header's inline functions call | `ops` |
 //! | programs that spin | `spin` |
-//! | posting | `post` (lists of requests), `wr` (`ibv_wr_*`), `batch` (what both fill) |
+//! | posting | `post` (lists of requests), `wr` (`ibv_wr_*`), `batch` (the batch that both fill) |
 //! | functions without a device | `strings`, `rates`, `sysfs`, `marshal` |
-//! | what this device does not have | `missing`, `private` |
+//! | missing features | `missing`, `private` |
 //!
 //! Each exported function behaves as its manual page specifies; where that leaves a choice, it does what
-//! rdma-core 44 does. A pointer is checked for null and otherwise believed, as rdma-core believes it: a
-//! program can break itself. No pointer is kept longer than what it points to.
+//! rdma-core 44 does. A pointer is checked for null and otherwise trusted, as in rdma-core: a program can
+//! break itself. No pointer is kept longer than its target is valid.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the manual pages are the contract")]
 
 mod ah;

@@ -24,7 +24,7 @@ unsafe fn register(
 ) -> Result<*mut ibv_mr, Errno> {
     let rights = access(flags & !IBV_ACCESS_ZERO_BASED)?;
     let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EFAULT)?;
-    // The kernel refuses an empty range and one that wraps, too.
+    // The kernel also refuses an empty range and one that wraps.
     if length == 0 || addr.addr().checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
@@ -64,8 +64,8 @@ fn page_size() -> Result<usize, Errno> {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
 }
 
-/// `EFAULT` for a range that is not mapped throughout, as when the kernel pins it. This cannot notice
-/// what the program unmaps later.
+/// Returns `EFAULT` for a range that is not completely mapped, as the kernel does when it pins the range.
+/// Ranges that the program unmaps later are not detected.
 fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     const PIECE: usize = 1 << 30;
     let mut at = address & !(page - 1);
@@ -84,8 +84,9 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// `EFAULT` for memory that is mapped for reading only, as when the kernel pins it for writing. Only
-/// the first and the last page are checked. Kernels before 5.14 cannot check, and the range passes.
+/// Returns `EFAULT` for memory that is mapped for reading only, as the kernel does when it pins memory for
+/// writing. Only the first and the last page are checked. Kernels before 5.14 cannot check, and the range
+/// passes.
 fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     let first = address & !(page - 1);
     let last = (address + length - 1) & !(page - 1);

@@ -148,7 +148,7 @@ macro_rules! owners {
     ($($structure:ty),*) => {
         $(
             impl<'a> Handle<'a, $structure> {
-                /// The context that the object was made in.
+                /// Returns the context that the object was made in.
                 pub(crate) fn owner(self) -> Result<Handle<'a, ibv_context>, crate::border::Errno> {
                     // SAFETY: the library stored the context when it made the object, programs only
                     // read the field, and a program uses no object after it has closed the context.

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-/// The tables of a new context.
+/// Returns the tables of a new context.
 pub(crate) fn table(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     verbs_context {
         query_port: Some(port::query_port),

@@ -55,8 +55,8 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// The bytes of the structure that the exported `ibv_query_port` fills in: those of version 1.1 of the
-/// library, whose structure ends with `flags`.
+/// Size of the structure that the exported `ibv_query_port` fills in, in bytes. It is the structure of
+/// version 1.1 of the library, which ends with `flags`.
 const COMPAT: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
 /// `ibv_query_port(3)` for programs that were compiled against older headers.

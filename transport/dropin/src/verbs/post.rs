@@ -17,19 +17,19 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Uses what a thread keeps for its next posts. A thread whose locals are destroyed, as when the program exits, makes a
-/// new one.
+/// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as when the
+/// program exits, makes a new one.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
 
-/// A scatter/gather element of C.
+/// Converts a scatter/gather element from C.
 pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// The gather or scatter list of a work request. Programs also keep it in packed structures, so it may lie at any
-/// address.
+/// Returns the gather or scatter list of a work request. Programs also keep it in packed structures, so it
+/// may lie at any address.
 ///
 /// # Safety
 /// `count` is not positive, or `list` is null or has as many entries, which nobody changes while the iterator lives.
@@ -45,7 +45,7 @@ pub(super) unsafe fn sge_list(
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
-/// A linked list of work requests that the program posts: what is left of it.
+/// The rest of a linked list of work requests that the program posts.
 #[derive(Clone, Copy)]
 struct List<'a, R> {
     first: *mut R,
@@ -75,8 +75,8 @@ impl<'a, R> Iterator for List<'a, R> {
     }
 }
 
-/// The flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags are
-/// for UD and raw packets, and `EINVAL` here.
+/// Returns the flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags
+/// are for UD and raw packets, and `EINVAL` here.
 pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {

@@ -112,15 +112,15 @@ pub extern "C" fn verbs_open_device() -> *mut c_void {
     null_mut()
 }
 
-/// Nothing to fill in.
+/// Does nothing: there is nothing to fill in.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_init_cq() {}
 
-/// Nothing to fill in.
+/// Does nothing: there is nothing to fill in.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_set_ops() {}
 
-/// Nothing to free.
+/// Does nothing: there is nothing to free.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_uninit_context() {}
 

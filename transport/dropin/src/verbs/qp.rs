@@ -77,7 +77,7 @@ struct Extended {
 }
 
 impl Extended {
-    /// Reads only what the mask names: programs leave other fields uninitialised.
+    /// Reads only the fields that the mask names: programs leave others uninitialised.
     fn of(init: &ibv_qp_init_attr_ex, qp_type: QpType) -> Result<Self, Errno> {
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
@@ -158,7 +158,7 @@ unsafe fn create(
     Ok(hand_out_qp(owner, &inner, &fields))
 }
 
-/// The capacities of a QP as C has them.
+/// Converts the capacities of a QP to C.
 pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: from.max_send_wr,

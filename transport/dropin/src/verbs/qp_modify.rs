@@ -44,7 +44,7 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_PATH_MIG_STATE
     | IBV_QP_DEST_QPN;
 
-/// The change that a mask names. Attributes that it does not name may be uninitialised.
+/// Returns the change that a mask names. Attributes that it does not name may be uninitialised.
 pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
     // Q_Keys, capacities and rates belong to other types of QP, alternate paths to other devices.
     if mask & !KNOWN != 0 {
@@ -95,7 +95,7 @@ fn mtu(code: c_uint) -> Result<Mtu, Errno> {
     u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(Errno::EINVAL)
 }
 
-/// The path to a peer. RoCE addresses peers by GID, so attributes without a GRH are `EINVAL`.
+/// Returns the path to a peer. RoCE addresses peers by GID, so attributes without a GRH are `EINVAL`.
 fn address_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::EINVAL);
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// The attributes of a QP as C has them.
+/// Converts the attributes of a QP to C.
 pub(crate) fn attributes(now: &QpAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
     let ah_attr = now.address_vector.map_or_else(ibv_ah_attr::default, |vector| ibv_ah_attr {
         grh: ibv_global_route {

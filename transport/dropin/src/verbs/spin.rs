@@ -11,7 +11,7 @@ use std::cell::Cell;
 /// empty poll costs as much as a yield when no other thread wants the core.
 const EMPTY_POLLS: u32 = 8;
 
-/// Counts a poll, by whether it found completions.
+/// Counts a poll. `found` is true if it found completions.
 pub(super) fn polled(found: bool) {
     thread_local!(static EMPTY: Cell<u32> = const { Cell::new(0) });
     let empty = if found { 0 } else { EMPTY.get() + 1 };

@@ -1,7 +1,8 @@
 //! A lock that the program takes in one call and releases in another.
 //!
 //! `ibv_start_poll` and `ibv_wr_start` give an object to the calling thread until `ibv_end_poll`,
-//! `ibv_wr_complete` or `ibv_wr_abort`. A [`Turn`] holds what belongs to that thread meanwhile.
+//! `ibv_wr_complete` or `ibv_wr_abort`. A [`Turn`] holds the state that belongs to that thread in the
+//! meantime.
 
 use super::events::lock;
 use std::cell::UnsafeCell;

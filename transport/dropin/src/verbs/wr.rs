@@ -41,7 +41,7 @@ impl Posting {
         self.error.get_or_insert(errno);
     }
 
-    /// The request that the setters complete; without one they are an error.
+    /// Returns the request that the setters complete; without one they are an error.
     fn last(&mut self) -> Option<&mut Entry> {
         if self.batch.entries.is_empty() {
             self.fail(Errno::EINVAL);
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     if is_extended { qp.cast() } else { null_mut() }
 }
 
-/// The C structure of a QP, with its table of posting functions.
+/// Returns the C structure of a QP, with its table of posting functions.
 pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base: base,
@@ -89,7 +89,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Runs `action` on the QP and what it was asked for so far.
+/// Runs `action` on the QP and the requests so far.
 ///
 /// # Safety
 /// `qp` is null or a QP that the program has not destroyed, the calling thread has its turn, and

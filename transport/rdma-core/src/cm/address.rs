@@ -1,4 +1,4 @@
-//! Converts socket addresses of Rust to those of C, and back.
+//! Conversions between socket addresses of Rust and of C.
 
 use libc::{sockaddr_storage, socklen_t};
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
@@ -23,7 +23,7 @@ impl From<SocketAddr> for CAddress {
 }
 
 impl CAddress {
-    /// The address for a C function that only reads it, even if its prototype is not `const`.
+    /// Returns the address for a C function that only reads it, even if its prototype is not `const`.
     pub(super) fn pointer(&self) -> *mut libc::sockaddr {
         match self {
             Self::V4(v4) => v4.as_ptr(),
@@ -40,7 +40,7 @@ impl CAddress {
     }
 }
 
-/// The address in a storage of librdmacm's; `None` if the storage holds no address.
+/// Returns the address in a storage of librdmacm; `None` if the storage holds no address.
 pub(super) fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family, and any bits are valid for it.
     let address = unsafe { SockaddrStorage::from_raw(from_ref(storage).cast(), None) }?;

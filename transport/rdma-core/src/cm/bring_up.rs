@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 
-/// Limits of READs and atomics; with `None`, what both sides agreed on counts.
+/// Limits of READs and atomics; `None` stands for the values that both sides agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
     /// The most that the QP serves at once.
@@ -23,7 +23,7 @@ pub(super) struct Limits {
     pub(super) depth: Option<u8>,
 }
 
-/// A QP of this provider, from its trait object.
+/// Converts a trait object to a QP of this provider.
 pub(super) fn own_qp(qp: Arc<dyn QueuePair>) -> Result<Arc<Qp>, VerbsError> {
     let any: Arc<dyn Any + Send + Sync> = qp;
     any.downcast::<Qp>().map_err(|_| VerbsError::Invalid("the QP belongs to another device"))
@@ -52,7 +52,7 @@ pub(super) fn to_error(qp: &Qp) {
     }
 }
 
-/// The attributes that bring a QP of the endpoint's connection to a state.
+/// Returns the attributes that bring a QP of the endpoint's connection to a state.
 ///
 /// # Errors
 /// [`VerbsError::Invalid`] if the endpoint does not know them yet.

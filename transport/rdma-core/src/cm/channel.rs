@@ -51,7 +51,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// A channel of this manager, from its trait object.
+/// Converts a trait object to a channel of this manager.
 pub(super) fn own_channel(
     shared: &Arc<Shared>,
     channel: &Arc<dyn CmChannel>,
@@ -67,7 +67,7 @@ pub(super) fn own_channel(
 pub(super) enum Taken {
     /// There was no event.
     Nothing,
-    /// There was an event of which programs get none.
+    /// There was an event that is not reported to programs.
     Ignored,
     Event(CmEvent),
 }
@@ -110,7 +110,7 @@ impl Channel {
     pub(super) fn forget_listener(&self, raw: RawId) {
         // SAFETY: as in `listen_at`.
         let descriptor = unsafe { own_descriptor(raw) };
-        // It fails if `listen_at` has failed.
+        // This fails only if `listen_at` has failed.
         let _ = self.epoll.delete(descriptor);
     }
 
@@ -221,7 +221,7 @@ impl Channel {
     }
 }
 
-/// The descriptor of a synchronous id.
+/// Returns the descriptor of a synchronous id.
 ///
 /// # Safety
 /// The id is synchronous, and is not destroyed during `'a`.

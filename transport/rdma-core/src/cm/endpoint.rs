@@ -148,7 +148,7 @@ impl Drop for AddressInfo {
     }
 }
 
-/// The number of a port space in C.
+/// Returns the C code of a port space.
 pub(super) fn port_space(port_space: PortSpace) -> u32 {
     match port_space {
         PortSpace::Tcp => RDMA_PS_TCP,
@@ -157,7 +157,7 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
     }
 }
 
-/// The name of the device that has an address.
+/// Returns the name of the device that has an address.
 ///
 /// # Errors
 /// [`VerbsError::AddressNotAvailable`] if no device has it, [`VerbsError::Invalid`] for an unspecified

@@ -21,17 +21,17 @@ pub(super) enum Asked {
     QpChanges,
 }
 
-/// `Ok` for 0, else the error of the last C call of this thread.
+/// Checks the result of a C function: `Ok` for 0, else the error of the last C call of this thread.
 pub(super) fn check(asked: Asked, status: c_int) -> Result<(), VerbsError> {
     if status == 0 { Ok(()) } else { Err(last(asked)) }
 }
 
-/// The error of the last C call of this thread.
+/// Returns the error of the last C call of this thread.
 pub(super) fn last(asked: Asked) -> VerbsError {
     named(asked, last_errno())
 }
 
-/// The error that an errno means.
+/// Returns the error for an errno.
 pub(super) fn named(asked: Asked, errno: c_int) -> VerbsError {
     match errno {
         libc::EADDRINUSE => VerbsError::AddressInUse("another endpoint is bound to this port"),

@@ -1,7 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event and what it points to are valid until it is acknowledged, so what is needed of it is copied
-//! first. Kinds, lengths and states come from the kernel and are checked all the same.
+//! An event and the data it points to are valid until it is acknowledged, so the needed parts are copied
+//! first. Kinds, lengths and states come from the kernel and are checked nevertheless.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -74,7 +74,7 @@ pub(super) unsafe fn take(event: NonNull<rdma_cm_event>) -> Copied {
     // SAFETY: this function's contract.
     unsafe {
         let copied = copy(event);
-        // It fails only for null.
+        // This fails only for null.
         let _ = rdma_ack_cm_event(event.as_ptr());
         copied
     }
@@ -94,7 +94,7 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
 }
 
 impl Copied {
-    /// The kind of the program's event, if the program gets one. Requests and responses are not
+    /// Returns the kind of the program's event, if the program gets one. Requests and responses are not
     /// converted here, since they need the endpoint.
     pub(super) fn kind(&self) -> Option<CmEventKind> {
         let failed = |asked| CmEventKind::AddressError(named(asked, self.status.saturating_abs()));
@@ -115,7 +115,7 @@ impl Copied {
         })
     }
 
-    /// The outcome of resolving an address.
+    /// Returns the outcome of resolving an address.
     pub(super) fn resolved(&self) -> Result<(), trunkline_verbs::VerbsError> {
         match self.kind() {
             Some(CmEventKind::AddressResolved) => Ok(()),

@@ -39,7 +39,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// The endpoint of a table entry. Dropping it removes the entry and destroys the id.
+    /// Creates the endpoint of a table entry. Dropping it removes the entry and destroys the id.
     pub(super) fn new(number: u64, shared: Arc<Shared>) -> Self {
         Self { number, shared }
     }
@@ -302,7 +302,7 @@ fn set(entry: &mut Entry, option: CmOption) -> Result<(), VerbsError> {
     })
 }
 
-/// The parameters in the form of C. They point to the private data of `parameters`.
+/// Returns the parameters in the form of C. They point to the private data of `parameters`.
 fn parameters_for_c(parameters: &ConnectParameters, entry: &Entry) -> Result<rdma_conn_param, VerbsError> {
     let length = u8::try_from(parameters.private_data.len()).map_err(|_| VerbsError::Invalid(TOO_LONG))?;
     let (qp_num, srq) = match (&entry.qp, parameters.qp_number) {

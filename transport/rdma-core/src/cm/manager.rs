@@ -1,4 +1,4 @@
-//! The table of a device's endpoints, and how endpoints are made.
+//! The table of a device's endpoints, and the creation of endpoints.
 //!
 //! Owns the lock of everything in this module; the module's documentation has the rules.
 
@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
-    /// It has a separate descriptor, as a listener of `rdma_create_ep` has.
+    /// True if it has a separate descriptor, like a listener of `rdma_create_ep`.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
     /// The program has set its ACK timeout, which `connect` then leaves as it is.
@@ -62,7 +62,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if an id is of this device, or of none yet.
+    /// Returns true if an id belongs to this device, or to none yet.
     ///
     /// # Safety
     /// The id is not destroyed, and nobody else changes it.
@@ -72,7 +72,7 @@ impl Shared {
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Lists an id that reports to `channel`, or to a separate channel, and numbers it.
+    /// Lists an id that reports to `channel`, or to a separate channel, and assigns its number.
     ///
     /// # Safety
     /// The id is not destroyed, and nobody else has it, or the lock was held since it was made.
@@ -131,14 +131,14 @@ impl Shared {
     }
 }
 
-/// A number that no other endpoint of the process has or had.
+/// Returns a number that no other endpoint of the process has or had.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Manager {
-    /// The connection manager of an opened device.
+    /// Creates the connection manager of an opened device.
     pub(crate) fn new(opened: &Arc<Opened>) -> Self {
         let shared = Arc::new(Shared { opened: Arc::clone(opened), table: Mutex::default() });
         Self { resolver: Resolver::new(Arc::clone(&shared)), shared }

@@ -7,8 +7,8 @@
 //! | `endpoint` | `rdma_create_ep`, the one call of librdmacm that waits for the network |
 //! | `id` | an endpoint |
 //! | `bring_up` | the states of an attached QP |
-//! | `channel` | the descriptor that announces the events of endpoints, and who reads them |
-//! | `progress` | from librdmacm's events to the program's: requests become endpoints, QPs are brought up |
+//! | `channel` | the descriptor that announces the events of endpoints, and their readers |
+//! | `progress` | translation of librdmacm's events to the program's: requests become endpoints, QPs are brought up |
 //! | `event` | copies of librdmacm's events |
 //! | `address`, `error` | conversions |
 //!

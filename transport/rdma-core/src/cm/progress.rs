@@ -1,8 +1,8 @@
-//! From librdmacm's events to the program's.
+//! Translation of librdmacm's events to the program's.
 //!
-//! Owns what must happen in between: a request makes an endpoint, a peer's reply brings the attached QP
-//! up, and the end of a connection moves it to ERR. `channel` reads the events and calls this with the
-//! manager's lock held.
+//! Performs the steps in between: a request becomes an endpoint, a peer's reply brings the attached QP up,
+//! and the end of a connection moves it to ERR. `channel` reads the events and calls this with the manager's
+//! lock held.
 
 use super::bring_up;
 use super::channel::Taken;
@@ -16,8 +16,8 @@ use rdma_sys::{rdma_disconnect, rdma_establish};
 use std::sync::Arc;
 use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, QpState, VerbsError};
 
-/// Makes an endpoint of a request. `migrates` is whether the new id has a separate channel, as an id
-/// of a synchronous listener has. The caller holds the lock.
+/// Creates an endpoint for a request. `migrates` is true if the new id has a separate channel, like an id of
+/// a synchronous listener. The caller holds the lock.
 pub(super) fn request(
     shared: &Arc<Shared>,
     table: &mut Table,
@@ -57,10 +57,10 @@ pub(super) fn request(
     }
 }
 
-/// Makes the program's event of an endpoint's, with what librdmacm does for an id with a QP. The caller
-/// holds the lock.
+/// Translates an endpoint's event to the program's, and does what librdmacm does for an id with a QP. The
+/// caller holds the lock.
 pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
-    // The program may have dropped the endpoint meanwhile.
+    // The program may have dropped the endpoint in the meantime.
     let Some(entry) = table.entries.get_mut(&copied.number) else { return Taken::Ignored };
     let (raw, qp) = (entry.raw, entry.qp.clone());
     let kind = if copied.code == code::RDMA_CM_EVENT_CONNECT_RESPONSE {
@@ -105,7 +105,7 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
     }
 }
 
-/// The peer has accepted: brings the QP up, and establishes the connection.
+/// Brings the QP up after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
     // INIT again: before the request, the kernel's connection manager grants the peer no access rights.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];

@@ -55,8 +55,8 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// The peer's interface carries smaller packets than those of the REQ: asks again with its path MTU, which
-    /// can happen once per smaller MTU.
+    /// Asks again with the path MTU of the peer, whose interface carries smaller packets than those of the
+    /// REQ. This can happen once per smaller MTU.
     pub(super) fn ask_with_mtu(&mut self, now: u64, id: ConnectionId, mtu: Mtu) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Some(CmMessage::Req(req)) = connection.unanswered.take().map(|unanswered| unanswered.message)
@@ -67,7 +67,7 @@ impl CmMachine {
         self.send_until_answered(now, id, CmMessage::Req(Req { mtu: mtu.code(), ..req }));
     }
 
-    /// After `Reply`: the QP is in RTS. Sends the RTU; `Established` follows.
+    /// Sends the RTU after `Reply`, when the QP is in RTS. `Established` follows.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`].
@@ -84,7 +84,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Private data of the answer to a request that is not confirmed yet.
+    /// Returns the private data of the answer to a request that is not confirmed yet.
     #[must_use]
     pub fn reply_private(&self, id: ConnectionId) -> Vec<u8> {
         self.table.get(id).map(|connection| connection.reply_private.clone()).unwrap_or_default()
@@ -126,7 +126,7 @@ impl CmMachine {
         }
     }
 
-    /// The first REP of a connection.
+    /// Handles the first REP of a connection.
     fn take_rep(&mut self, now: u64, id: ConnectionId, transaction: u64, rep: &Rep) {
         let Some(connection) = self.table.get(id) else { return };
         let addresses = connection.addresses;
@@ -174,7 +174,7 @@ impl CmMachine {
     }
 }
 
-/// The values that we asked for, until the REP brings the peer's.
+/// Returns the values that we asked for, which hold until the REP brings the peer's.
 const fn asked(connect: &Connect<'_>) -> Peer {
     Peer {
         transport: connect.transport,
@@ -219,7 +219,7 @@ pub(super) const fn check_private(private: &[u8], max: usize) -> Result<(), CmEr
     Ok(())
 }
 
-/// 0 and 1 are management QPs.
+/// Returns true if a QP is not a management QP, 0 or 1.
 pub(super) const fn is_usable(qpn: QpNumber) -> bool {
     qpn.get() > QP1.get()
 }

@@ -17,8 +17,8 @@ pub struct CmConfig {
     pub comm_ids: CommIds,
     /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
     pub first_retry_ns: u64,
-    /// The number of transmissions of such a message. A DREQ whose program waits for the outcome is
-    /// sent more often, see [`super::CmMachine::disconnect`].
+    /// Number of transmissions of such a message. A DREQ is sent more often if the program waits for the
+    /// outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
     /// Time in which the program has to accept a request or to confirm a reply, and for which a SIDR
     /// request is repeated and its answer is kept for repetitions. Nanoseconds.
@@ -40,7 +40,7 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// The defaults: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
+    /// Creates the default configuration: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
     /// seen after 2.3 s. The fields of a REQ that tell the peer how long we would wait carry
     /// the values that rdma_cm puts there (contract rocev2 12.1).
     #[must_use]
@@ -88,7 +88,7 @@ impl CommIds {
         Self { slot: Some(slot), ..self }
     }
 
-    /// The comm id of an index, of which a process with a slot has 2^22.
+    /// Returns the comm id of an index, of which a process with a slot has 2^22.
     #[must_use]
     pub fn number_of(&self, index: u32) -> u32 {
         let index = match self.slot {
@@ -98,7 +98,7 @@ impl CommIds {
         self.permutation.number_of(index)
     }
 
-    /// The slot of the process whose comm id this is.
+    /// Returns the slot of the process whose comm id this is.
     #[must_use]
     pub fn slot_of(&self, comm_id: u32) -> u16 {
         let [_, _, low, high] = (self.permutation.index_of(comm_id) >> SLOT_SHIFT).to_be_bytes();
@@ -106,7 +106,7 @@ impl CommIds {
     }
 }
 
-/// The least time between two questions whether a peer still has a connection.
+/// Minimum time between two questions whether a peer still has a connection.
 pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
 
 /// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
@@ -115,7 +115,7 @@ pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 pub(super) const MAX_CM_RETRIES: u8 = 15;
 const PACKET_LIFE_TIME: u8 = 18;
 
-/// A time of a CM message as the kernel's CM reads it: 2^(code - 8) ms.
+/// Returns a time of a CM message, as the kernel's CM reads it: 2^(code - 8) ms.
 const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
@@ -126,14 +126,14 @@ pub(super) const CLOSING_NS: u64 =
 /// The longest time between two of them.
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
-/// Returns the time for which the kernel's passive side repeats a DREQ, by two fields of the REQ; no longer than the
-/// active side, whatever the peer asks for.
+/// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is
+/// capped at [`CLOSING_NS`], the active side's time, even if the peer asks for more.
 pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);
     if asked < CLOSING_NS { asked } else { CLOSING_NS }
 }
 
-/// A time of the wire, 4.096 us * 2^code, in nanoseconds (contract rocev2 12.1).
+/// Returns a time of the wire in nanoseconds: 4.096 us * 2^code (contract rocev2 12.1).
 pub(super) const fn wire_time_ns(code: u8) -> u64 {
     4_096 << (if code > 31 { 31 } else { code })
 }

@@ -1,4 +1,4 @@
-//! One connection: the ids of both sides, its state, and the message that it repeats.
+//! One connection: the ids of both sides, its state, and the message to repeat.
 
 use super::{ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
@@ -86,8 +86,8 @@ pub(super) struct Connection {
     pub(super) timer: Option<u64>,
 }
 
-/// Key by which a peer's messages find a connection: the peer's address is part of the key, so that
-/// nobody can speak for another host's adapter.
+/// Key by which a peer's messages find a connection. It contains the peer's address, so that no other host
+/// can use the peer's GUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RemoteKey<N> {
     pub(super) address: IpAddr,

@@ -94,13 +94,13 @@ impl CmCounters {
         self.dropped[cause as usize] += 1;
     }
 
-    /// A refusal of the machine itself, because the listener takes connections of the other kind.
+    /// Counts a refusal by the machine itself, because the listener takes connections of the other kind.
     pub(super) const fn refuse_other_kind(&mut self) {
         self.count(CmDrop::Refused);
         self.other_kind += 1;
     }
 
-    /// A refusal of the machine itself.
+    /// Counts a refusal by the machine itself.
     pub(super) fn refuse(&mut self, reason: RejectReason) {
         self.count(CmDrop::Refused);
         for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {

@@ -60,8 +60,8 @@ impl CmMachine {
         }
     }
 
-    /// Releases a connection in any state, because the program has dropped its endpoint. The peer is
-    /// sent what its state requires. The only event that may still come is `TimewaitExit`.
+    /// Releases a connection in any state, because the program has dropped its endpoint. Sends the peer the
+    /// message that the state requires. The only event that may still come is `TimewaitExit`.
     pub fn release(&mut self, now: u64, id: ConnectionId) {
         if self.release_question(now, id) {
             return;
@@ -120,9 +120,9 @@ impl CmMachine {
         }
     }
 
-    /// The peer's process has died without a message, as the device has found out: ends the connection as the message
-    /// would that a kernel sends in its place. That is a REJ before this side has answered, else a DREQ. Does nothing if
-    /// the connection has ended.
+    /// Ends a connection whose peer's process has died without a message, as found by the device. The effect
+    /// is the same as if a kernel had sent a message in its place: a REJ before this side has answered, else a
+    /// DREQ. Does nothing if the connection has ended.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -178,7 +178,7 @@ impl CmMachine {
         }
     }
 
-    /// The connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
+    /// Returns the connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
     /// before it knows our id, the one of the peer's id.
     fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {
@@ -186,7 +186,7 @@ impl CmMachine {
         }
         let ca_guid = message::guid_of_rej(rej)?;
         let key = RemoteKey { address: addresses.remote, ca_guid, number: rej.local_id };
-        // It knows no id of ours, so it cannot have got as far as being connected.
+        // The peer knows no id of ours, so the connection cannot be established yet.
         self.table.with_remote_id(&key).filter(|connection| connection.state.is_half_open())
     }
 
@@ -198,7 +198,7 @@ impl CmMachine {
             return;
         }
         let Some(connection) = connection.filter(|connection| connection.remote_id == dreq.local_id) else {
-            // Answered all the same, so that the peer can stop (contract rocev2 12.6).
+            // Answered nevertheless, so that the peer can stop (contract rocev2 12.6).
             self.counters.count(CmDrop::UnknownConnection);
             self.queue(addresses, transaction, &message::drep(dreq));
             return;
@@ -235,21 +235,21 @@ impl CmMachine {
         }
     }
 
-    /// A peer reports that the QP of a REQ of ours belongs to another connection. If it is right, that one is
-    /// ours as well; it ends, since a QP has one connection at a time (contract J11). The peer does not end
-    /// it, because it cannot know who sent the REQ; we do.
+    /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
+    /// connection. If that is right, the other connection is ours as well, and a QP has one connection at a
+    /// time (contract J11). The peer does not end it, because it cannot know the sender of the REQ; we do.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);
         }
     }
 
-    /// A REQ claims numbers of a connection's peer. Either we missed its end, or the REQ is forged; only
-    /// the peer can tell. So it gets an RTU, which does nothing at a connection that exists and, at our own
-    /// kind of device, is answered by a REJ at one that does not: that ends ours. A kernel does not answer
-    /// it; there the connection ends when its QP, or the program, notices.
+    /// Checks a connection whose peer's numbers are claimed by a REQ. Either we missed its end, or the REQ is
+    /// forged; only the peer can tell. So it gets an RTU. If the connection exists there, the RTU has no
+    /// effect. If not, our kind of device answers with a REJ, which ends the connection here. A kernel does
+    /// not answer; the connection then ends when its QP, or the program, notices.
     ///
-    /// One such RTU is sent in [`DOUBT_EVERY_NS`], so that forged REQs do not make us send much.
+    /// Only one such RTU is sent in [`DOUBT_EVERY_NS`], so that forged REQs do not make us send much.
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -266,7 +266,7 @@ impl CmMachine {
         }
     }
 
-    /// Ends what a message of the same peer has shown to be dead.
+    /// Ends a connection that a message of the same peer has shown to be dead.
     pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -294,8 +294,8 @@ impl CmMachine {
         self.send_until_answered(now, id, dreq);
     }
 
-    /// The program waits for the outcome of the DREQ, so it is repeated as long as the kernel
-    /// repeats it (contract rocev2 12.6).
+    /// Repeats the DREQ for as long as the kernel does (contract rocev2 12.6), because the program waits for
+    /// its outcome.
     fn wait_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let until = now.saturating_add(connection.closing_ns);
@@ -304,8 +304,8 @@ impl CmMachine {
         }
     }
 
-    /// Nobody waits for the outcome any more: the DREQ is repeated as often as any other message,
-    /// for the peer's sake, and ends at once when that has been done.
+    /// Stops waiting for the outcome: the DREQ is then repeated as often as any other message, for the peer's
+    /// sake. If that has been done, the connection ends at once.
     fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
         unanswered.until = None;

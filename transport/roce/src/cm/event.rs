@@ -47,7 +47,7 @@ pub enum Event {
     Rejected(ConnectionId, RejectReason, Vec<u8>),
     /// No answer came: from the peer, or from our program to a request or reply.
     Unreachable(ConnectionId),
-    /// It ended: bring the QP to ERR.
+    /// The connection ended: bring the QP to ERR.
     Disconnected {
         /// The connection.
         id: ConnectionId,
@@ -74,7 +74,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The connection or question that it is about.
+    /// Returns the connection or question that it is about.
     #[must_use]
     pub const fn connection(&self) -> ConnectionId {
         match self {

@@ -86,7 +86,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The listener that a request to `address` reaches.
+    /// Returns the listener that a request to `address` reaches.
     pub(super) fn find(&self, service: ServiceId, address: IpAddr) -> Option<&Listener> {
         self.by_service.get(&service)?.iter().find(|listener| covers(listener.place, address))
     }

@@ -1,4 +1,4 @@
-//! The machine: its state, its queues, and what every role shares.
+//! The machine: its state, its queues, and the parts shared by all roles.
 
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
@@ -27,10 +27,9 @@ const TRANSMIT_QUEUE: usize = 8_192;
 
 /// The connections of one device, on all of its addresses.
 ///
-/// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]);
-/// after each call, whatever it was, drain [`Self::poll_transmit`] and [`Self::poll_event`].
-/// Times are nanoseconds of a clock that never goes back. A call that returns an error has changed
-/// nothing.
+/// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]). After each
+/// call, including failed ones, drain [`Self::poll_transmit`] and [`Self::poll_event`]. Times are nanoseconds
+/// of a clock that never goes back. A call that returns an error has changed nothing.
 #[derive(Debug)]
 pub struct CmMachine {
     pub(super) config: CmConfig,
@@ -40,7 +39,7 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
-    /// Time from which on a peer may be asked again whether it still has a connection.
+    /// Earliest time at which a peer may be asked again whether it still has a connection.
     pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,
@@ -49,7 +48,7 @@ pub struct CmMachine {
 }
 
 impl CmMachine {
-    /// A machine without connections.
+    /// Creates a machine without connections.
     #[must_use]
     pub fn new(config: CmConfig) -> Self {
         let mut machine = Self {
@@ -113,29 +112,29 @@ impl CmMachine {
         }
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The next peer that was refused because it asked for RC where an XRC listener is, or the other
+    /// Returns the next peer that was refused because it asked for RC where an XRC listener is, or the other
     /// way round. Each peer is reported once, and at most 64 of them.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }
 
-    /// The counters since the machine was made.
+    /// Returns the counters since the machine was created.
     #[must_use]
     pub const fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// The number of connections, including those in timewait, and of SIDR requests.
+    /// Returns the number of connections, including those in timewait, and of SIDR requests.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len() + self.questions.len()
@@ -148,7 +147,7 @@ impl CmMachine {
         self.table.contains(id) || self.questions.get(id).is_some()
     }
 
-    /// The connection that a call of the program names, unless it has ended or been released.
+    /// Returns the connection that a call of the program names, unless it has ended or been released.
     pub(super) fn own(&self, id: ConnectionId) -> Result<&Connection, CmError> {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
@@ -206,7 +205,7 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// A free comm id, never 0: from the next index.
+    /// Returns a free comm id, made from the next index. It is never 0.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
@@ -217,7 +216,7 @@ impl CmMachine {
         }
     }
 
-    /// `SplitMix64`: numbers that do not repeat, from the seed; not for secrets.
+    /// Returns the next number of `SplitMix64`, which do not repeat. Not for secrets.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

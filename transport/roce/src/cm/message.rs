@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 /// Failover accepted: no alternate path was offered, or it was and is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and
-/// so finds out whether we are still alive.
+/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and so finds
+/// out whether we are still alive.
 const SERVICE_TIMEOUT: u8 = 18;
 
 /// `bytes` padded with zeros; longer input was refused before.
@@ -33,7 +33,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     field
 }
 
-/// The address header, then `bytes`, padded with zeros.
+/// Returns the address header, then `bytes`, padded with zeros.
 fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] {
     let mut field = [0; N];
     header.emit(&mut field);
@@ -147,13 +147,13 @@ pub(super) const fn dreq(connection: &Connection) -> CmMessage {
     })
 }
 
-/// The answer to a DREQ, for connections that exist and for those that do not.
+/// Returns the answer to a DREQ, for connections that exist and for those that do not.
 pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
     let (local_id, remote_id) = (dreq.remote_id, dreq.local_id);
     CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
 }
 
-/// A REJ between two comm ids; 0 for one that does not exist.
+/// Returns a REJ between two comm ids; 0 for one that does not exist.
 pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, private: &[u8]) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -168,7 +168,7 @@ pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, pri
     })
 }
 
-/// Refuses a REQ whose path MTU is too large, and names the largest that is not (contract rocev2 9.8).
+/// Refuses a REQ whose path MTU is too large, and names the largest supported one (contract rocev2 9.8).
 pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -183,14 +183,14 @@ pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     })
 }
 
-/// The largest path MTU that the sender of a [`rej_mtu`] takes.
+/// Returns the largest path MTU that the sender of a [`rej_mtu`] takes.
 pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
 }
 
-/// Takes a REQ back. The peer's id is not known, so the additional information says whose id
-/// the local one is.
+/// Takes a REQ back. The peer's id is unknown, so the additional information names the adapter that the
+/// local id belongs to.
 pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     let guid = config.ca_guid.to_be_bytes();
     CmMessage::Rej(Rej {
@@ -238,7 +238,7 @@ pub(super) fn sidr_rep(key: &QuestionKey, status: SidrStatus, answer: &Answer<'_
     })
 }
 
-/// The peer's announcement in a REP: its QP and its first PSN.
+/// Returns the peer's announcement in a REP: its QP and its first PSN.
 pub(super) const fn rep_qp(transport: Transport, rep: &Rep) -> (QpNumber, Psn) {
     let qpn = match transport {
         Transport::Rc => rep.qpn,

@@ -1,9 +1,8 @@
 //! The InfiniBand communication manager on QP 1, as rdma_cm uses it, sans-IO.
 //!
-//! Owns the state of connections: who asked for them, what was agreed, and which message is to be
-//! sent again when. The device calls it with management datagrams and the time, and acts on its
-//! events. It must never touch a QP, a socket or a clock itself, and no bytes of a peer make it
-//! panic or grow without bound.
+//! Owns the state of connections: who asked for them, what was agreed, and when each message is to be
+//! repeated. The device calls it with management datagrams and the time, and acts on its events. It must
+//! never touch a QP, a socket or a clock itself, and no bytes of a peer make it panic or grow without bound.
 //!
 //! ```text
 //!           connect                         REQ at a listener
@@ -22,8 +21,8 @@
 //! A TGT's connection that the program releases becomes `Idle` instead: nothing is sent to the
 //! peer, since other processes may use the TGT (contract J9).
 //!
-//! SIDR requests (port space UDP) are no connections and have states of their own, see `sidr`; they
-//! share the ids, the listeners and the limits.
+//! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. They share the
+//! ids, the listeners and the limits.
 //!
 //! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
 //! A QP's `sq_psn` is the PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its

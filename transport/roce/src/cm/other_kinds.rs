@@ -1,8 +1,8 @@
 //! Peers that were refused because they asked for RC at an XRC listener, or the other way round.
 //!
-//! The peer sees only a REJ, and here nobody would notice, so each such peer is reported once for the
-//! log. The machine owns the list and its passive side fills it. Any stranger can get onto it, so
-//! beyond a limit peers are only counted.
+//! The peer sees only a REJ, and nothing here would show it, so each such peer is reported once for the log.
+//! The machine owns the list and its passive side fills it. Any host can get onto it, so beyond a limit peers
+//! are only counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
@@ -36,7 +36,7 @@ impl OtherKinds {
         }
     }
 
-    /// The next peer to report.
+    /// Returns the next peer to report.
     pub(super) fn poll(&mut self) -> Option<OtherKind> {
         self.unnamed.pop_front()
     }

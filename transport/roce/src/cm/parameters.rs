@@ -78,8 +78,8 @@ pub struct Accept<'a> {
     pub starting_psn: Psn,
     /// READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
-    /// READs and atomics that this side has outstanding at most, cut to what the peer serves
-    /// ([`Peer::initiator_depth`]; cut the QP's `max_rd_atomic` too); not sent for XRC.
+    /// Maximum number of outstanding READs and atomics of this side, reduced to what the peer serves
+    /// ([`Peer::initiator_depth`]; reduce the QP's `max_rd_atomic` too). Not sent for XRC.
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
@@ -113,20 +113,20 @@ pub struct Answer<'a> {
     pub private: &'a [u8],
 }
 
-/// The peer's values from this side's point of view: what to set on our QP.
+/// The peer's values from this side's point of view, to be set on our QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// RC or XRC.
     pub transport: Transport,
     /// `dest_qp_num`: the peer's QP; its TGT when this side has the INI.
     pub qpn: QpNumber,
-    /// `sq_psn`: where this side starts to send. (`rq_psn` is what this side announced.)
+    /// `sq_psn`: the first PSN that this side sends. (`rq_psn` is the one that this side announced.)
     pub send_psn: Psn,
     /// Path MTU, from the REQ.
     pub mtu: Mtu,
-    /// `max_dest_rd_atomic`: what the peer may have outstanding (contract rocev2 10.5).
+    /// `max_dest_rd_atomic`: maximum number of the peer's outstanding operations (contract rocev2 10.5).
     pub responder_resources: u8,
-    /// `max_rd_atomic`: what the peer serves at once.
+    /// `max_rd_atomic`: number of operations that the peer serves at once.
     pub initiator_depth: u8,
     /// `retry_cnt`.
     pub retry_count: u8,

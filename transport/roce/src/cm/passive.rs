@@ -49,8 +49,8 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Refuses a request with a larger path MTU than `mtu`, which is what the own interface carries. A peer of
-    /// our kind asks again with `mtu`. No event follows.
+    /// Refuses a request with a larger path MTU than `mtu`, which is the maximum of the local interface. A
+    /// peer of our kind asks again with `mtu`. No event follows.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`].
@@ -66,14 +66,14 @@ impl CmMachine {
         Ok(())
     }
 
-    /// The request was delivered to the program: as in the kernel, it no longer counts against the
+    /// Notes that the request was delivered to the program: as in the kernel, it no longer counts against the
     /// listener's backlog, even before it is answered.
     pub fn request_delivered(&mut self, id: ConnectionId) {
         self.table.stop_counting(&mut self.listeners, id);
         self.questions.stop_counting(&mut self.listeners, id);
     }
 
-    /// A packet came in at a QP that is in RTR or RTS: if its connection still awaits the RTU,
+    /// Handles a packet at a QP that is in RTR or RTS: if its connection still awaits the RTU,
     /// this does as well (contract rocev2 12.4).
     pub fn communication_established(&mut self, qpn: QpNumber) {
         if let Some(id) = self.table.awaiting_rtu(qpn) {
@@ -102,7 +102,8 @@ impl CmMachine {
                 }
                 self.refuse_req(addresses, transaction, req, reason);
                 if reason == RejectReason::STALE_CONNECTION {
-                    // Anyone can claim a peer's numbers, so a REQ ends nothing: the peer itself is asked.
+                    // Anyone can claim a peer's numbers, so a REQ ends no connection: the peer itself is
+                    // asked.
                     let doubted = self.colliding(addresses, req.ca_guid, req.local_id, req.qpn);
                     doubted.into_iter().for_each(|id| self.doubt(now, id));
                 }
@@ -175,8 +176,8 @@ impl CmMachine {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        // A peer whose addresses in the REQ are not those of its packets is behind an address
-        // translator or forges them; either way the QPs could not reach each other.
+        // If the addresses in the REQ differ from those of its packets, the peer is behind an address
+        // translator or forges them. In both cases the QPs could not reach each other.
         let gid = |ip: IpAddr| Gid::from(ip);
         if (req.primary.local_gid, req.primary.remote_gid) != (gid(at.remote), gid(at.local)) {
             return Err(RejectReason::INVALID_PRIMARY_GID.into());
@@ -223,8 +224,8 @@ impl CmMachine {
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 
-    /// The connections to which the peer's QP, or its comm id, belongs here. If the message is the peer's,
-    /// we missed their end (contract rocev2 12.5).
+    /// Returns the connections to which the peer's QP, or its comm id, belongs here. If the message is the
+    /// peer's, we missed their end (contract rocev2 12.5).
     pub(super) fn colliding(
         &self,
         addresses: Addresses,
@@ -270,7 +271,7 @@ impl CmMachine {
     }
 }
 
-/// The values of a REQ from this side's point of view (contract rocev2 10.5).
+/// Returns the values of a REQ from this side's point of view (contract rocev2 10.5).
 fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
     Peer {
         transport,

@@ -69,7 +69,7 @@ impl Questions {
         self.questions.get(&id)
     }
 
-    /// The peer's question that is the same.
+    /// Returns the peer's question with this key.
     pub(super) fn same(&self, key: &QuestionKey) -> Option<&Question> {
         self.by_key.get(key).and_then(|id| self.get(*id))
     }
@@ -88,7 +88,7 @@ impl Questions {
         self.count(listeners, id, true);
     }
 
-    /// One more transmission of a question of ours: what to send.
+    /// Counts one more transmission of a question of ours, and returns the question to send.
     pub(super) fn repeat(&mut self, id: ConnectionId, timer: u64) -> Option<(QuestionKey, CmMessage)> {
         let question = self.questions.get_mut(&id)?;
         let Stage::Asked { message, sent, .. } = &mut question.stage else { return None };
@@ -100,7 +100,7 @@ impl Questions {
         Some(copy)
     }
 
-    /// A question was delivered to its program and no longer counts against the backlog.
+    /// Notes that a question was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
         let Some(Stage::Undecided(waiting)) = stage else { return };
@@ -139,7 +139,7 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        // It is the oldest, or as old as that.
+        // This is the oldest one, or as old.
         if matches!(question.stage, Stage::Answered(_))
             && let Some(at) = self.answered.iter().position(|other| *other == id)
         {

@@ -6,8 +6,8 @@
 //! asked:   SIDR_REQ --> ServiceRequest --answer, decline--> SIDR_REP, repeated for each copy of it
 //! ```
 //!
-//! There is no MRA for a SIDR_REQ, so a dead peer looks like one whose program is slow: both sides
-//! wait as long as a program may take to decide.
+//! There is no MRA for a SIDR_REQ, so a dead peer looks like one whose program is slow. Both sides wait for
+//! as long as a program may take to decide.
 
 use super::active::check_private;
 use super::connection::Addresses;
@@ -90,7 +90,7 @@ impl CmMachine {
         match question.stage {
             Stage::Undecided(_) => {}
             Stage::Asked { .. } => return Err(CmError::WrongState),
-            // It was answered, so it means nothing to the program any more.
+            // The question was answered, so the program can no longer refer to it.
             Stage::Answered(_) => return Err(CmError::Unknown),
         }
         let rep = message::sidr_rep(&key, status, answer);
@@ -100,7 +100,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Releases a question, whichever side asked it. Returns whether `id` is a question.
+    /// Releases a question of either side. Returns true if `id` is a question.
     pub(super) fn release_question(&mut self, now: u64, id: ConnectionId) -> bool {
         let Some(question) = self.questions.get(id) else { return false };
         match question.stage {
@@ -193,7 +193,7 @@ impl CmMachine {
         });
     }
 
-    /// The timer of a question has fired.
+    /// Handles the expired timer of a question.
     pub(super) fn question_due(&mut self, now: u64, id: ConnectionId) {
         let Some(question) = self.questions.get(id) else { return };
         match question.stage {

@@ -57,8 +57,8 @@ impl Table {
         self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
     }
 
-    /// The connections of a QP of ours that are, or may be, established. There is no index: a scan for the
-    /// rare REQ of ours that its peer refuses as stale.
+    /// Returns the connections of a QP of ours that are, or may be, established. There is no index: a scan
+    /// for the rare REQ of ours that its peer refuses as stale.
     pub(super) fn with_local_qpn(&self, qpn: QpNumber) -> Vec<ConnectionId> {
         let is_its = |connection: &&Connection| {
             let state = &connection.state;
@@ -102,7 +102,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// A request was delivered to its program and no longer counts against the backlog.
+    /// Notes that a request was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
         let Some(State::ReqReceived(waiting)) = state else { return };
@@ -133,7 +133,7 @@ impl Table {
         self.connections.remove(&id);
     }
 
-    /// All connections there are now.
+    /// Returns the ids of all connections.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.connections.keys().copied().collect()
     }
@@ -184,8 +184,7 @@ impl Table {
         forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
     }
 
-    /// Keeps what is counted per state: half-open connections, listeners' backlogs, QPs that
-    /// await an RTU.
+    /// Maintains the counts per state: half-open connections, listeners' backlogs, and QPs that await an RTU.
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(connection) = self.connections.get(&id) else { return };
         if let State::ReqReceived(Some(listener)) = connection.state {

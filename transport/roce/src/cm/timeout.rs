@@ -7,7 +7,7 @@ use crate::wire::cm::{Answered, Mra};
 use trunkline_verbs::RejectReason;
 
 impl CmMachine {
-    /// Returns the time at which [`Self::handle_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Self::handle_timeout`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let timers = [self.table.next_timer(), self.questions.next_timer()];
@@ -63,7 +63,7 @@ impl CmMachine {
     fn give_up(&mut self, now: u64, id: ConnectionId) {
         match self.table.get(id).map(|connection| &connection.state) {
             Some(State::ReqSent) => {
-                // The peer may have it and be about to accept.
+                // The peer may have the REQ and be about to accept it.
                 let rej = message::rej_timeout(&self.config, id);
                 self.send(id, &rej);
                 self.report(Event::Unreachable(id));
@@ -81,7 +81,7 @@ impl CmMachine {
         }
     }
 
-    /// Our program did not decide in time.
+    /// Ends a request that our program did not decide in time.
     fn expire(&mut self, now: u64, id: ConnectionId) {
         let reason = RejectReason::TIMEOUT;
         if self.table.get(id).is_some_and(|connection| !connection.is_released) {

@@ -11,7 +11,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// A packet that requests a response is sent for the first time.
+    /// Notes that a packet that requests a response is sent for the first time.
     #[inline]
     pub(super) fn sent(&mut self, psn: Psn, now: Time) {
         self.sample.get_or_insert((psn, now));
@@ -22,7 +22,7 @@ impl RoundTrip {
         self.sample = None;
     }
 
-    /// Everything before `una` is acknowledged; returns whether that ends a measurement.
+    /// Notes that everything before `una` is acknowledged. Returns true if that ends a measurement.
     pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
         let Some((_, sent)) = self.sample.filter(|(psn, _)| una.after(*psn) > 0) else { return false };
         self.sample = None;
@@ -32,7 +32,7 @@ impl RoundTrip {
         true
     }
 
-    /// The estimate, 0 before the first measurement.
+    /// Returns the estimate, 0 before the first measurement.
     pub(super) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns.unwrap_or(0)
     }

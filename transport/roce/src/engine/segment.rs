@@ -15,7 +15,7 @@ pub const JOINED_BYTES: u32 = 16 << 10;
 pub struct Transmit {
     /// PSN of the packet.
     pub psn: Psn,
-    /// It repeats what was sent before.
+    /// True if the packet repeats an earlier one.
     pub retransmission: bool,
 }
 
@@ -88,13 +88,13 @@ impl Geometry {
         }
     }
 
-    /// A packet without payload and extension headers.
+    /// Returns a packet without payload and extension headers.
     pub(super) fn packet(&self, operation: Operation, psn: Psn) -> Packet<'static> {
         Packet::new(Opcode::new(self.service, operation), self.destination, psn, &[])
     }
 }
 
-/// The service of a QP's type, which its opcodes carry.
+/// Returns the service of a QP's type, which its opcodes carry.
 pub(super) fn service_of(qp_type: QpType) -> Service {
     match qp_type {
         QpType::Rc => Service::RC,

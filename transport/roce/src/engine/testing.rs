@@ -1,5 +1,5 @@
-//! Common parts of both halves' unit tests: attributes, packets by hand, memory and targets that
-//! can be told what to answer.
+//! Common parts of both halves' unit tests: attributes, handmade packets, memory, and targets with scripted
+//! answers.
 
 use super::{LocalFault, LocalMemory, NakCode, Place, Placement, ReadOutcome, ReadPiece, Target, Work};
 use crate::wire::{Aeth, AtomicEth, Opcode, Operation, Packet, Reth, Service, Syndrome};
@@ -38,7 +38,7 @@ pub(super) fn in_state(qp_type: QpType, state: QpState) -> QpAttributes {
     QpAttributes { state, ..attributes(qp_type) }
 }
 
-/// A request as an XRC peer sends it.
+/// Returns a request as an XRC peer sends it.
 pub(super) fn request(operation: Operation, psn: u32, payload: &[u8]) -> Packet<'_> {
     let mut packet =
         Packet::new(Opcode::new(Service::XRC, operation), QpNumber::new(0x11), Psn::new(psn), payload);
@@ -64,7 +64,7 @@ pub(super) fn read_request(psn: u32, address: u64, length: u32) -> Packet<'stati
     packet
 }
 
-/// An answer as an XRC peer sends it.
+/// Returns an answer as an XRC peer sends it.
 pub(super) fn answer(operation: Operation, psn: u32, syndrome: Syndrome, payload: &[u8]) -> Packet<'_> {
     let mut packet =
         Packet::new(Opcode::new(Service::XRC, operation), QpNumber::new(0x11), Psn::new(psn), payload);
@@ -115,7 +115,7 @@ impl LocalMemory for Ram {
     }
 }
 
-/// A target that answers what it is told, else `Placed`; keeps what it was asked.
+/// A target with scripted answers, else `Placed`. Records the requests.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) answers: VecDeque<Placement>,

@@ -18,7 +18,8 @@ pub(super) struct Classic {
 }
 
 impl Classic {
-    /// The byte order and the time stamp's unit in nanoseconds, if these four bytes start a pcap file.
+    /// Returns the byte order and the time stamp's unit in nanoseconds, if these four bytes start a pcap
+    /// file.
     pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
         [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
             MAGIC_US => Some((order, 1000)),

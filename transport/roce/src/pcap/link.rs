@@ -9,7 +9,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const VLAN_TAGS_MAX: usize = 2;
 
-/// The bytes from the IP header on. The caller still has to check the IP version in them.
+/// Returns the bytes from the IP header on. The caller still has to check the IP version in them.
 pub(super) fn ip_packet(link: LinkType, bytes: &[u8]) -> Result<&[u8], Skip> {
     match link {
         LinkType::ETHERNET => ethernet(bytes),
@@ -34,7 +34,8 @@ fn ethernet(bytes: &[u8]) -> Result<&[u8], Skip> {
     Err(Skip::NotIp)
 }
 
-/// Linux cooked capture, whose versions differ in the offset of the protocol and the header's length.
+/// Skips a header of Linux cooked capture, whose versions differ in the offset of the protocol and in the
+/// length of the header.
 fn cooked(bytes: &[u8], protocol_at: usize, length: usize) -> Result<&[u8], Skip> {
     if_ip(u16_at(bytes, protocol_at)?, bytes, length)
 }

@@ -20,7 +20,7 @@ pub enum Skip {
 }
 
 impl Skip {
-    /// A human-readable name, for summaries.
+    /// Returns a human-readable name, for summaries.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -17,7 +17,7 @@ impl<R: Read> Source<R> {
         Self { input, offset: 0 }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(super) const fn offset(&self) -> u64 {
         self.offset
     }
@@ -44,7 +44,7 @@ impl<R: Read> Source<R> {
         Ok(Some(bytes))
     }
 
-    /// Reads exactly `length` bytes into `buffer`, replacing what it held.
+    /// Reads exactly `length` bytes into `buffer`, replacing its content.
     pub(super) fn piece(
         &mut self,
         length: u64,
@@ -101,12 +101,12 @@ impl Order {
         }
     }
 
-    /// The 32-bit word at offset `at`, unless `bytes` is shorter.
+    /// Returns the 32-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
         Some(self.u32(*bytes.get(at..)?.first_chunk()?))
     }
 
-    /// The 16-bit word at offset `at`, unless `bytes` is shorter.
+    /// Returns the 16-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
         Some(self.u16(*bytes.get(at..)?.first_chunk()?))
     }

@@ -30,7 +30,7 @@ impl<W: Write> PcapWriter<W> {
     /// Writes the file header.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn new(mut output: W) -> io::Result<Self> {
         let mut header = Vec::with_capacity(FILE_HEADER);
         header.extend_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
@@ -51,8 +51,8 @@ impl<W: Write> PcapWriter<W> {
     /// nanoseconds since 1970.
     ///
     /// # Errors
-    /// Those of the output; as a record may then be incomplete, every later call fails. `InvalidInput`
-    /// if `payload` is longer than any UDP datagram.
+    /// Errors of the output. A record may then be incomplete, so every later call fails. `InvalidInput` if
+    /// `payload` is longer than any UDP datagram.
     pub fn write(&mut self, time_ns: u64, headers: &IpUdp, payload: &[u8]) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "longer than any UDP datagram");
         if self.torn {
@@ -92,12 +92,12 @@ impl<W: Write> PcapWriter<W> {
     /// Flushes the output. Buffered outputs need it at the end.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// The output.
+    /// Returns the output.
     pub const fn get_ref(&self) -> &W {
         &self.output
     }
@@ -150,7 +150,7 @@ fn put_record_header(record: &mut [u8], time_ns: u64) {
     }
 }
 
-/// The UDP checksum, which IPv6 requires. A computed 0 is sent as all ones.
+/// Returns the UDP checksum, which IPv6 requires. A computed 0 is sent as all ones.
 fn udp6_checksum(
     source: &[u8; 16],
     destination: &[u8; 16],
@@ -168,7 +168,7 @@ fn udp6_checksum(
     }
 }
 
-/// Sum of 16-bit words; 64 KiB of them can't overflow it.
+/// Returns the sum of 16-bit words. 64 KiB of words cannot overflow it.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),

@@ -49,7 +49,7 @@ impl CreditCode {
     /// No limit. Responders with an SRQ always send this code (contract rocev2 6.5).
     pub const UNLIMITED: Self = Self(0x1f);
 
-    /// The number of messages, or `None` if the responder sets no limit.
+    /// Returns the number of messages, or `None` if the responder sets no limit.
     #[must_use]
     pub fn credits(self) -> Option<u32> {
         CREDITS.get(usize::from(self.0 & 0x1f)).copied()
@@ -57,7 +57,7 @@ impl CreditCode {
 }
 
 impl RnrTimer {
-    /// The time in nanoseconds.
+    /// Returns the time in nanoseconds.
     #[must_use]
     pub fn nanoseconds(self) -> u64 {
         RNR_TENS_OF_US[usize::from(self.0 & 0x1f)] * 10_000
@@ -76,7 +76,7 @@ impl NakCode {
     /// XRC: no such SRQ in the domain.
     pub const INVALID_RD_REQUEST: Self = Self(4);
 
-    /// The specification's name of the code.
+    /// Returns the specification's name of the code.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl Syndrome {
 }
 
 impl Aeth {
-    /// A header with this syndrome and the responder's message sequence number.
+    /// Creates a header with this syndrome and the responder's message sequence number.
     #[must_use]
     pub const fn new(syndrome: Syndrome, msn: u32) -> Self {
         Self { syndrome: syndrome.byte(), msn: msn & 0x00ff_ffff }

@@ -2,7 +2,7 @@
 
 use super::Opcode;
 
-/// Why a datagram is not a valid packet. The sender or the network is to blame for each of them.
+/// The reason why a datagram is not a valid packet. The sender or the network is always to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {

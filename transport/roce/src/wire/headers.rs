@@ -24,8 +24,8 @@ pub struct Bth {
     pub destination: QpNumber,
     /// The sender wants an acknowledgement.
     pub ack_request: bool,
-    /// The seven reserved bits next to `ack_request`: we send 0, and keep what was received so that
-    /// a capture re-emits equal.
+    /// The seven reserved bits next to `ack_request`. We send 0, and keep received bits so that a capture
+    /// re-emits equal.
     pub reserved: u8,
     /// Packet sequence number, 24 bits.
     pub psn: Psn,

@@ -37,7 +37,7 @@ pub enum PayloadRule {
     Any,
     /// At least one byte: LAST.
     Some,
-    /// One whole path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
+    /// Exactly one path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
     Full,
 }
 
@@ -62,7 +62,7 @@ pub(super) mod bth {
 }
 
 impl Headers {
-    /// Length in bytes of the header, for a set of one.
+    /// Returns the length in bytes of the header, for a set of one.
     const fn one_length(self) -> u8 {
         match self {
             Self::DETH | Self::ATOMIC_ACK => 8,
@@ -72,28 +72,28 @@ impl Headers {
         }
     }
 
-    /// The headers of the set that precede `header`. The order on the wire is the order of the bits: in
-    /// requests XRCETH or DETH, then RETH or AtomicETH, then immediate or key; in responses AETH,
-    /// then AtomicAckETH.
+    /// Returns the headers of the set that precede `header`. The order on the wire is the order of the bits:
+    /// in requests XRCETH or DETH, then RETH or AtomicETH, then immediate or key; in responses AETH, then
+    /// AtomicAckETH.
     fn before(self, header: Self) -> Self {
         self & Self::from_bits_retain(header.bits() - 1)
     }
 
-    /// Length in bytes of all headers of the set, without the BTH.
+    /// Returns the length in bytes of all headers of the set, without the BTH.
     #[must_use]
     pub fn length(self) -> usize {
         const LENGTHS: [u8; 256] = lengths();
         LENGTHS[usize::from(self.bits())].into()
     }
 
-    /// Offset of `header` from the start of the BTH, if the set contains it.
+    /// Returns the offset of `header` from the start of the BTH, if the set contains it.
     #[must_use]
     pub fn offset(self, header: Self) -> Option<usize> {
         self.contains(header).then(|| BTH_LENGTH + self.before(header).length())
     }
 }
 
-/// The length of each set of headers, by its bits.
+/// Returns the length of each set of headers, by its bits.
 const fn lengths() -> [u8; 256] {
     let mut lengths = [0; 256];
     let mut set = 0;
@@ -114,7 +114,7 @@ const fn lengths() -> [u8; 256] {
 type Layout = Option<(Headers, PayloadRule)>;
 
 impl Opcode {
-    /// The headers and the payload that follow a BTH with this opcode; `None` for opcodes that do
+    /// Returns the headers and the payload that follow a BTH with this opcode; `None` for opcodes that do
     /// not exist or that this device does not implement.
     #[must_use]
     pub fn layout(self) -> Layout {
@@ -123,7 +123,7 @@ impl Opcode {
     }
 }
 
-/// The layout of each opcode.
+/// Returns the layout of each opcode.
 const fn layouts() -> [Layout; 256] {
     let mut layouts = [None; 256];
     let mut code = 0;
@@ -156,7 +156,7 @@ const fn layout(opcode: Opcode) -> Layout {
     }
 }
 
-/// The RC column of contract rocev2 2.2.
+/// Returns the RC column of contract rocev2 2.2.
 const fn reliable(operation: Operation) -> Layout {
     use Operation as O;
     let none = Headers::empty();

@@ -1,7 +1,7 @@
 //! Management datagrams (MADs): 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
-//! Owns the common header and the UD packet around it; the CM and the device call it. It must
-//! never judge what a CM message means: `crate::cm` does.
+//! Owns the common header and the UD packet around it. The CM and the device call it. It never interprets a
+//! CM message: `crate::cm` does.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,7 @@ impl MadHeader {
     const CLASS_VERSION_CM: u8 = 2;
     const METHOD_SEND: u8 = 0x03;
 
-    /// The header for a CM message.
+    /// Creates the header for a CM message.
     #[must_use]
     pub const fn cm(transaction: u64, attribute: Attribute) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Mad {
         bytes
     }
 
-    /// The MAD in a packet, if the packet is a datagram to QP 1 with QP 1's queue key and exactly
+    /// Returns the MAD in a packet, if the packet is a datagram to QP 1 with QP 1's queue key and exactly
     /// 256 bytes of payload.
     #[must_use]
     pub fn from_packet(packet: &Packet<'_>) -> Option<Self> {
@@ -160,7 +160,7 @@ impl Mad {
     }
 }
 
-/// The packet that carries a MAD from QP 1 to QP 1. `psn` is a counter of the sender, which
+/// Returns the packet that carries a MAD from QP 1 to QP 1. `psn` is a counter of the sender, which
 /// increments it for every MAD.
 #[must_use]
 pub const fn mad_packet(psn: Psn, mad: &[u8; MAD_BYTES]) -> Packet<'_> {

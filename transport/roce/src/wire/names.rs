@@ -4,7 +4,7 @@ use super::{Opcode, Operation, Service};
 use std::fmt;
 
 impl Operation {
-    /// The operation's name in contract rocev2 2.2, if it has one.
+    /// Returns the operation's name in contract rocev2 2.2, if it has one.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -37,7 +37,7 @@ impl Operation {
 }
 
 impl Service {
-    /// The service's usual abbreviation, if this device knows the service.
+    /// Returns the service's usual abbreviation, if this device knows the service.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {

@@ -70,13 +70,13 @@ impl Opcode {
         Self(service.0 & 0xe0 | operation.0 & 0x1f)
     }
 
-    /// The transport service, bits 7:5.
+    /// Returns the transport service, bits 7:5.
     #[must_use]
     pub const fn service(self) -> Service {
         Service(self.0 & 0xe0)
     }
 
-    /// The operation, bits 4:0.
+    /// Returns the operation, bits 4:0.
     #[must_use]
     pub const fn operation(self) -> Operation {
         Operation(self.0 & 0x1f)

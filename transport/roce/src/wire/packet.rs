@@ -33,7 +33,7 @@ pub struct Packet<'a> {
 }
 
 impl Bth {
-    /// A header with the values that this device sends: the default P_Key, the path migrated, and
+    /// Creates a header with the values that this device sends: the default P_Key, the path migrated, and
     /// reserved bits 0.
     #[must_use]
     pub const fn new(opcode: Opcode, destination: QpNumber, psn: Psn) -> Self {
@@ -54,14 +54,14 @@ impl Bth {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet without extension headers, with the pad count for its payload. The caller sets the
+    /// Creates a packet without extension headers, with the pad count for its payload. The caller sets the
     /// headers that the opcode has.
     #[must_use]
     pub fn new(opcode: Opcode, destination: QpNumber, psn: Psn, payload: &'a [u8]) -> Self {
         Self::plain(Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) }, payload)
     }
 
-    /// A packet without extension headers.
+    /// Creates a packet without extension headers.
     #[inline]
     const fn plain(bth: Bth, payload: &'a [u8]) -> Self {
         Self {
@@ -87,8 +87,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::new(udp_payload_without_icrc)?)
     }
 
-    /// Parses a packet that did not come over a network: its payload may be the joined payload of several successive
-    /// packets of a message, whose first header it has.
+    /// Parses a packet that did not come over a network. Its payload may be the joined payload of several
+    /// successive packets of a message, with the header of the first one.
     ///
     /// # Errors
     /// The first rule that the bytes violate.
@@ -140,7 +140,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The headers that are set.
+    /// Returns the headers that are set.
     #[must_use]
     pub fn headers(&self) -> Headers {
         let mut headers = Headers::empty();
@@ -155,7 +155,7 @@ impl<'a> Packet<'a> {
         headers
     }
 
-    /// Number of bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
+    /// Returns the number of bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
         BTH_LENGTH + self.headers().length() + self.payload.len() + usize::from(self.bth.pad)
@@ -227,7 +227,7 @@ impl Bth {
     }
 }
 
-/// Number of pad bytes after a payload of `length` bytes (contract rocev2 3.1).
+/// Returns the number of pad bytes after a payload of `length` bytes (contract rocev2 3.1).
 #[must_use]
 pub const fn pad_for(length: usize) -> u8 {
     match length % 4 {
@@ -246,7 +246,7 @@ pub fn emit_pad(pad: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// A word with `top` as its first byte and a 24-bit number in the other three.
+/// Returns a word with `top` as its first byte and a 24-bit number in the other three.
 const fn with_top(top: u8, number: u32) -> [u8; 4] {
     let [_, a, b, c] = number.to_be_bytes();
     [top, a, b, c]
@@ -261,7 +261,7 @@ mod tests {
         Opcode::new(Service::XRC, operation)
     }
 
-    /// The bytes of a packet of `opcode` with `length` bytes after its headers.
+    /// Returns the bytes of a packet of `opcode` with `length` bytes after its headers.
     fn bytes(opcode: Opcode, pad: u8, length: usize) -> Vec<u8> {
         let mut out = Vec::new();
         Bth { pad, ..Bth::new(opcode, QpNumber::new(2), Psn::new(3)) }.emit(&mut out);

@@ -57,8 +57,7 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// The fields of a packet's extension headers that were not read yet. The headers that it has were counted, so there are
-/// enough.
+/// The unread fields of a packet's extension headers. The headers were counted, so there are enough fields.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -68,7 +67,7 @@ impl Fields<'_> {
         *field
     }
 
-    /// A word with a separate first byte and a 24-bit number.
+    /// Returns a word with a separate first byte and a 24-bit number.
     pub(super) fn topped(&mut self) -> (u8, u32) {
         let [top, a, b, c] = self.next();
         (top, u32::from_be_bytes([0, a, b, c]))
@@ -84,7 +83,7 @@ impl Fields<'_> {
 }
 
 impl Bth {
-    /// Reads the header alone, whatever its opcode and version.
+    /// Reads only the header, with any opcode and version.
     ///
     /// # Errors
     /// [`WireError::ShortBth`].

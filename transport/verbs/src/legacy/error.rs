@@ -18,7 +18,7 @@ pub enum LegacyError {
 }
 
 impl LegacyError {
-    /// The errno that the older call returns.
+    /// Returns the errno that the older call returns.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {

@@ -58,7 +58,7 @@ const NOT_REGISTERED: VerbsError =
     VerbsError::Invalid("this process is not registered with an XRC receive QP of that number");
 
 impl LegacyXrc {
-    /// The older calls on a device. A device without XRC refuses each of them.
+    /// Creates the older calls on a device. A device without XRC refuses each of them.
     #[must_use]
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self { device, registered: Mutex::default() }
@@ -127,7 +127,7 @@ impl LegacyXrc {
         Ok(self.handle(domain, number)?.modify(change)?)
     }
 
-    /// The state and attributes of a receive QP.
+    /// Returns the state and attributes of a receive QP.
     ///
     /// # Errors
     /// EINVAL when this process is not registered with it, or the domain is another.

@@ -25,13 +25,13 @@ pub(super) struct EventContent<'a> {
 }
 
 impl EventContent<'_> {
-    /// An event that reports its kind only.
+    /// Creates an event that reports its kind only.
     pub(super) fn plain(event: c_uint) -> Self {
         let address = ibv_ah_attr::default();
         Self { event, status: 0, private_data: Vec::new(), parameters: None, address, new: None }
     }
 
-    /// An event that reports a failure by a positive error number.
+    /// Returns an event that reports a failure by a positive error number.
     pub(super) fn failed(event: c_uint, errno: c_int) -> Self {
         Self { status: -errno, ..Self::plain(event) }
     }

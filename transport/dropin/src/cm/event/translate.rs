@@ -1,4 +1,4 @@
-//! From an endpoint's event to the program's, with what librdmacm does by itself in between: a request
+//! Translation of an endpoint's event to the program's, with librdmacm's own steps in between: a request
 //! makes an id, and a peer's reply brings the id's QP up.
 
 use super::super::fields::{CHANNEL, CONTEXT, GIDS, Id, PORT_SPACE, QP, QP_TYPE};
@@ -20,7 +20,7 @@ use trunkline_verbs::{
 /// Makes the program's event of an endpoint's, or `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
-        // The program has destroyed the id meanwhile. If it was a listener and this is a request, the
+        // The program has destroyed the id in the meantime. If it was a listener and this is a request, the
         // new endpoint is dropped here, which rejects it.
         return None;
     };
@@ -101,7 +101,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     }
 }
 
-/// The path to the peer of a resolved id, as a UD QP would need it.
+/// Returns the path to the peer of a resolved id, as a UD QP would need it.
 fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     let rdma_ib_addr { sgid, dgid, .. } = id.get(GIDS);
     let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
@@ -113,7 +113,7 @@ fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
-/// A request makes an id, which reports to the listener's channel, or to a separate one if the listener
+/// Makes an id for a request. It reports to the listener's channel, or to a separate one if the listener
 /// is synchronous.
 fn request(
     listener: Id<'_>,

@@ -98,7 +98,7 @@ impl AddressThread {
         begun.inspect_err(|_| self.end(self.last))
     }
 
-    /// The next address that was resolved or was not, if there is one.
+    /// Returns the outcome for the next address, if there is one.
     fn next(&mut self) -> Option<(Way, Result<(), VerbsError>)> {
         loop {
             let mut event = null_mut();

@@ -57,7 +57,7 @@ struct Job {
 struct Work {
     /// Addresses that the address thread has not begun to resolve.
     unknown: VecDeque<Way>,
-    /// Requests whose address is not resolved.
+    /// Requests whose address is not resolved yet.
     waiting: HashMap<Way, Vec<Job>>,
     /// Requests for the makers.
     ready: VecDeque<Job>,
@@ -162,7 +162,7 @@ impl Inner {
     }
 
     fn wake_address_thread(&self) {
-        // It fails only if the counter is full, and then the thread is awake.
+        // This fails only if the counter is full, and then the thread is awake.
         let _ = self.for_addresses.write(1);
     }
 
@@ -197,7 +197,7 @@ impl Inner {
         Ok(())
     }
 
-    /// An address was resolved, or was not.
+    /// Handles the outcome of resolving an address.
     fn resolved(self: &Arc<Self>, way: Way, outcome: Result<(), VerbsError>) {
         let mut work = self.work();
         let jobs = work.waiting.remove(&way).unwrap_or_default();

@@ -275,7 +275,7 @@ impl Network {
         }
     }
 
-    /// After calls of the program.
+    /// Handles messages and events after calls of the program.
     pub(super) fn drain(&mut self) {
         for index in [A, B] {
             let node = &mut self.nodes[index];

@@ -67,8 +67,8 @@ fn run(seed: u64) {
     judge(&network, seed);
 }
 
-/// A node with an established connection has a peer that has it too, or one that is gone
-/// without the possibility to say so: it answers a DREQ.
+/// Checks that a node with an established connection has a peer that has it too, or that could not report its
+/// end and answers a DREQ.
 fn judge(network: &Network, seed: u64) {
     for node in &network.nodes {
         for event in &node.events {
@@ -93,8 +93,8 @@ fn rough_networks_leave_nothing_hanging() {
     }
 }
 
-/// Without restarts, and with a network that is rough but never cut, both sides agree in the
-/// end: connected, or not.
+/// Without restarts, and with a network that is rough but never cut, both sides agree in the end: connected,
+/// or not.
 #[test]
 fn both_sides_agree() {
     let mut established = 0;

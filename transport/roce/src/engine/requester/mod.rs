@@ -1,8 +1,7 @@
 //! The requester and completer of an RC or INI queue pair.
 //!
-//! Owns the send queue from the posting of a request to its completion, and every timer of it.
-//! The device calls it; it never touches memory but through [`super::LocalMemory`], and never decides
-//! where a packet goes.
+//! Owns the send queue from the posting of a request to its completion, and all of its timers. The device
+//! calls it. It touches memory only through [`super::LocalMemory`], and never decides where a packet goes.
 //!
 //! ```text
 //!  queue:   [ retired | sent, unacknowledged | not sent yet ]
@@ -47,8 +46,8 @@ use trunkline_verbs::{
 /// Parameters of windows and timers. A peer sees them as pace only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Bytes of a UDP socket's receive buffer that may be taken by what is under way, each way.
-    /// Bounds `window` and `read_window`; a third of it bounds `ack_every` and `read_piece`.
+    /// Bytes of a UDP socket's receive buffer that packets in flight may take, each way. Bounds `window` and
+    /// `read_window`; a third of it bounds `ack_every` and `read_piece`.
     pub buffer_bytes: u32,
     /// The most unacknowledged packets, however short.
     pub window: u32,
@@ -75,8 +74,8 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            // Three quarters of what Linux gives without privileges, 2 * 212,992: the rest is for what
-            // was read and is not given back yet, and for acknowledgements.
+            // Three quarters of what Linux gives without privileges, 2 * 212,992. The rest is for packets
+            // that were read but not given back yet, and for acknowledgements.
             buffer_bytes: 312 << 10,
             window: 192,
             ack_every: 64,
@@ -129,11 +128,11 @@ pub enum RequesterEvent {
 /// Outcome of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
-    /// It acknowledged something, or was a NAK for what is outstanding.
+    /// The answer acknowledged something, or was a NAK for an outstanding packet.
     Progress,
-    /// It was for something acknowledged before, or repeats a NAK: ignored.
+    /// The answer is for an acknowledged packet, or repeats a NAK; it is ignored.
     Stale,
-    /// It is for nothing that was sent, or malformed: ignored.
+    /// The answer is for a packet that was never sent, or malformed; it is ignored.
     Unexpected,
 }
 
@@ -162,9 +161,9 @@ pub struct RequesterCounters {
     pub sequence_naks: u64,
     /// Lost responses concluded from a later acknowledgement (contract rocev2 7.18).
     pub implied_losses: u64,
-    /// Answers for what was acknowledged before.
+    /// Number of answers for packets acknowledged before.
     pub stale: u64,
-    /// Answers for what was never sent, malformed ones, ones in a wrong state.
+    /// Number of answers that were for packets never sent, malformed, or received in a wrong state.
     pub unexpected: u64,
 }
 
@@ -211,7 +210,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A requester in RESET. `qp_type` is `Rc` or `XrcIni`.
+    /// Creates a requester in RESET. `qp_type` is `Rc` or `XrcIni`.
     #[must_use]
     pub fn new(
         number: QpNumber,
@@ -284,7 +283,7 @@ impl Requester {
         self.report_drained();
     }
 
-    /// The state it is in: the one of the last `modify`, or ERR after a failure.
+    /// Returns the current state: the one of the last `modify`, or ERR after a failure.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state
@@ -306,7 +305,7 @@ impl Requester {
         self.queue.len()
     }
 
-    /// The counts.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &RequesterCounters {
         &self.counters

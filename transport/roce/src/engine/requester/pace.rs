@@ -1,4 +1,4 @@
-//! Amount that may be under way, in packets of the path MTU.
+//! Amount of data that may be in flight, in packets of the path MTU.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::Kind;
@@ -28,8 +28,8 @@ impl Pace {
         }
     }
 
-    /// One past the last packet of the piece that packet number `packet` of a READ of `psns` packets
-    /// lies in.
+    /// Returns one past the last packet of the piece that contains packet number `packet` of a READ of `psns`
+    /// packets.
     pub(super) fn piece_end(&self, packet: u32, psns: u32) -> u32 {
         let start = packet - packet % self.read_piece;
         start.saturating_add(self.read_piece).min(psns)
@@ -41,8 +41,8 @@ impl Pace {
     }
 }
 
-/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that holds it and
-/// its headers, and 256.
+/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that
+/// holds the packet with its headers, plus 256.
 fn buffer_bytes(mtu: u32) -> u32 {
     2 * mtu.max(512) + 256
 }

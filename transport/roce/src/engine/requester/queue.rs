@@ -1,4 +1,4 @@
-//! The send queue: what was posted, in the form in which it is sent.
+//! The send queue: posted requests, in the form in which they are sent.
 
 use super::{PostRefused, Requester};
 use crate::engine::segment::{Kind, PSN_SPAN_MAX, packets};
@@ -51,7 +51,7 @@ fn copied<T: Copy>(spare: Option<Vec<T>>, items: &[T]) -> Vec<T> {
     copy
 }
 
-/// One posted request.
+/// A posted request.
 #[derive(Debug)]
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
@@ -70,22 +70,22 @@ pub(super) struct Wqe {
     pub(super) ssn: Psn,
     /// READ: response packets that are in place.
     pub(super) received: u32,
-    /// It cannot be sent; it fails once everything before it has ended.
+    /// Fault that prevents sending. The request fails once everything before it has ended.
     pub(super) fault: Option<CompletionStatus>,
 }
 
 impl Wqe {
-    /// One past its last PSN.
+    /// Returns one past the last PSN of the request.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.psns)
     }
 
-    /// It is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
+    /// Returns true if it is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
     pub(super) fn is_read_or_atomic(&self) -> bool {
         matches!(self.kind, Kind::Read | Kind::Atomic)
     }
 
-    /// It takes a receive at the peer.
+    /// Returns true if it takes a receive at the peer.
     pub(super) fn needs_receive(&self) -> bool {
         matches!(
             self.operation,
@@ -158,7 +158,7 @@ impl Wqe {
     }
 }
 
-/// The parts of a gather list that hold `length` bytes from `offset` on.
+/// Returns the parts of a gather list that hold `length` bytes from `offset` on.
 fn pieces(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let (mut skip, mut left) = (offset, length);
     sges.iter().filter_map(move |sge| {
@@ -246,7 +246,7 @@ impl Requester {
         Ok((kind, self.check_data(request, kind)?))
     }
 
-    /// The message's length, if the request can be carried out at all.
+    /// Returns the message's length, if the request is valid.
     #[inline]
     fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
         let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);

@@ -24,12 +24,12 @@ pub(super) struct Retry {
     rnr_left: u8,
     /// Time at which the ACK timeout expires.
     deadline: Option<Time>,
-    /// Nothing is sent before this: the peer had no receive.
+    /// Time before which no packet is sent, because the peer had no receive.
     rnr_until: Option<Time>,
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
-    /// A probe is to be sent by the next `poll_transmit`.
+    /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
@@ -60,8 +60,8 @@ impl Retry {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
-    /// A packet was sent; `oldest` if nothing before it is outstanding. Later packets do not delay a
-    /// probe: otherwise a trickle of new packets after a lost one would hide the loss.
+    /// Notes that a packet was sent. `oldest` is true if nothing before it is outstanding. Later packets do
+    /// not delay a probe: otherwise a trickle of new packets after a lost one would hide the loss.
     pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
         if oldest {
@@ -72,7 +72,7 @@ impl Retry {
         }
     }
 
-    /// Something was acknowledged (contract rocev2 7.23).
+    /// Notes that something was acknowledged (contract rocev2 7.23).
     pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
         self.has_answered = true;
         self.left = self.retry_count;
@@ -96,8 +96,8 @@ impl Retry {
 }
 
 impl Requester {
-    /// Does the work whose time has come at `now`. Hand in the packets that have arrived first: an answer that
-    /// waits in a socket is better than a timeout.
+    /// Handles the timers that have expired at `now`. Hand in the packets that have arrived first: an answer
+    /// that waits in a socket is better than a timeout.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
             return;
@@ -158,8 +158,8 @@ impl Requester {
         false
     }
 
-    /// The packet at `una` was lost, as a sequence NAK says: send from there again, at the price of a
-    /// retry (contract rocev2 7.20). A copy of the NAK costs nothing.
+    /// Sends from `una` again, because a sequence NAK reports that packet lost. Charges a retry (contract
+    /// rocev2 7.20), but not for a copy of the NAK.
     pub(super) fn go_back(&mut self, now: Time) {
         let recent = self.round_trip.smoothed_ns().max(self.tuning.probe_floor_ns);
         let again =
@@ -169,9 +169,9 @@ impl Requester {
         }
     }
 
-    /// The answer at `una` was lost, as an answer to something later implies (contract rocev2 7.18).
-    /// A peer that has been asked twice may send many such answers before it comes to the one that is
-    /// missing, so the conclusion is drawn once per PSN; timeouts and probes see to the rest.
+    /// Sends from `una` again, because an answer to a later packet implies that the one at `una` was lost
+    /// (contract rocev2 7.18). A peer that was asked twice may send many such answers before the missing one,
+    /// so this happens once per PSN. Timeouts and probes handle the other cases.
     pub(super) fn go_back_implied(&mut self, now: Time) {
         self.counters.implied_losses += 1;
         if self.retry.went_back.is_none_or(|(psn, _)| psn != self.una) {
@@ -192,8 +192,8 @@ impl Requester {
         }
     }
 
-    /// The peer had no receive for the packet at `una`: wait, then send it and all that follows
-    /// (contract rocev2 7.21).
+    /// Pauses because the peer had no receive for the packet at `una`. Afterwards that packet and all later
+    /// ones are sent again (contract rocev2 7.21).
     pub(super) fn pause(&mut self, now: Time, wait_ns: u64) {
         if !self.is_sending() || self.retry.is_pausing(now) {
             return;

@@ -7,7 +7,7 @@ use crate::engine::{LocalFault, LocalMemory, Time, Transmit};
 use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
 use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
 
-/// The next packet to send, and what is outstanding between `una` and it.
+/// Position of the next packet to send, and the amount outstanding between `una` and it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
     /// Entry of the queue; its length when all was sent.
@@ -36,9 +36,9 @@ impl Requester {
         self.transmit(now, memory, 1, out)
     }
 
-    /// Like [`Requester::poll_transmit`], for a way that carries longer packets than a network: one may have
-    /// the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the same
-    /// PSNs as they would, so packets of both kinds may follow each other in any order.
+    /// Like [`Requester::poll_transmit`], for a path that carries longer packets than a network: a packet may
+    /// have the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the
+    /// PSNs of all of them, so packets of both kinds may follow each other in any order.
     pub fn poll_joined(
         &mut self,
         now: Time,
@@ -58,7 +58,7 @@ impl Requester {
             || self.state == QpState::SendQueueDrained
     }
 
-    /// The next packet, with the payload of `most` packets at most.
+    /// Returns the next packet, with the payload of at most `most` packets.
     #[inline]
     fn transmit(
         &mut self,
@@ -121,7 +121,8 @@ impl Requester {
         Some(Transmit { psn, retransmission })
     }
 
-    /// The packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
+    /// Returns the number of the packet that is sent after number `packet` of an entry. A READ skips the
+    /// packets that it asks for.
     #[inline]
     fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
         if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
@@ -185,13 +186,13 @@ impl Requester {
             && self.credit_limit.is_some_and(|limit| wqe.ssn.after(limit) > 0)
     }
 
-    /// Request packets between `una` and the cursor.
+    /// Returns the number of request packets between `una` and the cursor.
     #[inline]
     fn unacknowledged_packets(&self) -> u32 {
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
     }
 
-    /// The entry at the cursor cannot be read from memory: it fails when all before it have ended.
+    /// Notes that the entry at the cursor cannot be read from memory. It fails when all before it have ended.
     fn local_fault(&mut self, status: CompletionStatus) {
         if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
             wqe.fault = Some(status);
@@ -206,7 +207,7 @@ impl Requester {
         }
     }
 
-    /// In SQD, once per stay: all that was begun is acknowledged.
+    /// Reports in SQD, once per stay, that everything begun is acknowledged.
     #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =
@@ -224,9 +225,9 @@ impl Requester {
         self.cursor = Cursor { psn, packet, ..Cursor::default() };
     }
 
-    /// Appends packet number `packet` of a request: the same bytes whenever it is sent (contract
-    /// rocev2 7.25), except that a READ asks for what is missing of the piece only
-    /// (contract rocev2 7.24). It has the payload of `span` packets.
+    /// Appends packet number `packet` of a request. It has the same bytes whenever it is sent (contract
+    /// rocev2 7.25), except that a READ asks only for the missing part of the piece (contract rocev2 7.24).
+    /// It has the payload of `span` packets.
     fn write_packet(
         &self,
         wqe: &Wqe,

@@ -13,7 +13,7 @@ use trunkline_verbs::{Access, Psn};
 enum Position {
     Expected,
     Before,
-    /// Nothing more is done with it.
+    /// The packet is done with.
     Done(Handled),
 }
 
@@ -23,8 +23,9 @@ impl ResponderState {
         self.handle(packet, self.mtu(), target)
     }
 
-    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. One of which a part
-    /// was taken before counts as a duplicate: the requester goes on after that part when it has its answer.
+    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. A packet of which
+    /// a part was taken before counts as a duplicate: the requester continues after that part when it has its
+    /// answer.
     ///
     /// [`Requester::poll_joined`]: crate::engine::Requester::poll_joined
     pub fn handle_joined(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
@@ -48,9 +49,8 @@ impl ResponderState {
         }
     }
 
-    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could
-    /// be read: in sequence it is an invalid request, else it counts for nothing but its PSN
-    /// (contract rocev2 7.9).
+    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could be read.
+    /// In sequence it is an invalid request; otherwise only its PSN counts (contract rocev2 7.9).
     pub fn handle_malformed(&mut self, bth: &Bth) -> Handled {
         match self.admit(bth) {
             Position::Done(handled) => handled,
@@ -66,7 +66,7 @@ impl ResponderState {
         }
     }
 
-    /// State, service and PSN (contract rocev2 7.3, 7.4).
+    /// Checks state, service and PSN (contract rocev2 7.3, 7.4).
     #[inline]
     fn admit(&mut self, bth: &Bth) -> Position {
         if self.is_waiting() {
@@ -96,15 +96,15 @@ impl ResponderState {
         Position::Expected
     }
 
-    /// After a failure of our own: if the NAK was lost, the peer asks again, and gets it again instead
-    /// of waiting for its retries to run out. To a peer this looks like a duplicated NAK.
+    /// Sends the NAK for a failure of our own again. If it was lost, the peer asks again, and need not wait
+    /// for its retries to run out. To a peer this looks like a duplicated NAK.
     fn repeat_fatal(&mut self, psn: Psn) {
         if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
             self.refusal.due = 1;
         }
     }
 
-    /// contract rocev2 7.4: one NAK per gap.
+    /// Handles a packet after a gap: one NAK per gap (contract rocev2 7.4).
     fn out_of_order(&mut self, psn: Psn) -> Handled {
         count(&mut self.counters.out_of_order);
         let end = psn.plus(1);
@@ -119,7 +119,7 @@ impl ResponderState {
         Handled::OutOfOrder
     }
 
-    /// contract rocev2 7.5
+    /// Handles a duplicate (contract rocev2 7.5).
     fn duplicate(&mut self, packet: &Packet<'_>) -> Handled {
         count(&mut self.counters.duplicates);
         let psn = packet.bth.psn;
@@ -140,7 +140,7 @@ impl ResponderState {
         Handled::Duplicate
     }
 
-    /// Opcode sequence, rights of the QP, lengths, resources.
+    /// Checks opcode sequence, rights of the QP, lengths and resources.
     #[inline]
     fn check(&self, packet: &Packet<'_>, most: u32) -> Result<(Pending, Class), NakCode> {
         let operation = packet.bth.opcode.operation();
@@ -242,12 +242,12 @@ impl ResponderState {
         }
     }
 
-    /// Bytes of the message before this packet.
+    /// Returns the bytes of the message before this packet.
     pub(super) fn received(&self, class: Class) -> u32 {
         if class.first { 0 } else { self.message.received }
     }
 
-    /// The operation of a packet that waits.
+    /// Returns the operation of a pending packet.
     pub(super) fn class_of(pending: &Pending) -> Option<Class> {
         classify(Operation(pending.operation))
     }

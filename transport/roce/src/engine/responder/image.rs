@@ -1,8 +1,8 @@
-//! The responder's state as plain words, so that another process can go on where this one ended.
+//! The responder's state as plain words, with which another process can continue.
 //!
-//! Owns the order of the fields. The words are read back as they were written; any other words
-//! make a state that may answer nonsense, but never panics. Only what is in use is written: a
-//! responder without saved READs and atomics is a few dozen words.
+//! Owns the order of the fields. The words are read back as they were written. Any other words make a state
+//! that may answer incorrectly, but never panics. Only the fields in use are written: a responder without
+//! saved READs and atomics takes a few dozen words.
 
 use super::saved::{MAX_SAVED, Saved, SavedAnswers};
 use super::{Message, Pending, Refusal, ResponderCounters, ResponderState};
@@ -68,9 +68,9 @@ impl ResponderState {
         }
     }
 
-    /// The state that was written, with `number` as the QP's own. Answers that were under way go
-    /// on; a placement that was waiting does not: its packet is taken again when the peer repeats
-    /// it, as the same [`ResponderState::serial`].
+    /// Returns the state that was written, with `number` as the QP's own. Answers in progress continue. A
+    /// placement that was waiting does not: its packet is accepted again when the peer repeats it, with the
+    /// same [`ResponderState::serial`].
     #[must_use]
     pub fn from_image(number: QpNumber, words: &[u64]) -> Self {
         let mut state = Self::new(number);
@@ -216,7 +216,7 @@ fn saved_of(words: [u64; SAVED_WORDS]) -> Saved {
 mod tests {
     use super::*;
 
-    /// A state with `depth` saved entries, all fields of which differ.
+    /// Returns a state with `depth` saved entries, all fields of which differ.
     fn full(depth: u8) -> ResponderState {
         // Words that are all different show a field that is read in another's place.
         let mut words: Vec<u64> = (1..=u64::try_from(HEAD_WORDS).unwrap()).collect();

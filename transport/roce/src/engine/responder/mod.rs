@@ -1,8 +1,8 @@
 //! The responder of an RC or TGT queue pair.
 //!
-//! Owns what the protocol must remember on the side that is written to: the expected PSN, the
-//! message in progress, saved READs and atomics, and the responses that are due. The device calls
-//! it; it reaches memory and receive queues only through [`super::Target`].
+//! Owns the protocol state of the side that is written to: the expected PSN, the message in progress, saved
+//! READs and atomics, and pending responses. The device calls it. It reaches memory and receive queues only
+//! through [`super::Target`].
 //!
 //! The state is integers and the list of saved READs and atomics, as long as the negotiated depth.
 //! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC
@@ -29,12 +29,12 @@ use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 /// The outcome of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was the expected one, and accepted in full: opcode, lengths, rights and placement.
+    /// The expected packet, accepted in full: opcode, lengths, rights and placement.
     Taken,
-    /// It was the expected one; its placement was answered `Later`. Queue what follows for this
-    /// QP, in order and bounded, until [`ResponderState::answer`].
+    /// The expected packet, whose placement was answered `Later`. Queue later packets for this QP, in order
+    /// and bounded, until [`ResponderState::answer`].
     Waiting,
-    /// It was the expected one, and was not accepted: an RNR or fatal NAK follows, or nothing.
+    /// The expected packet, which was refused: an RNR or fatal NAK follows, or nothing.
     Refused,
     /// A placement is waiting: nothing was done, feed the packet again after the answer.
     Busy,
@@ -123,12 +123,12 @@ pub struct ResponderState {
     service: u8,
     phase: u8,
     min_rnr_timer: u8,
-    /// The first packet has come.
+    /// Nonzero if the first packet has come.
     established: u8,
-    /// A gap, or a missing receive, has been reported; what is later than expected is dropped
-    /// silently until the expected packet comes (contract rocev2 7.4).
+    /// Nonzero if a gap or a missing receive was reported. Later packets are dropped silently until the
+    /// expected one comes (contract rocev2 7.4).
     nak_sent: u8,
-    /// An acknowledgement has to be sent.
+    /// Nonzero if an acknowledgement must be sent.
     ack_due: u8,
     events: u8,
     /// NAK code of the own failure, for the event.
@@ -136,7 +136,7 @@ pub struct ResponderState {
     expected: u32,
     /// Completed messages, 24 bits (contract rocev2 6.7).
     msn: u32,
-    /// One past the last PSN that an answer has covered.
+    /// One past the last PSN covered by an answer.
     acked: u32,
     /// One past the last packet that came too early and was dropped, while a sequence NAK has to be sent.
     gap_end: u32,
@@ -149,7 +149,7 @@ pub struct ResponderState {
     counters: ResponderCounters,
 }
 
-/// The message whose first packet came and whose last did not.
+/// The message whose first packet came and whose last one has not.
 #[derive(Debug, Clone, Copy, Default)]
 struct Message {
     /// 0 none, else `SEND` or `WRITE`.
@@ -201,13 +201,13 @@ const PHASE_RECEIVING: u8 = 1;
 const PHASE_RTR: u8 = 2;
 const PHASE_ERROR: u8 = 3;
 
-/// Counts one more; never panics, whatever the bytes were.
+/// Increments a counter. Never panics, even if the bytes were arbitrary.
 fn count(counter: &mut u64) {
     *counter = counter.wrapping_add(1);
 }
 
 impl ResponderState {
-    /// A responder in RESET. `number` is the QP's own.
+    /// Creates a responder in RESET. `number` is the QP's own.
     #[must_use]
     pub fn new(number: QpNumber) -> Self {
         Self {
@@ -272,12 +272,12 @@ impl ResponderState {
         self.min_rnr_timer = attributes.min_rnr_timer & 0x1f;
     }
 
-    /// Longest message that is taken, in bytes; 1 GiB until this is called.
+    /// Limits the length of messages that are accepted, in bytes. It is 1 GiB until this is called.
     pub fn limit_message(&mut self, bytes: u32) {
         self.max_message = bytes.min(PSN_SPAN_MAX * 256);
     }
 
-    /// The QP's own number.
+    /// Returns the QP's own number.
     #[must_use]
     pub fn number(&self) -> QpNumber {
         QpNumber::new(self.number)
@@ -323,19 +323,19 @@ impl ResponderState {
         self.serial
     }
 
-    /// The SRQ that the message in progress named.
+    /// Returns the SRQ that the message in progress named.
     #[must_use]
     pub fn message_srq(&self) -> Option<SrqNumber> {
         self.message_in_progress().then(|| self.srq(self.message.srq)).flatten()
     }
 
-    /// PSN of the packet it waits for.
+    /// Returns the PSN of the next expected packet.
     #[must_use]
     pub fn expected(&self) -> Psn {
         Psn::new(self.expected)
     }
 
-    /// The counts.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
@@ -349,7 +349,7 @@ impl ResponderState {
         self.saved.stop();
     }
 
-    /// The path MTU, a sound one whatever the bytes.
+    /// Returns the path MTU. It is valid even if the stored bytes are not.
     fn mtu(&self) -> u32 {
         self.mtu.clamp(256, 4096)
     }

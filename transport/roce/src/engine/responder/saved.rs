@@ -1,14 +1,14 @@
-//! The READs and atomics that a responder keeps so that it can repeat their answers.
+//! The READs and atomics that a responder keeps to repeat their answers.
 //!
-//! Owns the list, oldest first, its bound (the negotiated depth, not the device's most) and which
-//! answers are being sent. The responder's other parts add to it, look up what a duplicate asks for
+//! Owns the list, oldest first, its bound (the negotiated depth, not the device's maximum), and the marks of
+//! the answers being sent. The other parts of the responder add to it, look up the request of a duplicate,
 //! and send from it.
 
 use crate::wire::Reth;
 use std::collections::VecDeque;
 use trunkline_verbs::Psn;
 
-/// The largest depth of saved READs and atomics, whatever the attributes ask for.
+/// Maximum depth of saved READs and atomics, even if the attributes ask for more.
 pub const MAX_SAVED: usize = 128;
 
 /// A READ or atomic that was accepted: its answer is being sent, or kept for repetition.
@@ -17,7 +17,7 @@ pub(super) struct Saved {
     pub(super) is_atomic: bool,
     /// The answer is being sent.
     pub(super) is_active: bool,
-    /// It was sent before.
+    /// True if the answer was sent before.
     pub(super) is_replay: bool,
     pub(super) first_psn: u32,
     /// PSNs that the answer takes.
@@ -55,7 +55,7 @@ impl SavedAnswers {
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
     }
 
-    /// The negotiated depth, as it was set.
+    /// Returns the negotiated depth, as it was set.
     pub(super) const fn depth(&self) -> u8 {
         self.depth
     }
@@ -76,13 +76,13 @@ impl SavedAnswers {
         self.entries.push_back(saved);
     }
 
-    /// Index of the oldest entry whose answer is being sent.
+    /// Returns the index of the oldest entry whose answer is being sent.
     pub(super) fn active(&self) -> Option<usize> {
         let from = self.first_active.min(self.entries.len());
         self.entries.range(from..).position(|saved| saved.is_active).map(|index| from + index)
     }
 
-    /// The entry at an index from [`Self::active`].
+    /// Returns the entry at an index from [`Self::active`].
     pub(super) fn get(&self, index: usize) -> Saved {
         self.entries.get(index).copied().unwrap_or_default()
     }
@@ -115,7 +115,7 @@ impl SavedAnswers {
         if !is_inside {
             return false;
         }
-        // A copy of a request whose answer has not come to that packet yet asks for nothing new.
+        // The copy of a request whose answer has not reached that packet yet asks for nothing new.
         if !saved.is_active || packet < saved.next {
             saved.start = packet;
             saved.next = packet;
@@ -155,7 +155,7 @@ impl SavedAnswers {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }
 
-    /// The entries, oldest first.
+    /// Returns the entries, oldest first.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Saved> {
         self.entries.iter()
     }
@@ -165,12 +165,13 @@ impl SavedAnswers {
         self.entries.capacity()
     }
 
-    /// Entries that are kept at most.
+    /// Returns the maximum number of kept entries.
     fn limit(&self) -> usize {
         usize::from(self.depth).min(MAX_SAVED)
     }
 
-    /// The same, and one entry for a placement that was asked for before the depth became 0.
+    /// Returns the maximum number of kept entries, with room for a placement requested before the depth
+    /// became 0.
     fn room(&self) -> usize {
         self.limit().max(1)
     }

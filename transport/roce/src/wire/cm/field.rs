@@ -17,12 +17,12 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// The field of `bits` bits that starts at the top of byte `byte`.
+    /// Creates the field of `bits` bits that starts at the top of byte `byte`.
     pub(super) const fn at(byte: usize, bits: usize) -> Self {
         Self::after(byte, 0, bits)
     }
 
-    /// The field of `bits` bits that starts `skip` bits below the top of byte `byte`.
+    /// Creates the field of `bits` bits that starts `skip` bits below the top of byte `byte`.
     pub(super) const fn after(byte: usize, skip: usize, bits: usize) -> Self {
         let bit = byte * 8 + skip;
         assert!(bits > 0 && bits <= 64 && bit + bits <= MAD_DATA_BYTES * 8);
@@ -34,7 +34,8 @@ impl Field {
         Self::after(bytes, self.bit, self.bits)
     }
 
-    /// The first byte, one past the last byte, and the number of bits below the field in the last byte.
+    /// Returns the first byte, one past the last byte, and the number of bits below the field in the last
+    /// byte.
     const fn span(self) -> (usize, usize, usize) {
         let end = self.bit + self.bits;
         (self.bit / 8, end.div_ceil(8), end.next_multiple_of(8) - end)

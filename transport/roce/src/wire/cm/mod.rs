@@ -90,7 +90,7 @@ impl CmMessage {
         }
     }
 
-    /// The MAD attribute of this kind of message.
+    /// Returns the MAD attribute of this kind of message.
     #[must_use]
     pub const fn attribute(&self) -> Attribute {
         match self {

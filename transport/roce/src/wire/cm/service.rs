@@ -8,7 +8,7 @@ use trunkline_verbs::PortSpace;
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The service id of a port (contract rocev2 11.1).
+    /// Creates the service id of a port (contract rocev2 11.1).
     #[must_use]
     pub const fn new(space: PortSpace, port: u16) -> Self {
         // `u64::from` is not const yet.
@@ -17,7 +17,7 @@ impl ServiceId {
         Self(space.prefix() << 16 | port)
     }
 
-    /// The port space and the port, if we serve that port space.
+    /// Returns the port space and the port, if we serve that port space.
     #[must_use]
     pub fn space_and_port(self) -> Option<(PortSpace, u16)> {
         let prefix = self.0 >> 16;
@@ -45,7 +45,7 @@ pub struct AddressHeader {
 }
 
 impl AddressHeader {
-    /// The header for a connection between two addresses, which must be of the same family: the
+    /// Creates the header for a connection between two addresses, which must be of the same family: the
     /// destination's family becomes the IP version.
     #[must_use]
     pub fn new(source: SocketAddr, destination: IpAddr) -> Self {
@@ -89,7 +89,7 @@ impl AddressHeader {
         private[20..36].copy_from_slice(&self.destination);
     }
 
-    /// Source and destination, or `None` when the version or the IP version is unknown (contract
+    /// Returns source and destination, or `None` when the version or the IP version is unknown (contract
     /// rocev2 11.4).
     #[must_use]
     pub fn addresses(&self) -> Option<(SocketAddr, IpAddr)> {

@@ -21,7 +21,7 @@ const AFTER_IDENTIFICATION: usize = IPV4_HEADER - 6;
 /// `BACK[k]` undoes 2^k zero bytes; 17 maps cover any IPv4 packet.
 static BACK: [Map; 17] = powers_of_back();
 
-/// The register one zero byte earlier.
+/// Returns the register before one zero byte was added.
 pub(super) const fn back_one(register: u32) -> u32 {
     let mut value = register;
     let mut bit = 0;
@@ -65,7 +65,7 @@ const fn powers_of_back() -> [Map; 17] {
     maps
 }
 
-/// The identification for which the packet's ICRC is right, if there is one; the one of `headers` is
+/// Returns the identification for which the packet's ICRC is right, if there is one; the one of `headers` is
 /// ignored. Our own devices send identification 0. One in 65,536 corrupted packets also has a
 /// solution. IPv6 has no identification, so the result is `Some(0)` or `None`.
 ///

@@ -18,7 +18,7 @@ const SEED: u32 = 0xdebb_20e3;
 /// Four bytes that make a register of 0 the seed. Zero bytes before them change nothing.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
-/// Initial value of a CRC whose register is to be 0.
+/// Initial value of a CRC whose register starts at 0.
 const ZERO: u32 = !0;
 
 const UDP_HEADER: usize = 8;
@@ -47,7 +47,7 @@ impl IpUdp {
         Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
     }
 
-    /// The addresses, if both are IPv4.
+    /// Returns the addresses, if both are IPv4.
     pub(crate) const fn v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         match (self.source, self.destination) {
             (SocketAddr::V4(source), SocketAddr::V4(destination)) => Some((*source.ip(), *destination.ip())),
@@ -55,7 +55,7 @@ impl IpUdp {
         }
     }
 
-    /// The addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
+    /// Returns the addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
     pub(crate) const fn v6(&self) -> (Ipv6Addr, Ipv6Addr) {
         (as_v6(self.source), as_v6(self.destination))
     }
@@ -77,20 +77,21 @@ const BLOCK: usize = 16;
 /// Start of a packet: after zero bytes, which complete the first block, the LRH's place and the masked headers.
 const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
 
-/// Maximum bytes of a packet that are put behind the masked headers before the CRC is computed. A CRC has a cost that
-/// does not depend on its length, so a small packet has one CRC for everything.
+/// Maximum size of a packet that is appended to the masked headers before the CRC is computed, in bytes. A
+/// CRC has a fixed cost, so a small packet gets a single CRC over everything.
 const TOGETHER: usize = 256 - PACKET;
 
 /// Room for both.
 type Together = [u8; PACKET + TOGETHER];
 
-/// Computes the ICRCs of packets that have the same headers below the BTH, the lengths aside, and writes those once.
+/// Computes the ICRCs of packets with the same headers below the BTH, apart from the lengths. Writes those
+/// headers once.
 #[derive(Debug, Clone)]
 pub struct Flow {
     headers: IpUdp,
     /// Zero bytes, the LRH's place, the masked headers, and room for the start of a packet.
     bytes: Together,
-    /// Length in bytes of the masked headers and what takes the LRH's place.
+    /// Length in bytes of the masked headers and of the bytes in place of the LRH.
     before: usize,
     /// A CRC of nothing.
     empty: Hasher,
@@ -109,14 +110,14 @@ impl Flow {
         Self { headers: *headers, bytes, before, empty: Hasher::new_with_initial(ZERO) }
     }
 
-    /// The headers that it is for.
+    /// Returns the headers of the flow.
     #[must_use]
     pub const fn headers(&self) -> &IpUdp {
         &self.headers
     }
 
-    /// The ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least significant byte
-    /// comes first.
+    /// Returns the ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least
+    /// significant byte comes first.
     #[must_use]
     pub fn icrc(&mut self, payload_without_icrc: &[u8]) -> u32 {
         let masked = &mut self.bytes[PACKET - (self.before - LRH.len())..PACKET];
@@ -142,7 +143,8 @@ impl Flow {
         self.difference(payload_with_icrc) == Some(0)
     }
 
-    /// The packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four bytes.
+    /// Returns the packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
+    /// bytes.
     fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
         let (packet, found) = payload_with_icrc.split_last_chunk()?;
         Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
@@ -181,8 +183,8 @@ fn put_udp(udp: &mut [u8], headers: &IpUdp) {
     udp[6..8].copy_from_slice(&[0xff, 0xff]);
 }
 
-/// Writes the lengths into masked headers, for a UDP payload of the given size including the ICRC. Longer payloads than
-/// 65,535 bytes can't be sent and count as 65,535.
+/// Writes the lengths into masked headers, for a UDP payload of the given size, including the ICRC. Payloads
+/// longer than 65,535 bytes cannot be sent and count as 65,535.
 fn put_lengths(masked: &mut [u8], udp_payload_length: usize) {
     let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER)).to_be_bytes();
     if masked.len() == HEADERS_MAX {
@@ -199,7 +201,7 @@ fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The ICRC of one packet, as [`Flow::icrc`] returns it.
+/// Returns the ICRC of one packet, as [`Flow::icrc`] returns it.
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     Flow::new(headers).icrc(payload_without_icrc)
@@ -233,7 +235,7 @@ mod tests {
         IpUdp { v4_identification, ..IpUdp::new(address(source), address(destination)) }
     }
 
-    /// The ICRC's four bytes on the wire.
+    /// Returns the ICRC's four bytes on the wire.
     fn wire(headers: &IpUdp, packet: &str) -> [u8; 4] {
         icrc(headers, &hex(packet)).to_le_bytes()
     }
