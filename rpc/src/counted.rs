@@ -101,7 +101,7 @@ impl MethodCounters {
         self.published.ended(0);
     }
 
-    /// Counts a call that ends before it begins. Its failure is counted apart.
+    /// Counts a call that ends before it begins. Its failure is counted separately.
     pub(crate) fn refused(&self) {
         add(&self.refused, 1);
         #[cfg(feature = "metrics")]

@@ -40,7 +40,7 @@ impl Codec for Bincode {
 }
 
 impl Bincode {
-    /// Appends the encoded value, without a look at how its type is decoded.
+    /// Appends the encoded value, without checking how its type is decoded.
     pub(crate) fn encode_value<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         Self::encode_noting(value, &Shapes::of_type(0), into)
     }
@@ -51,16 +51,16 @@ impl Bincode {
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 
-    /// Returns a number that types with different code do not share. Names do not tell types apart: those of two blocks
-    /// of one function, and of two versions of a crate, may have the same.
+    /// Returns a number that types with different code do not share. Names do not suffice: types in two blocks of one
+    /// function, or in two versions of a crate, may have the same name.
     #[inline]
     fn type_id<T: Serialize + DeserializeOwned>() -> usize {
         let check: fn(&T, &[u8]) -> Result<bool, String> = Self::check::<T>;
         (check as *const ()).addr()
     }
 
-    /// Compares a value with what comes of its bytes. Returns false if the type's own code refuses them before they are
-    /// read, so that nothing is known of the rest.
+    /// Compares a value with the value that its bytes decode to. Returns false if the type's own code refuses the bytes
+    /// before all are read, so that the rest stays unknown.
     ///
     /// # Errors
     /// Returns why the type cannot be sent by this codec.

@@ -24,7 +24,7 @@ pub(super) struct Place<'s> {
     type_name: &'static str,
     part: Part,
     shapes: &'s Shapes,
-    /// True directly within a `Some`, under a codec that has one mark for all that is empty.
+    /// True directly within a `Some`, under a codec that encodes all empty values alike.
     is_in_some: bool,
 }
 
@@ -142,7 +142,7 @@ impl<T: Serialize + ?Sized> Serialize for Guarded<'_, '_, T> {
     }
 }
 
-/// A serializer that keeps the limits.
+/// A serializer that enforces the limits.
 struct Guard<'s, S> {
     inner: S,
     place: Place<'s>,

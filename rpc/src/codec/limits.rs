@@ -72,7 +72,7 @@ pub(crate) trait Allowance {
     fn less(&self, bytes: usize);
 }
 
-/// Grants everything: to decode a value that this side has.
+/// An allowance that grants everything, to decode a value that this side has encoded.
 pub(crate) struct Unlimited;
 
 impl Allowance for Unlimited {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// Every codec refuses the value, each time, with these words.
+/// Asserts that every codec refuses the value, each time, with these words.
 fn refused_by_names<T>(value: &T, words: &[&str])
 where
     T: Serialize + serde::de::DeserializeOwned + std::fmt::Debug,

@@ -66,7 +66,7 @@ impl Level {
 /// Copies of a value that encoding may keep at one level: a type's own conversion makes them.
 const COPIES_TO_ENCODE: usize = 4;
 
-/// Most that encoding keeps of one value, beside [`MARGIN`].
+/// Maximum stack use of encoding one value, in addition to [`MARGIN`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoded(usize);
 

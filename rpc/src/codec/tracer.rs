@@ -47,7 +47,7 @@ pub(super) fn trace<T: DeserializeOwned>() -> Option<Vec<Line>> {
     stacker::grow(STACK, run)
 }
 
-/// A pass ends here.
+/// The error that ends a pass.
 #[derive(Debug)]
 struct Ended;
 

@@ -127,7 +127,7 @@ mod tests {
         text(&shape::<T>()).trim().replace('\n', " ")
     }
 
-    /// The difference that a client with the type `A` reports of a server with the type `B`.
+    /// Returns the difference that a client with the type `A` reports of a server with the type `B`.
     fn difference<A: DeserializeOwned, B: DeserializeOwned>() -> String {
         let (here, there) = (shape::<A>(), shape::<B>());
         assert_ne!(here.fingerprint(), there.fingerprint());

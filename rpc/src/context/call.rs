@@ -207,7 +207,7 @@ impl Context {
 
     /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early what would
     /// outlast the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as an endless stream. Never
-    /// completes in a detached context, and in a forked child.
+    /// completes in a detached context or in a forked child.
     ///
     /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///
