@@ -1,6 +1,6 @@
 //! RPC over RDMA XRC, with stubs generated from a Rust trait.
 //!
-//! Mark a trait with [`service`]. For a trait `Kv` that generates `KvServer`, `KvClient` and `KvLocal`. Start a
+//! Mark a trait with [`service`]. For a trait `Kv` the attribute generates `KvServer`, `KvClient` and `KvLocal`. Start a
 //! [`Node`], pass it servers, and connect clients.
 //!
 //! ```no_run

@@ -153,8 +153,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Returns a channel of the node before it starts, for handlers that call other services. Otherwise it is as one
-    /// of [`Node::channel`].
+    /// Returns a channel of the node before it starts, for handlers that call other services. After the start it behaves
+    /// like a channel from [`Node::channel`].
     ///
     /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the
     /// start fails, they fail for good.
@@ -465,7 +465,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Replaces all settings but pollers, addresses and services by the transport's options. Simulations use it to
+    /// Replaces all settings except pollers, addresses and services by the transport's options. Simulations use it to
     /// set a simulated runtime and a software device.
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
@@ -507,7 +507,7 @@ impl NodeBuilder {
         self.checked()?.start_checked()
     }
 
-    /// Completes the settings from the environment and checks all of them. Makes nothing.
+    /// Completes the settings from the environment and checks all of them. Creates nothing.
     fn checked(mut self) -> Result<Self, StartError> {
         let mut options = std::mem::take(&mut self.options).pollers(self.pollers);
         // The same seed must give the same run, so a simulation does not depend on the environment.
@@ -582,7 +582,7 @@ impl NodeBuilder {
         let pool = pool.transpose()?.map(Box::new);
         let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));
         let watchdog = Watchdog::new(Arc::clone(&inboxes), self.hold_limit);
-        // In a simulation a handler keeps its poller for no time that anybody else could see.
+        // In a simulation no time passes while a handler runs, so no handler can hold its poller.
         if !runtime.is_simulated() {
             options = options.watch(Arc::clone(&watchdog) as _);
         }
@@ -718,7 +718,7 @@ impl Node {
     }
 
     /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when there is no memory
-    /// left, when memory cannot be registered, as while the device is absent, when the node has shut down, and in a forked child.
+    /// left, when memory cannot be registered, such as while the device is absent, when the node has shut down, and in a forked child.
     ///
     /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
     /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the

@@ -100,7 +100,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds a value to those of a key.
+    /// Adds a value to a key.
     ///
     /// # Errors
     /// As for [`Metadata::insert`].
@@ -110,7 +110,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds a value to those of a key that ends in `-bin`.
+    /// Adds a value to a key that ends in `-bin`.
     ///
     /// # Errors
     /// As for [`Metadata::insert`].

@@ -79,7 +79,7 @@ impl ReplyMetadata {
 /// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
 ///
 /// It is emptied when a call is made with these options, and filled when that has ended, whether it succeeded or failed. If
-/// the call returns a stream, the place has the metadata for the start from then on, and the rest when the stream has ended.
+/// the call returns a stream, the place has the metadata for the start as soon as the stream is returned, and the rest when the stream has ended.
 /// Clones share the place. Use one for each of several concurrent calls.
 ///
 /// ```no_run

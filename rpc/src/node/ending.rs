@@ -36,7 +36,8 @@ impl Node {
     /// may still use the node.
     ///
     /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not
-    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another grace period, or does both.
+    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone.
+    /// [`Node::shutdown`] may follow, with another grace period. Without a drain before it, it does both.
     ///
     /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
     /// The counter `requests_refused_draining` in the report counts both.
