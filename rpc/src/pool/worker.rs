@@ -43,7 +43,7 @@ pub(super) struct Worker {
     bell: Arc<Bell>,
     /// The job that stays until it has ended.
     blocking: Option<Box<dyn Work>>,
-    /// A job that has ended. Its waiter is told after the time that the job took.
+    /// A job that has ended. Its waiter is told when the time that the job took has passed.
     ended: Option<Box<dyn Work>>,
     is_asleep: bool,
 }

@@ -215,7 +215,7 @@ impl Seeker {
         self.follow(carrier, id, step);
     }
 
-    /// Has the calls of a balanced channel leave a server that its addresses do not lead to any more.
+    /// Moves the calls of a balanced channel away from a server that its addresses no longer lead to.
     fn leave_removed(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
         else {
@@ -360,7 +360,7 @@ mod tests {
     use std::future::pending;
     use trunkline_transport::SessionNumber;
 
-    /// A resolver whose results the test makes up.
+    /// A resolver whose results the test chooses.
     #[derive(Debug)]
     struct Slow;
 
@@ -398,7 +398,7 @@ mod tests {
         assert!(route.look_again());
     }
 
-    /// Else a source that changes all the time, or calls that fail, keep a lookup thread and the poller busy.
+    /// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
     #[test]
     fn lookups_outside_of_rounds_are_some_time_apart() {
         let mut rig = Rig::new();

@@ -192,7 +192,7 @@ impl Future for Intercepted {
 impl Drop for Intercepted {
     fn drop(&mut self) {
         let (started, _entered) = (self.started.take(), self.span.enter());
-        // Its panic ends nothing else: the call is over.
+        // A panic here has no further effect: the call is over.
         let _dropped = catch(|| drop(started));
         if !self.hooks.is_empty() {
             let is_late = self.context.time_left() == Some(Duration::ZERO);

@@ -62,7 +62,7 @@ impl fmt::Debug for Changes {
 pub(crate) struct Unsent {
     waiting: Vec<Arc<Stream>>,
     next_round: Option<Time>,
-    /// Kept for its room.
+    /// Reused to avoid an allocation per flush.
     list: Vec<Arc<Stream>>,
     scratch: Vec<u8>,
 }
