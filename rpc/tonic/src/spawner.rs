@@ -44,7 +44,7 @@ impl Spawner {
     /// Spawns an exchange. Dropping the result aborts it.
     ///
     /// # Errors
-    /// The runtime has ended, or has not dropped too many exchanges whose calls have ended.
+    /// Returns a status if the runtime has ended, or if it has yet to drop too many exchanges whose calls have ended.
     pub(crate) fn spawn(
         &self,
         exchange: impl Future<Output = Result<(), Status>> + Send + 'static,
@@ -60,7 +60,7 @@ impl Spawner {
             exchange.await
         };
         let _refused = self.queue.send((Box::pin(exchange), spawned));
-        // What is sent while the runtime ends may stay in the queue.
+        // An exchange that is sent while the runtime ends may stay in the queue.
         if self.queue.is_closed() {
             return Err(ended());
         }
@@ -89,7 +89,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<(Exchange, oneshot::Sender<T
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
             continue;
         }
-        // A task that is not taken any more is aborted.
+        // A task that is no longer wanted is aborted.
         let _ended = spawned.send(Task(tokio::spawn(exchange)));
     }
 }
