@@ -145,7 +145,7 @@ pub enum ErrorType {
 }
 
 impl ErrorType {
-    /// The type as written.
+    /// Returns the type as written.
     #[must_use]
     pub const fn ty(&self) -> &Type {
         match self {

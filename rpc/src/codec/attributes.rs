@@ -433,7 +433,7 @@ fn types_of_one_name_are_checked_each() {
     refused(&Kind::Second, &["`Kind::Second`", "`Third`"]);
 }
 
-/// A text that is decoded without the spaces around it.
+/// Decodes a text without the spaces around it.
 fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(String::deserialize(deserializer)?.trim().to_owned())
 }
@@ -451,7 +451,7 @@ fn values_that_their_own_code_changes_arrive_changed() {
         assert_eq!(sent::<Bincode, _>(&user(address)), arrives);
         assert_eq!(sent::<MessagePack, _>(&user(address)), arrives);
     }
-    // It loses more each time, but not by its own code.
+    // The type loses more each time, but not by its own code.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Secret {
         #[serde(default, skip_serializing)]

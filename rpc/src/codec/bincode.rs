@@ -21,7 +21,7 @@ const MOST_BYTES: usize = 1 << 30;
 
 /// The default codec: bincode 2, for all types with serde's derives.
 ///
-/// It is small and fast. The bytes hold only values, without names or types, so a type can change little while old
+/// Encoding is fast and small. The bytes hold only values, without names or types, so a type can change little while old
 /// and new programs call each other.
 ///
 /// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such

@@ -505,7 +505,7 @@ mod tests {
         },
     }
 
-    /// A deep value, which is not dropped: dropping it recurses too.
+    /// Creates a deep value, which is not dropped: dropping it recurses too.
     fn deep<T: Default>(depth: usize, wrap: fn(usize, T) -> T) -> std::mem::ManuallyDrop<T> {
         std::mem::ManuallyDrop::new((0..depth).fold(T::default(), |below, level| wrap(level, below)))
     }

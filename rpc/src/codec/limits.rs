@@ -48,7 +48,7 @@ impl DecodeError {
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
             Self::Malformed(text) => Self::Malformed(format!("argument `{name}`: {text}")),
-            // They are about the arguments together.
+            // Other errors are about all arguments together.
             together => together,
         }
     }

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(encoded(&All::Unit), b"\xa4Unit");
     }
 
-    /// A value of one key, so often within another.
+    /// Returns a value of one key, nested this deep.
     fn nested(depth: usize) -> Vec<u8> {
         let mut bytes = [0x81, 0xa1, b'x'].repeat(depth);
         bytes.push(0xc0);

@@ -23,7 +23,7 @@ where
     }
 }
 
-/// A number by another type.
+/// Encodes a number as another type.
 fn as_i32<S: Serializer>(number: &u8, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_i32(i32::from(*number))
 }

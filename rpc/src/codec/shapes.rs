@@ -23,7 +23,7 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes of the checked shapes; 0 for an unused entry. Every entry stands alone.
 ///
-/// It is global because the types are: a static within generic code would be one for all types, and a codec has no
+/// The table is global because the types are: a static within generic code would be one for all types, and a codec has no
 /// values that could hold it.
 static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
@@ -104,7 +104,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Hash of the shape within a part of the type with this number.
+    /// Returns the hash of the shape within a part of the type with this number.
     #[inline]
     fn hash(self, whole: usize, part: Part) -> u64 {
         let number = match self {

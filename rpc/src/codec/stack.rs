@@ -191,7 +191,7 @@ mod tests {
         stacker::grow(bytes, code)
     }
 
-    /// Deep values are refused, where they would overflow the stack; flat ones are not.
+    /// Asserts that deep values are refused, where they would overflow the stack, and flat ones are not.
     fn judge<T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
         let encoded = |depth| {
             on_stack(64 << 20, || {

@@ -32,7 +32,7 @@ pub struct TypeShape {
 impl TypeShape {
     /// Returns the shape of a type with serde's derives, for a codec that sends neither names nor types.
     ///
-    /// It runs the type's `Deserialize` with made-up values. `None` if that panics, asks what the bytes hold, or is too
+    /// This runs the type's `Deserialize` with made-up values. `None` if that panics, asks what the bytes hold, or is too
     /// deep or too large.
     #[must_use]
     pub fn of<T: DeserializeOwned>() -> Option<Self> {

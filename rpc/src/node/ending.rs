@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// A poller's thread does not end: reports what occupies it, and ends the calls that wait in its queue.
+    /// Reports what occupies a poller's thread that does not end, and ends the calls that wait in its queue.
     fn abandon(&self, poller: PollerIndex) {
         let Some(inbox) = self.inboxes.get(usize::from(poller.0)) else { return };
         tracing::error!(

@@ -40,7 +40,7 @@ pub enum Policy {
     PickFirst,
     /// One server after the other, starting at a random one.
     RoundRobin,
-    /// Of two random servers, the one with fewer calls of this channel in progress. A call that the server has refused
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
     /// counts for 400 ms.
     #[default]
     PowerOfTwo,
@@ -635,7 +635,7 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    /// A balanced channel to servers with sessions.
+    /// Creates a balanced channel to servers with sessions.
     fn connected(policy: Policy) -> (Rig, Arc<Balanced>) {
         let rig = Rig::new();
         for port in SERVERS {
@@ -679,7 +679,7 @@ mod tests {
                 balanced.ended(&ended, Ok(()), now);
             }
         }
-        // It gets some in each period, to find out whether it still refuses.
+        // The refusing server gets some calls in each period, which show whether it still refuses.
         assert!((20..500).contains(&refusals), "{refusals}");
         now += 2 * PAUSE;
         assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);

@@ -160,7 +160,7 @@ impl Seeker {
         let step = match &sought.route.target.0 {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
                 self.last_lookup += 1;
-                // It replaces one that was asked for before.
+                // This round replaces a lookup that was requested before.
                 sought.refresh = None;
                 sought.route.take_stale();
                 self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
@@ -255,7 +255,7 @@ impl Seeker {
                     let step = round.down(carrier, peer, cause);
                     self.follow(carrier, id, step);
                 }
-                // It has come back by itself.
+                // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
                 (None, PeerEvent::Down { .. }) => self.consider(carrier, id),
             }

@@ -1,7 +1,7 @@
 //! Interceptors of the calls of a service: they see a call before its arguments are decoded, change or refuse it, and
 //! learn its outcome.
 //!
-//! They surround the futures of the service's methods, so the dispatcher does not know them and a service without
+//! Interceptors surround the futures of the service's methods, so the dispatcher does not know them and a service without
 //! interceptors does not pay for them. With interceptors each call has a boxed future and a context.
 
 use super::method::Outcome;

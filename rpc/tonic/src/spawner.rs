@@ -36,7 +36,7 @@ pub(crate) struct Spawner {
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let (queue, exchanges) = unbounded_channel();
-        // It ends with the spawner, or with the runtime.
+        // The task ends with the spawner, or with the runtime.
         runtime.spawn(spawn_all(exchanges));
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
@@ -146,7 +146,7 @@ mod tests {
     use std::future::{pending, ready};
     use tokio::runtime::{Builder, Runtime};
 
-    /// A runtime that runs tasks only in `block_on`.
+    /// Creates a runtime that runs tasks only in `block_on`.
     fn stopped() -> Runtime {
         Builder::new_current_thread().build().unwrap()
     }
@@ -164,7 +164,7 @@ mod tests {
             drop(spawner.spawn(pending()).unwrap());
         }
         assert_eq!(spawner.spawn(ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
-        // Those that run wait on. The runtime drops the others.
+        // The running exchanges keep waiting. The runtime drops the others.
         runtime.block_on(async {
             while spawner.ended_calls() > 0 {
                 tokio::task::yield_now().await;
