@@ -126,7 +126,7 @@ impl Channel {
     /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
     /// failed.
     ///
-    /// It joins the attempt that is under way, if there is one. It fails with the status that a call would fail
+    /// The future joins the attempt that is under way, if there is one. It fails with the status that a call would fail
     /// with: [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not
     /// reached, or with the error of the resolver.
     ///
@@ -134,8 +134,8 @@ impl Channel {
     /// may have several, it waits for the next attempt at any of them, or for 10 s if other channels make the attempts. A balanced
     /// channel is ready when one of its servers is.
     ///
-    /// It has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread await
-    /// it; [`block_on`](crate::block_on) must not wait for it there.
+    /// The future has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread,
+    /// await it: [`block_on`](crate::block_on) must not wait for it there.
     pub fn ready(&self) -> Ready {
         self.balance.as_ref().map_or_else(|| Ready::new(&self.link), Ready::of_any)
     }

@@ -108,8 +108,8 @@ impl Context {
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
     ///
-    /// The remaining time travels with the request, so the two clocks need not agree. Meaningless in a simulation;
-    /// use [`Context::time_left`] there.
+    /// The remaining time travels with the request, so the two clocks need not agree. The value is meaningless in a
+    /// simulation; use [`Context::time_left`] there.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "it is the program's clock that the program asks for")]
     pub fn deadline(&self) -> Option<Instant> {

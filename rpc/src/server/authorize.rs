@@ -24,9 +24,9 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Code that decides which calls of peers may run. Install it by
 /// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize). Closures of this signature implement it.
 ///
-/// It runs once for each request to a method that the node serves, streams and one-way calls included, on the poller's
-/// thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and keep that in
-/// memory.
+/// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
+/// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and
+/// keep that in memory.
 ///
 /// A panic ends only the call, as `Internal` with the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {
