@@ -1,7 +1,7 @@
 //! The surroundings of the program's code while a poller or the pool runs it: the tokio runtime, if the node has one, and
 //! the process.
 //!
-//! The code may fork, and return in the child too. The child would go on as a second copy of the poller, on the same
+//! The code may fork, and return in the child too. The child would continue as a second copy of the poller, on the same
 //! sockets, so it ends when the guard is dropped.
 
 use crate::reason::Reason;

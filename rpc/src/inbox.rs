@@ -151,7 +151,7 @@ impl Inbox {
         &self.called
     }
 
-    /// Sets the poller to wake, once it runs, and wakes it so that it looks at the queue.
+    /// Sets the poller to wake, once it runs, and wakes it so that it checks the queue.
     pub(crate) fn attach(&self, handle: PollerHandle) {
         let _ = self.handle.set(handle);
         self.wake();

@@ -148,7 +148,7 @@ impl Lifecycle {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts a request with an extension that is unknown here and may not be ignored.
+    /// Counts a request with an extension that is unknown here and must not be ignored.
     pub(crate) fn count_unknown_extension(&self) {
         self.unknown_extensions.fetch_add(1, Ordering::Relaxed);
     }

@@ -316,7 +316,7 @@ impl Status {
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
-    /// Creates the status of a call with a message that cannot be sent, in a session that goes on.
+    /// Creates the status of a call with a message that cannot be sent, in a session that continues.
     pub(crate) fn not_sent(message: &str, cause: PeerDown) -> Self {
         let (code, reason) = Self::of(cause);
         Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)

@@ -37,7 +37,7 @@ use trunkline_verbs::{Clock, Time};
 /// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
-/// Polls of tasks between two looks at the clock.
+/// Polls of tasks between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
 #[derive(Debug)]

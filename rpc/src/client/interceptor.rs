@@ -34,7 +34,7 @@ thread_local! {
 /// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that
 /// makes calls needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
-    /// Sees a call, and may change it.
+    /// Inspects a call, and may change it.
     ///
     /// # Errors
     /// A status refuses the call, which ends with it and has not run. Later interceptors do not run.
@@ -95,7 +95,7 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
     /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {

@@ -34,7 +34,7 @@ const REQUEST: u8 = 0x40;
 const ONE_WAY: u8 = 0x41;
 const OPEN: u8 = 0x42;
 
-/// The flag of a frame that may not be ignored.
+/// The flag of a frame that must not be ignored.
 const CRITICAL: u8 = 0x01;
 /// The flag of a header with a time left, which the transport writes.
 const HAS_TIME_LEFT: u8 = 0x04;
@@ -333,14 +333,14 @@ impl Header {
         }
     }
 
-    /// Returns a request of which only the header and the part of an announcing frame after it have come, with the bytes
-    /// up to the end of its metadata. `None` for any other message, a malformed one, or one whose metadata has not come.
+    /// Returns a request of which only the header and the part of an announcing frame after it have arrived, with the bytes
+    /// up to the end of its metadata. `None` for any other message, a malformed one, or one whose metadata has not arrived.
     pub(crate) fn parse_announced(header: &[u8], part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
         let mut message = [header, part].concat();
         let first = message
             .first_chunk_mut::<LONGEST>()
             .filter(|first| [REQUEST, ONE_WAY, OPEN].contains(&first[0]))?;
-        // The arguments have not come.
+        // The arguments have not arrived.
         first[20..24].fill(0);
         match Self::parse(&message) {
             Ok((Self::Request(request), arguments)) => {

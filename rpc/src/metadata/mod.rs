@@ -176,7 +176,7 @@ impl Metadata {
         Entries(&self.block).map(|(key, value)| (std::str::from_utf8(key).unwrap_or_default(), value))
     }
 
-    /// Returns the entries as they travel.
+    /// Returns the entries in wire format.
     #[inline]
     pub(crate) fn block(&self) -> &[u8] {
         &self.block

@@ -121,7 +121,7 @@ impl Node {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
         let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
-        // Without a thread it goes on all the same, and the node's drop waits for it.
+        // Without a thread the shutdown still continues, and the node's drop waits for it.
         async move { ended.await.unwrap_or_default() }
     }
 

@@ -214,7 +214,7 @@ impl Resolve for ServerList {
     }
 
     fn watch(&self, watcher: AddressWatcher) {
-        // The lookups of such a channel say why.
+        // The lookups of the channel report the reason.
         let Some(mut list) = self.0.list.lock() else { return };
         list.channels.retain(|channel| !channel.is_closed());
         list.channels.push(watcher);

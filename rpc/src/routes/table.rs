@@ -160,7 +160,7 @@ impl Routes {
     pub(super) fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.lock();
         let route = known.routes.get(&id)?;
-        // Under the lock: it is removed later, and then the poller is told.
+        // Done under the lock: the route is removed later, and the poller is then told.
         route.is_looked_at();
         Some(Arc::clone(route))
     }

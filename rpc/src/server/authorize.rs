@@ -1,7 +1,7 @@
 //! Authorization of requests, before their arguments are READ or decoded.
 //!
 //! A request is authorised by its header and its metadata. A large request carries both in its announcement, if the metadata
-//! has room there, and is authorised on that. Any other request is authorised when the message has come. Each request is
+//! has room there, and is authorised on that. Any other request is authorised when its message has arrived. Each request is
 //! authorised once, before anything of it is compared, charged or decoded.
 
 use crate::context::Peer;
@@ -73,7 +73,7 @@ impl IncomingCall<'_> {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
     /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {

@@ -74,7 +74,7 @@ pub(super) enum Flushed {
     NoRoom,
 }
 
-/// Permission for a writer to go on.
+/// The next step of a writer.
 #[derive(Debug)]
 pub(super) enum Room {
     /// Add items of this window.
@@ -143,7 +143,7 @@ struct State {
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
     outcome: Option<Outcome>,
-    /// Metadata of the response, as far as it has come. `None` if there is none.
+    /// Metadata of the response that has arrived; `None` without any.
     metadata: Option<Box<ReplyMetadata>>,
     /// The caller's work for the end of the stream.
     after: Option<Box<dyn CallEnd>>,
@@ -487,7 +487,7 @@ impl Stream {
         let flushed = match sent {
             Ok(()) => Flushed::All,
             Err(SendError::QueueFull(_)) => {
-                // Its poller looks at it in the next round, whatever is reported until then.
+                // Its poller processes it in the next round, whatever is reported until then.
                 state.is_reported = true;
                 Flushed::NoRoom
             }
@@ -587,7 +587,7 @@ impl Stream {
         state.after = Some(after);
     }
 
-    /// Returns the metadata of the response, as far as it has come. Empty in a forked child.
+    /// Returns the metadata of the response that has arrived. Empty in a forked child.
     pub(super) fn metadata(&self) -> ReplyMetadata {
         let state = self.lock_in_program();
         state.and_then(|state| state.metadata.as_deref().cloned()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Authorization of requests by the program: large ones when they are announced, others when they have come.
+//! Authorization of requests by the program: large ones when they are announced, others when they have arrived.
 
 use super::counting::NOT_SERVED;
 use super::{Caller, Dispatch, Key};
