@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(pass(&body(&[3, 0, 4])).unwrap_err().code(), tonic::Code::ResourceExhausted, "{cut}");
         }
         assert!(limits.message_sizes("/a.C/C").is_none());
-        // A reader that goes on after the error gets nothing of the message.
+        // A reader that continues after the error gets no part of the message.
         let mut sizes = limits.message_sizes("/a.B/C").unwrap();
         let [prefix, message] = [&[0, 0, 0, 0, 4][..], &[9; 4]].map(Bytes::copy_from_slice);
         for piece in [&prefix, &message, &prefix] {

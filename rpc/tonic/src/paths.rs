@@ -144,7 +144,7 @@ impl PollerPaths {
     }
 }
 
-/// The status of a response, as far as its headers and trailers have come.
+/// The status of a response, from the headers and trailers that have arrived.
 #[derive(Clone)]
 pub(crate) struct ResponseStatus(Arc<AtomicU8>);
 
