@@ -1,11 +1,11 @@
-//! Files to files: what a `build.rs` and the command line use.
+//! Generates stubs from file to file, for `build.rs` and the command line.
 
 use crate::generate_counted;
 use proc_macro2::LineColumn;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// Why stubs were not written.
+/// The error of a build that wrote no stubs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -22,7 +22,7 @@ pub enum BuildError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// All errors, with their places in it.
+        /// All errors, with their places in the file.
         errors: syn::Error,
     },
     /// No trait in the file is marked as a service.
@@ -40,7 +40,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// A file that cannot be read or written.
+    /// Creates the error of a file that cannot be read or written.
     #[must_use]
     pub fn file(tried: &'static str, path: &Path, cause: io::Error) -> Self {
         Self::File { tried, path: path.to_owned(), cause }
@@ -77,7 +77,7 @@ impl std::fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// The stubs of the services in a file.
+/// Generates the stubs of the services in a file.
 ///
 /// # Errors
 /// [`BuildError`].
@@ -127,7 +127,7 @@ pub fn build(input: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
     build_into(input, Path::new(&directory))
 }
 
-/// The same with another directory in place of `OUT_DIR`.
+/// Does the same as [`build`], with another directory in place of `OUT_DIR`.
 ///
 /// # Errors
 /// [`BuildError`].

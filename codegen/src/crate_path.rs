@@ -1,7 +1,7 @@
 //! The path of the crate `trunkline` in emitted code.
 //!
-//! A program may have renamed the crate, or have it from a crate that re-exports it; then it gives the path as the option
-//! `crate = path`. Stubs import that path once, under a name of their own.
+//! A program that has renamed the crate, or uses it through a re-export, passes the path in the option `crate = path`.
+//! Stubs import that path once, under a private name.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};

@@ -2,14 +2,14 @@
 
 use crate::payload::Payload;
 
-/// 64-bit FNV-1a of the service's name. It is part of the protocol and never changes.
+/// Returns the 64-bit FNV-1a hash of the service's name. The hash is part of the protocol and never changes.
 #[must_use]
 pub fn service_hash(service: &str) -> u64 {
     mix(0xcbf2_9ce4_8422_2325, service.as_bytes())
 }
 
-/// 64-bit FNV-1a of the service's name, a zero byte and the method's name. It is part of the protocol and never
-/// changes.
+/// Returns the 64-bit FNV-1a hash of the service's name, a zero byte and the method's name. The hash is part of the
+/// protocol and never changes.
 ///
 /// The method's raw payloads follow, because both sides must agree on them: for a raw argument a zero byte, an `a` and its
 /// position among all arguments; for a raw result a zero byte and an `r`, or an `o` if it is optional.

@@ -4,7 +4,7 @@
 //! `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen`
 //! calls [`generate_file`].
 //!
-//! Emitted code names no other crate but `trunkline`, by the path in the option `crate` if there is one.
+//! The only crate that emitted code names is `trunkline`, by the path in the option `crate` if there is one.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ use quote::quote;
 use syn::{AttrStyle, Attribute, Item, ItemMod, ItemTrait};
 
 /// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are
-/// those of the attribute.
+/// the attribute's arguments.
 ///
 /// If `item` is not a valid service, the result has all compile errors at once, and as much of the stubs as
 /// possible.
@@ -116,7 +116,7 @@ fn is_outer(attribute: &Attribute) -> bool {
     matches!(attribute.style, AttrStyle::Outer)
 }
 
-/// The stubs of a marked trait; the trait itself if it is not marked.
+/// Returns the stubs of a marked trait, or the trait itself if it is not marked.
 fn of_trait(mut item: ItemTrait, count: &mut usize, errors: &mut Errors) -> TokenStream {
     let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return quote!(#item) };
     *count += 1;

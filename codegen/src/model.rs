@@ -140,12 +140,12 @@ pub enum ErrorType {
     Status(Type),
     /// One of `anyhow` or `eyre`, which is sent as a status.
     Report(Type),
-    /// Another one. It is sent as it is, unless it is `Status` by another name.
+    /// Another type. It is sent unchanged, unless it is an alias of `Status`.
     Other(Type),
 }
 
 impl ErrorType {
-    /// The type as written.
+    /// Returns the type as written.
     #[must_use]
     pub const fn ty(&self) -> &Type {
         match self {
@@ -160,13 +160,13 @@ impl Service {
         self.methods.iter().filter(|method| method.runs != Runs::Poller)
     }
 
-    /// The hash that identifies it on the wire.
+    /// Returns the hash that identifies the service on the wire.
     #[must_use]
     pub fn hash(&self) -> u64 {
         service_hash(&self.name)
     }
 
-    /// The hash that identifies one of its methods on the wire, with what it sends as raw bytes.
+    /// Returns the hash that identifies one of its methods on the wire, including its raw payloads.
     #[must_use]
     pub fn method_hash(&self, method: &Method) -> u64 {
         let raw_argument = method.arguments.iter().position(|argument| argument.raw);

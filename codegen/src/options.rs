@@ -67,7 +67,7 @@ impl Options {
             while !input.is_empty() {
                 if let Err(error) = options.one(input, &mut seen) {
                     errors.push(error);
-                    // The next option may be right, and so may the trait be.
+                    // The next option and the trait may still be valid.
                     while !input.is_empty() && !input.peek(Token![,]) {
                         input.parse::<TokenTree>()?;
                     }

@@ -329,7 +329,7 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Arg
     (context, arguments, items)
 }
 
-/// Returns `Context` of `&Context`.
+/// Returns the type `Context` in `&Context`.
 fn context_type(ty: &Type) -> Option<Type> {
     let Type::Reference(reference) = ty else { return None };
     let is_plain = reference.lifetime.is_none() && reference.mutability.is_none();

@@ -2,7 +2,7 @@
 
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
-/// A type without the invisible group that a `macro_rules!` macro puts around it, and without parentheses.
+/// Returns a type without the invisible group that a `macro_rules!` macro puts around it, and without parentheses.
 pub(crate) fn bare(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => bare(&group.elem),
@@ -11,7 +11,7 @@ pub(crate) fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// The part of a type that cannot be decoded from received bytes, and why not, with the remedy.
+/// Returns the part of a type that cannot be decoded from received bytes, and the reason with the remedy.
 pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
     let remedy = match bare(ty) {
         Type::Reference(reference) => match bare(&reference.elem) {
@@ -51,7 +51,7 @@ pub(crate) fn is_bytes(ty: &Type) -> bool {
     is_named(ty, "Bytes")
 }
 
-/// The same for the arguments of a type with parameters.
+/// Does the same as [`unsendable`] for the arguments of a type with parameters.
 fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a Type, &'static str)> {
     let PathArguments::AngleBracketed(list) = arguments else { return None };
     list.args.iter().find_map(|argument| match argument {
@@ -105,7 +105,7 @@ pub(crate) fn report_feature(ty: &Type) -> Option<&'static str> {
     }
 }
 
-/// The type arguments if `ty` is `name<...>`.
+/// Returns the type arguments if `ty` is `name<...>`.
 pub(crate) fn generic_arguments<'a>(ty: &'a Type, name: &str) -> Vec<&'a Type> {
     let Type::Path(path) = bare(ty) else { return Vec::new() };
     let Some(last) = path.path.segments.last().filter(|last| last.ident == name) else { return Vec::new() };

@@ -12,12 +12,12 @@ use std::time::Duration;
 /// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that was made
 /// before, as in `block_on(client.get(key))`, is cancelled and counts as one that may have run. Other futures are
 /// waited for, which stalls all of the poller's calls. Blocking by other means, such as another executor's
-/// `block_on`, is not detected and stalls the poller until the call ends, which only the poller can bring about.
+/// `block_on`, is not detected: if it waits for a call that the same poller makes, the poller waits for itself.
 ///
-/// It works in destructors of thread-local values and in handlers of `atexit` too, where the thread's own locals are gone.
+/// It also works in destructors of thread-local values and in `atexit` handlers.
 ///
 /// `#[offload]` and `#[blocking]` methods run in the worker pool, where this blocks as on any other thread.
-/// [`crate::sleep`] and [`crate::timeout`] work meanwhile.
+/// [`crate::sleep`] and [`crate::timeout`] keep working there.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let _waiting = Waiting::begin();
     let timers = current_timers();

@@ -11,17 +11,17 @@ use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
 use trunkline_transport::{BudgetReport, Limit, PollerIndex};
 
-/// The setting of the limit of decoded values, by which refusals name it.
+/// Name of the setting that limits decoded values, for refusals.
 pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
-/// The setting of the limit of metadata, by which refusals name it.
+/// Name of the setting that limits metadata, for refusals.
 const METADATA_BYTES: &str = "metadata_bytes";
-/// Most that metadata may take.
+/// Maximum limit of metadata, in bytes.
 const MOST_METADATA: usize = 1 << 20;
 /// The name of the budget of decoded arguments.
 pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
-/// Least that decoded values may take.
+/// Minimum limit of decoded values, in bytes.
 const LEAST_DECODED: usize = 64 << 10;
-/// Bytes of decoded arguments that are not charged, by handler.
+/// Bytes of decoded arguments that are not charged, per handler.
 const UNCHARGED_BYTES: usize = 1024;
 
 /// The limits of a node.
@@ -29,9 +29,9 @@ const UNCHARGED_BYTES: usize = 1024;
 pub(crate) struct Limits {
     pub(crate) handlers: Limit,
     pub(crate) calls: Limit,
-    /// Bytes.
+    /// Limit of decoded arguments, in bytes.
     pub(crate) decoded: Limit,
-    /// Bytes: as many as may be queued.
+    /// Limit of replies that wait, in bytes: as many as may be queued.
     pub(crate) waiting_replies: Limit,
     /// Bytes of one call's metadata, in each direction.
     pub(crate) metadata: usize,
@@ -50,7 +50,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses limits of 0, and those for all that are lower than those for one.
+    /// Refuses limits of 0, and limits in all that are below the limit per peer.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
         let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");
@@ -115,22 +115,22 @@ impl Budgets {
         }
     }
 
-    /// A poller's share of the handlers that may run.
+    /// Returns a poller's share of the handlers that may run.
     pub(crate) fn handlers(&self, poller: PollerIndex) -> Share {
         Share::new(&self.handlers, poller.0)
     }
 
-    /// A poller's share of the calls that may be under way.
+    /// Returns a poller's share of the calls that may be under way.
     pub(crate) fn calls(&self, poller: PollerIndex) -> Share {
         Share::new(&self.calls, poller.0)
     }
 
-    /// A poller's share of the bytes that decoded arguments may take.
+    /// Returns a poller's share of the bytes that decoded arguments may take.
     pub(crate) fn arguments(&self, poller: PollerIndex) -> Share {
         Share::new(&self.decoded, poller.0)
     }
 
-    /// A poller's share of the bytes that replies may have that wait for room in the queue of messages.
+    /// Returns a poller's share of the bytes of replies that wait for room in the queue of messages.
     pub(crate) fn waiting_replies(&self, poller: PollerIndex) -> Share {
         Share::new(&self.waiting_replies, poller.0)
     }

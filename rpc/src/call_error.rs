@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 
 /// The error of a call whose method has its own error type.
 ///
-/// It can be the source of another error (thiserror's `#[from]`). It can be part of an error that a service sends,
-/// because it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to
+/// It can be the source of another error (thiserror's `#[from]`), and part of an error that a service sends, because
+/// it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to
 /// one.
 ///
 /// ```

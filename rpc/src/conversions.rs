@@ -1,5 +1,5 @@
 //! A handler should be able to use `?` on common errors, which need a conversion to [`Status`]. Errors of the
-//! standard library and of nested calls convert, and with the features of these names those of `anyhow` and `eyre`.
+//! standard library and of nested calls convert, and with the cargo features `anyhow` and `eyre` also their errors.
 //! The error's text becomes the message, and its sources the causes. A `Status` inside a type-erased error keeps
 //! its code, its details and its metadata.
 

@@ -78,7 +78,7 @@ impl MethodCounters {
         add(&self.begun, 1);
     }
 
-    /// Counts the end of such a call.
+    /// Counts the end of a call that has begun.
     #[inline]
     pub(crate) fn ended(&self, ns: u64) {
         add(&self.ended, 1);
@@ -101,7 +101,7 @@ impl MethodCounters {
         self.published.ended(0);
     }
 
-    /// Counts a call that ends before it begins. Its failure is counted apart.
+    /// Counts a call that ends before it begins. Its failure is counted separately.
     pub(crate) fn refused(&self) {
         add(&self.refused, 1);
         #[cfg(feature = "metrics")]
@@ -248,7 +248,7 @@ mod published_tests {
         Unit,
     };
 
-    /// Writes down what it is told.
+    /// A recorder that stores all values.
     #[derive(Default)]
     struct Notes(Arc<Mutex<Vec<String>>>);
 

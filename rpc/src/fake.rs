@@ -36,7 +36,7 @@ use trunkline_verbs::{Clock, Time};
 /// Largest message of the fake carrier, in bytes.
 pub(crate) const LIMIT: usize = 1 << 20;
 
-/// Why its queue has no room.
+/// The limit that a full queue reports.
 const FULL: Exhausted = Exhausted::Peer { name: "queued bytes", limit: LIMIT };
 
 /// A message that was handed to the fake carrier.
@@ -68,11 +68,11 @@ pub(crate) struct FakeCarrier {
     pub(crate) room_for_large: usize,
     /// The error with which it refuses large messages.
     pub(crate) refuses_large: Option<SendError>,
-    /// True if its sessions are over, although it has not said so.
+    /// True if its sessions are over, although it has not reported that.
     pub(crate) sessions_are_over: bool,
     /// The session through which messages leave at once; without one they wait.
     pub(crate) leaves_through: Option<SessionNumber>,
-    /// Why its peers cannot be reached, and the time until it may try again.
+    /// Reason why its peers cannot be reached, and the time until it may try again.
     pub(crate) away: Option<PeerDown>,
     pub(crate) away_for: Duration,
     /// Nodes that have sessions, and those that it was asked to reach.
@@ -101,7 +101,7 @@ impl FakeCarrier {
         }
     }
 
-    /// The key of the peer at an address.
+    /// Returns the key of the peer at an address.
     #[cfg(test)]
     pub(crate) fn key(address: SocketAddr) -> PeerKey {
         PeerKey::new(address)
@@ -432,7 +432,7 @@ impl Rig {
         self.submit_as(port, method, limit, one_way, false)
     }
 
-    /// The same, as a handler does if `nested`.
+    /// Submits a call as [`Self::submit`] does, or as a handler does if `nested`.
     pub(crate) fn submit_as(
         &self,
         port: u16,
@@ -445,7 +445,7 @@ impl Rig {
         self.submit_with(port, method, limit, one_way, entry)
     }
 
-    /// The same with such an entry.
+    /// Submits a call of this admission class.
     pub(crate) fn submit_with(
         &self,
         port: u16,
@@ -457,7 +457,7 @@ impl Rig {
         self.push(Submission { one_way, ..self.submission(port, method, limit, entry) })
     }
 
-    /// A call of `echo` on an ordered channel, if it has a number.
+    /// Creates a call of `echo`, on an ordered channel if it has a number.
     #[cfg(test)]
     pub(crate) fn submit_ordered(
         &self,
@@ -469,7 +469,7 @@ impl Rig {
         self.push(Submission { order, ..self.submission(port, ECHO, limit, entry) })
     }
 
-    /// A call of `echo` by this link.
+    /// Creates a call of `echo` by this link.
     #[cfg(test)]
     pub(crate) fn submit_by(&self, link: &Link, connect: Connect, limit: Duration) -> Getter<Outcome> {
         let (server, route) = link.server();
@@ -529,7 +529,7 @@ impl Rig {
         self.poller.message(&mut self.carrier, from, bytes.into());
     }
 
-    /// A message with these first bytes cannot be sent.
+    /// Reports that a message with these first bytes cannot be sent.
     #[cfg(test)]
     pub(crate) fn not_sent(&mut self, to: Origin, head: &[u8], cause: PeerDown) {
         self.poller.not_sent(&mut self.carrier, to, head, cause);

@@ -1,7 +1,7 @@
 //! The surroundings of the program's code while a poller or the pool runs it: the tokio runtime, if the node has one, and
 //! the process.
 //!
-//! The code may fork, and return in the child too. The child would go on as a second copy of the poller, on the same
+//! The code may fork, and return in the child too. The child would continue as a second copy of the poller, on the same
 //! sockets, so it ends when the guard is dropped.
 
 use crate::reason::Reason;
@@ -72,7 +72,8 @@ impl Foreign {
     }
 }
 
-/// The status of a call whose handler has panicked with this message. Its caller learns that only if it names a remedy.
+/// Returns the status of a call whose handler has panicked with this message. The status has no part of the message,
+/// but a remedy if the message is known.
 #[cold]
 pub(crate) fn panicked(message: Option<&str>) -> Status {
     let text = match message.and_then(remedy) {
@@ -82,7 +83,8 @@ pub(crate) fn panicked(message: Option<&str>) -> Status {
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// The remedy for a panic with this message, if the code looked for a tokio runtime and did not find it, or not with what it needs.
+/// Returns the remedy for a panic with this message, if the code found no tokio runtime, or one without the drivers that
+/// it needs.
 fn remedy(message: &str) -> Option<&'static str> {
     // "there is no reactor running, must be called from the context of a Tokio 1.x runtime", and "A Tokio 1.x context was
     // found, but timers are disabled".

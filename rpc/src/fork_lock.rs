@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use trunkline_verbs::fork::Process;
 
-/// Number of attempts of a forked child, and the time between two of them. A thread of the child itself holds the lock much
-/// shorter.
+/// Number of attempts of a forked child, and the time between two of them. A thread of the child itself holds the lock for
+/// much less.
 const ATTEMPTS: usize = 1000;
 const BETWEEN: Duration = Duration::from_millis(1);
 

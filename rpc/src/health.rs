@@ -1,7 +1,8 @@
-//! A health service, after gRPC's health checking protocol: whether each service of a node takes calls, to ask for and to watch.
+//! A health service, after gRPC's health checking protocol. Clients ask whether a service of a node takes calls, or watch
+//! that.
 //!
 //! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses by its
-//! [`HealthReporter`]. A drain turns all that is watched to [`ServingStatus::NotServing`] at once.
+//! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.
 
 use crate::context::{Context, Draining};
 use crate::fork_lock::ForkLock;

@@ -87,7 +87,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Calls and tasks that wait for a poller to take them, before calls go to the list.
     pub(crate) const DEPTH: usize = DEPTH;
-    /// Memory of one in bytes, within a few.
+    /// Approximate memory of one inbox, in bytes.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
         + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
 
@@ -151,7 +151,7 @@ impl Inbox {
         &self.called
     }
 
-    /// Sets the poller to wake, once it runs, and wakes it so that it looks at the queue.
+    /// Sets the poller to wake, once it runs, and wakes it so that it checks the queue.
     pub(crate) fn attach(&self, handle: PollerHandle) {
         let _ = self.handle.set(handle);
         self.wake();
@@ -191,7 +191,7 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self) -> Option<Work> {
-        // The list is younger than all that its threads have put in the queue.
+        // Entries in the overflow list are newer than those in the queue.
         self.work.pop().or_else(|| self.pop_listed())
     }
 
@@ -214,13 +214,13 @@ impl Inbox {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A caller has dropped its call.
+    /// Records that a caller has dropped its call.
     pub(crate) fn ask_for_sweep(&self) {
         self.sweep.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// The streams that have changed.
+    /// Returns the streams that have changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -236,7 +236,7 @@ impl Inbox {
             || self.changes.any()
     }
 
-    /// The poller ends: whatever is queued, now or later, is dropped at once.
+    /// Closes the queue, because the poller ends. Work that is queued, now or later, is dropped at once.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.clear();
@@ -246,7 +246,7 @@ impl Inbox {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// An empty buffer: a kept one if there is one.
+    /// Returns an empty buffer, reused if possible.
     pub(crate) fn buffer(&self) -> Encoded {
         self.buffers.pop().unwrap_or_default()
     }
@@ -259,7 +259,7 @@ impl Inbox {
         }
     }
 
-    /// An empty cell for an outcome: a kept one if there is one.
+    /// Returns an empty cell for an outcome, reused if possible.
     pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
         let Some(resting) = self.cells.pop() else { return cell::pair() };
         resting.pair().unwrap_or_else(|resting| {
@@ -269,8 +269,8 @@ impl Inbox {
         })
     }
 
-    /// Keeps a cell whose outcome was taken for a later call. Not in a forked child, where another thread may have left the
-    /// queue half-way through a push.
+    /// Keeps a cell whose outcome was taken for a later call. Does nothing in a forked child, where another thread may have
+    /// left the queue half-way through a push.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
         if let Some(resting) = getter.rest()
             && !self.lifecycle.is_forked()

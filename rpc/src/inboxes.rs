@@ -33,8 +33,8 @@ impl Inboxes {
         }
     }
 
-    /// The first turn of a new channel, clones included: callers that clone their client for each call use all pollers
-    /// alike. Each channel counts its further turns by itself, so that calls share no counter.
+    /// Returns the first turn of a new channel or clone, so that callers that clone their client for each call use all
+    /// pollers alike. Each channel counts its further turns by itself, so that calls share no counter.
     pub(crate) fn first_turn(&self) -> usize {
         self.channels.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! RPC over RDMA XRC, with stubs generated from a Rust trait.
 //!
-//! Mark a trait with [`service`]. For a trait `Kv` that generates `KvServer`, `KvClient` and `KvLocal`. Start a
+//! Mark a trait with [`service`]. For a trait `Kv` the attribute generates `KvServer`, `KvClient` and `KvLocal`. Start a
 //! [`Node`], pass it servers, and connect clients.
 //!
 //! ```no_run
@@ -26,12 +26,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls wait meanwhile. It
+//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait for it. It
 //! awaits the calls that it makes; [`block_on`] refuses to wait for them. A handler is dropped at an `await` when
-//! its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future or
-//! the session ends. [`spawn`] work that must run to completion.
+//! its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops the
+//! future or the session ends. [`spawn`] work that must run to completion.
 //!
-//! Calling a client's method starts the call, and dropping its future cancels it, polled or not. No call hangs: it
+//! Calling a client's method starts the call, and dropping its future cancels it, polled or not. A call never hangs: it
 //! fails with a [`Status`] when its deadline passes or the server is lost. [`CallOptions`] choose whether a call
 //! waits for an unreachable server, and for room when its node's limits are reached.
 //!

@@ -1,8 +1,8 @@
 //! The stage of a node: it serves, drains, or shuts down.
 //!
 //! One per node, shared by its handle, its pollers and their inboxes. The handle moves it forward, and
-//! nothing moves it back. Pollers report here when their handlers have ended; nothing here waits but
-//! [`Lifecycle::wait_drained`].
+//! nothing moves it back. Pollers report here when their handlers have ended; only
+//! [`Lifecycle::wait_drained`] waits.
 
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -18,9 +18,9 @@ use trunkline_verbs::fork::{FORKED, Process};
 const MOST_LOGGED: usize = 64;
 
 const SERVING: u8 = 0;
-/// Requests of peers are refused; all else goes on.
+/// Stage in which requests of peers are refused, and everything else continues.
 const DRAINING: u8 = 1;
-/// Calls from outside of handlers are refused, too.
+/// Stage in which calls from outside of handlers are refused too.
 const ENDING: u8 = 2;
 
 /// The state of a node.
@@ -29,7 +29,7 @@ pub(crate) struct Lifecycle {
     /// The process that has the node's threads.
     process: Process,
     phase: AtomicU8,
-    /// Requests that were refused since draining began.
+    /// Number of requests that were refused since draining began.
     refused: AtomicU64,
     /// Requests that were refused for an extension.
     unknown_extensions: AtomicU64,
@@ -73,7 +73,7 @@ impl Drain {
         self.has_begun()
     }
 
-    /// Removes such a waker.
+    /// Removes a registered waker.
     pub(crate) fn remove(&self, key: &mut Option<usize>) {
         if !self.0.is_forked() {
             self.0.waiting.remove(key);
@@ -83,9 +83,9 @@ impl Drain {
 
 #[derive(Debug)]
 struct Left {
-    /// Pollers that have not reported that their handlers have ended.
+    /// Number of pollers that have not reported that their handlers have ended.
     pollers: u16,
-    /// A poller has ended before its handlers.
+    /// True if a poller has ended before its handlers.
     is_cut: bool,
 }
 
@@ -116,13 +116,13 @@ impl Lifecycle {
         self.process.is_forked()
     }
 
-    /// Pollers refuse requests from now on. They must be woken after this, so that they report.
+    /// Begins the drain: pollers refuse requests from now on. They must be woken after this, so that they report.
     pub(crate) fn begin_drain(&self) {
         self.phase.fetch_max(DRAINING, Ordering::SeqCst);
         self.waiting.wake_all();
     }
 
-    /// The node shuts down.
+    /// Begins the shutdown.
     pub(crate) fn begin_end(&self) {
         self.phase.fetch_max(ENDING, Ordering::SeqCst);
         self.waiting.wake_all();
@@ -143,17 +143,17 @@ impl Lifecycle {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that were refused since draining began.
+    /// Returns the number of requests that were refused since draining began.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts a request with an extension that is unknown here and may not be ignored.
+    /// Counts a request with an extension that is unknown here and must not be ignored.
     pub(crate) fn count_unknown_extension(&self) {
         self.unknown_extensions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests with such an extension.
+    /// Returns the number of requests with such an extension.
     pub(crate) fn unknown_extensions(&self) -> u64 {
         self.unknown_extensions.load(Ordering::Relaxed)
     }
@@ -166,7 +166,7 @@ impl Lifecycle {
         logged.len() < MOST_LOGGED && logged.insert(hash)
     }
 
-    /// One-way requests of methods that this node does not serve.
+    /// Returns the number of one-way requests of methods that this node does not serve.
     pub(crate) fn not_served(&self) -> u64 {
         self.not_served.load(Ordering::Relaxed)
     }
@@ -176,7 +176,7 @@ impl Lifecycle {
         self.not_served_by_peers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One-way calls of this node that their server did not serve.
+    /// Returns the number of one-way calls of this node that their server did not serve.
     pub(crate) fn not_served_by_peers(&self) -> u64 {
         self.not_served_by_peers.load(Ordering::Relaxed)
     }
@@ -186,7 +186,7 @@ impl Lifecycle {
         self.one_way_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One-way requests of served methods that failed.
+    /// Returns the number of one-way requests of served methods that failed.
     pub(crate) fn one_way_failed(&self) -> u64 {
         self.one_way_failed.load(Ordering::Relaxed)
     }
@@ -196,29 +196,29 @@ impl Lifecycle {
         self.unauthorised.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that the program has refused so.
+    /// Returns the number of requests that the program has refused so.
     pub(crate) fn unauthorised(&self) -> u64 {
         self.unauthorised.load(Ordering::Relaxed)
     }
 
-    /// A poller's handlers have ended; no other will start there. Each poller reports once.
+    /// Records that a poller's handlers have ended, and that no other will start there. Each poller reports once.
     pub(crate) fn poller_drained(&self) {
         self.lock().pollers -= 1;
         self.changed.notify_all();
     }
 
-    /// A poller ends before its handlers.
+    /// Records that a poller ends before its handlers.
     pub(crate) fn poller_cut(&self) {
         self.lock().is_cut = true;
         self.changed.notify_all();
     }
 
-    /// A job of the worker pool waits from now on.
+    /// Counts a job of the worker pool, from the time at which it is queued.
     pub(crate) fn job_begins(&self) {
         self.jobs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A job has ended, or never will begin.
+    /// Records that a job has ended, or will never begin.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             // Waiters check the number under the lock.
@@ -227,7 +227,7 @@ impl Lifecycle {
         }
     }
 
-    /// Jobs that wait or run.
+    /// Returns the number of jobs that wait or run.
     pub(crate) fn jobs(&self) -> usize {
         self.jobs.load(Ordering::SeqCst)
     }
@@ -253,20 +253,20 @@ impl Lifecycle {
     }
 }
 
-/// The status of a call by a channel whose node has not started.
+/// Returns the status of a call by a channel whose node has not started.
 #[cold]
 pub(crate) fn not_started() -> Status {
     let text = "the node of this client has not started: make calls after NodeBuilder::start of its builder";
     Status::not_run(Code::FailedPrecondition, text).because(Reason::Misuse)
 }
 
-/// The status of a call or task in a forked child.
+/// Returns the status of a call or task in a forked child.
 #[cold]
 pub(crate) fn refused_in_child() -> Status {
     Status::not_run(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
 }
 
-/// The status, in a forked child, of a call or task that was made before the fork.
+/// Returns the status, in a forked child, of a call or task that was made before the fork.
 #[cold]
 pub(crate) fn lost_in_child() -> Status {
     Status::ran(Code::FailedPrecondition, FORKED).because(Reason::Misuse)

@@ -103,7 +103,7 @@ impl Traced {
         Self { list, fingerprints, digest: digest.0 }
     }
 
-    /// Returns a number that tells the shapes from others of the same method.
+    /// Returns a number that distinguishes the shapes from others of the same method.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }

@@ -112,7 +112,7 @@ pub fn trace(methods: &[&'static MethodName]) {
 }
 
 impl MethodName {
-    /// Returns a number that tells its shapes from others of the same method.
+    /// Returns a number that distinguishes its shapes from others of the same method.
     pub(crate) fn shape_digest(&self) -> u64 {
         self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
     }

@@ -32,7 +32,7 @@ struct Nested {
     /// Number as in a reply; 0 for none.
     reason: u8,
     may_have_run: bool,
-    /// Entries as they travel.
+    /// Entries of the metadata, in wire format.
     #[serde(default)]
     metadata: Bytes,
 }

@@ -84,8 +84,8 @@ impl NodeBuilder {
 
     /// Adds an address to listen on. Port 0 takes a free port.
     ///
-    /// A node that only calls needs no address. It uses the address of its NIC, or a loopback address on the
-    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is taken as 127.0.0.1.
+    /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the
+    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -153,8 +153,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Returns a channel of the node before it starts, for handlers that call other services. Otherwise it is as one
-    /// of [`Node::channel`].
+    /// Returns a channel of the node before it starts, for handlers that call other services. After the start it behaves
+    /// like a channel from [`Node::channel`].
     ///
     /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the
     /// start fails, they fail for good.
@@ -357,29 +357,29 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the largest message in bytes: the arguments or the result of a call, with headers. The default is 64
-    /// MiB + 64 KiB, the range 64 KiB to 128 TiB.
+    /// Sets the maximum size of a message, in bytes: the arguments or the result of a call, with headers. The default
+    /// is 64 MiB + 64 KiB, the range 64 KiB to 128 TiB.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.max_message_bytes(bytes);
         self
     }
 
-    /// Sets the memory, in bytes, for large messages that are being received or still held. The default is 256 MiB,
-    /// the range the largest message + 64 KiB to 128 TiB.
+    /// Sets the memory, in bytes, for large messages that are being received or that the program still holds. The default
+    /// is 256 MiB. The range is the largest message + 64 KiB, to 128 TiB.
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes(bytes);
         self
     }
 
     /// Sets how many receives each poller keeps posted, at first and at most. The defaults are 512 and 8,192, the
-    /// range is 16 to 16,384. Each poller of each peer holds one, and the depth grows with them.
+    /// range is 16 to 16,384. Each poller of each peer holds one receive, and the depth grows with their number.
     pub fn srq_depth(mut self, first: u32, limit: u32) -> Self {
         self.options = self.options.srq_depth(first).srq_depth_limit(limit);
         self
     }
 
-    /// Sets how much of `rendezvous_bytes` one peer may use. The default is half, the minimum the largest message +
-    /// 64 KiB. A message for which there is no memory waits, and fails after 30 s.
+    /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of it. The minimum is the largest
+    /// message + 64 KiB. A message without memory waits, and fails after 30 s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
@@ -396,7 +396,7 @@ impl NodeBuilder {
     }
 
     /// Limits the bytes of messages that wait to be sent, and of large messages that their peer has not READ. The
-    /// default is 128 MiB per peer and 512 MiB in all, the range the largest message to 128 TiB. The same limit
+    /// default is 128 MiB per peer and 512 MiB in all. The range is the largest message to 128 TiB. The same limit
     /// applies to large replies that wait for room.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.limits.waiting_replies = limit;
@@ -404,14 +404,14 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits how many large messages are announced and not READ yet, in each direction. The default is 4,096 per
+    /// Limits how many announced large messages have not been READ yet, in each direction. The default is 4,096 per
     /// peer and 16,384 in all, the range 1 to 4,294,967,295. Further messages wait.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self
     }
 
-    /// Sets how long a peer may take none of the messages queued for it before it loses its session. The default is
+    /// Sets how long a peer may accept none of the messages queued for it before it loses its session. The default is
     /// 60 s, the minimum 1 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
@@ -445,11 +445,11 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits the metadata of one call, in bytes, in each direction: what this node's calls and replies may have, and
-    /// what it accepts. The default is 8 KiB, the range 0 to 1 MiB. [`Metadata::size`](crate::Metadata::size) counts.
+    /// Limits the metadata of one call, in bytes, in each direction, for calls and replies that this node sends or accepts.
+    /// The default is 8 KiB, the range 0 to 1 MiB. The size is [`Metadata::size`](crate::Metadata::size).
     ///
-    /// A call beyond the limit fails with `ResourceExhausted` and has not run; with a reply beyond it the call may have
-    /// run. The metadata of running handlers counts towards [`NodeBuilder::decoded_bytes`].
+    /// A call beyond the limit fails with `ResourceExhausted` and has not run. If its reply is beyond the limit, the call
+    /// may have run. The metadata of running handlers counts towards [`NodeBuilder::decoded_bytes`].
     pub fn metadata_bytes(mut self, bytes: usize) -> Self {
         self.limits.metadata = bytes;
         self
@@ -465,7 +465,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Replaces all settings but pollers, addresses and services by the transport's options. Simulations use it to
+    /// Replaces all settings except pollers, addresses and services by the transport's options. Simulations use it to
     /// set a simulated runtime and a software device.
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
@@ -507,7 +507,7 @@ impl NodeBuilder {
         self.checked()?.start_checked()
     }
 
-    /// Completes the settings from the environment and checks all of them. Makes nothing.
+    /// Completes the settings from the environment and checks all of them. Creates nothing.
     fn checked(mut self) -> Result<Self, StartError> {
         let mut options = std::mem::take(&mut self.options).pollers(self.pollers);
         // The same seed must give the same run, so a simulation does not depend on the environment.
@@ -582,7 +582,7 @@ impl NodeBuilder {
         let pool = pool.transpose()?.map(Box::new);
         let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));
         let watchdog = Watchdog::new(Arc::clone(&inboxes), self.hold_limit);
-        // In a simulation a handler keeps its poller for no time that anybody else could see.
+        // In a simulation no time passes while a handler runs, so no handler can hold its poller.
         if !runtime.is_simulated() {
             options = options.watch(Arc::clone(&watchdog) as _);
         }
@@ -717,12 +717,12 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when there is no memory
-    /// left, when memory cannot be registered, as while the device is absent, when the node has shut down, and in a forked child.
+    /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when no memory is
+    /// left, when memory cannot be registered, such as while the device is absent, when the node has shut down, and in a forked child.
     ///
     /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
     /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the
-    /// bytes that it is sent. Each message with a slice registers that slice, which can take a NIC long; send whole
+    /// bytes that it is sent. Each message with a slice registers that slice, which can be slow on a NIC; send whole
     /// buffers where that matters.
     ///
     /// The buffer holds zeros, or the content of earlier buffers of this node.
@@ -760,7 +760,7 @@ impl Node {
     /// Returns a channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server
     /// can call its client.
     ///
-    /// It uses the session that the client has made. If that has ended, this node makes one.
+    /// The channel uses the session that the client has made. If that session has ended, this node makes another one.
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {
         self.channel(peer.address())

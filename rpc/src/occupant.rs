@@ -20,7 +20,7 @@ const TASK: u32 = u32::MAX;
 pub(crate) struct Occupant {
     /// The number of a method in `methods` plus one, or one of the constants above.
     now: AtomicU32,
-    /// Counts the poller's turns.
+    /// Number of the poller's turns.
     turns: AtomicU32,
     methods: OnceLock<Vec<&'static MethodName>>,
     /// The poller's thread; `None` without `/proc`.
@@ -54,33 +54,33 @@ impl Occupant {
         self.thread.get()?.as_ref()?.read()
     }
 
-    /// The poller begins a turn.
+    /// Records that the poller begins a turn.
     #[inline]
     pub(crate) fn turn_begins(&self) {
         // Only the poller stores it.
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The number of the poller's turn, which is another one in the next.
+    /// Returns the number of the poller's turn, which differs in the next turn.
     pub(crate) fn turn(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// A handler of this method is about to be polled, or dropped.
+    /// Records that a handler of this method is about to be polled, or dropped.
     #[inline]
     pub(crate) fn handler(&self, method: u32) {
         self.now.store(method.saturating_add(1), Ordering::Relaxed);
         on_poller::set_in_handler(true);
     }
 
-    /// A task is about to be polled, or dropped.
+    /// Records that a task is about to be polled, or dropped.
     #[inline]
     pub(crate) fn task(&self) {
         self.now.store(TASK, Ordering::Relaxed);
         on_poller::set_in_handler(false);
     }
 
-    /// The poller goes on with its own work.
+    /// Records that the poller continues with its own work.
     #[inline]
     pub(crate) fn nobody(&self) {
         self.now.store(NOBODY, Ordering::Relaxed);

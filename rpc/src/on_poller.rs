@@ -1,7 +1,7 @@
 //! Detects that the running thread is in a poller's code: in a handler, a task or a service's maker.
 //!
-//! A poller marks its thread while its upper half works. [`block_on`] there would wait for what only this thread
-//! can do, so calls within it look here and fail instead. Nothing here is shared by threads.
+//! A poller marks its thread while its upper half works. [`block_on`] there would wait for work that only this thread
+//! can do, so calls within it check the mark and fail instead. Nothing here is shared by threads.
 
 use crate::lifecycle::Lifecycle;
 use crate::reason::Reason;
@@ -24,8 +24,7 @@ thread_local! {
 }
 
 struct Here {
-    /// The node whose poller's upper half is on the stack, by the address of its lifecycle; null if none is. It is only
-    /// compared.
+    /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. It is only compared.
     node: Cell<*const Lifecycle>,
     /// Number of [`block_on`] calls on the stack above it.
     waits: Cell<u32>,
@@ -38,7 +37,7 @@ struct Here {
 /// Guard: the thread runs as a poller or a worker until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
-    /// Before: a simulation runs programs and pollers on one thread.
+    /// Previous value: a simulation runs programs and pollers on one thread.
     node: *const Lifecycle,
     waits: u32,
     is_handler: bool,
@@ -105,7 +104,7 @@ pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
 
-/// The poller whose upper half is on the stack goes into a handler, or out of one.
+/// Records that the poller whose upper half is on the stack enters a handler, or leaves it.
 #[inline]
 pub(crate) fn set_in_handler(is_handler: bool) {
     HERE.with(|here| here.is_handler.set(is_handler));

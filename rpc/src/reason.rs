@@ -64,7 +64,7 @@ pub enum Reason {
     Misuse,
     /// The service has another codec.
     OtherCodec,
-    /// A type that the method sends has other fields or variants there.
+    /// A type that the method sends has other fields or variants at the server.
     OtherShape,
 }
 

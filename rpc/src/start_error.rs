@@ -1,5 +1,5 @@
 //! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
-//! those of the public API, which name no types of a provider or of verbs.
+//! errors of the public API, which name no types of a provider or of verbs.
 
 use crate::not_made::{Cause, NotMade};
 use std::fmt;

@@ -200,8 +200,8 @@ impl Status {
         self
     }
 
-    /// Appends the time until the next attempt to connect as a cause, with the remedy. The message leaves it out, so that
-    /// one cause has one text.
+    /// Appends the time until the next attempt to connect as a cause, with the remedy. The message omits the time, so that
+    /// the same failure always has the same text.
     pub(crate) fn with_next_attempt(self, due_in: Duration) -> Self {
         self.with_cause(format_args!(
             "the next attempt to connect is due in {due_in:.1?}; calls with Connect::Wait wait for it"
@@ -299,7 +299,7 @@ impl Status {
     /// Returns true if the handler has run or may have run. `false` guarantees that it has not.
     ///
     /// This concerns the call that ended with this status, and each node decides it for its own calls. A handler
-    /// that returns the status of a nested call has run, whatever became of that call.
+    /// that returns the status of a nested call has run, whether or not the nested call has.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.may_have_run
@@ -316,7 +316,7 @@ impl Status {
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
-    /// Creates the status of a call with a message that cannot be sent, in a session that goes on.
+    /// Creates the status of a call with a message that cannot be sent, in a session that continues.
     pub(crate) fn not_sent(message: &str, cause: PeerDown) -> Self {
         let (code, reason) = Self::of(cause);
         Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)

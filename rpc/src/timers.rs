@@ -51,13 +51,13 @@ impl SetTimer {
         self.timer.is_due.load(Ordering::Acquire)
     }
 
-    /// Wakes this one from now on.
+    /// Sets the waker that the timer wakes from now on.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let Some(mut own) = self.timer.waker.lock() else { return };
         if !own.will_wake(waker) {
             let earlier = std::mem::replace(&mut *own, waker.clone());
             drop(own);
-            // It may be any program's.
+            // Dropping a waker may run any code.
             drop(earlier);
         }
     }
@@ -99,7 +99,7 @@ impl Timers {
     /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
-        // Its place in the wheel may be another's once it is due.
+        // Once it is due, another timer may have its place in the wheel.
         if !set.is_due() {
             let removed = waiting.remove(key);
             self.publish(&waiting);
@@ -126,11 +126,11 @@ impl Timers {
         while let Some(timer) = self.take(now) {
             any = true;
             let Some(waker) = timer.waker.lock().map(|waker| waker.clone()) else { continue };
-            // It may be any program's.
+            // The waker may belong to any executor, and may panic.
             let _ended = catch(|| waker.wake());
         }
         if self.waiting.is_lost() {
-            // Else the child would try again without a pause.
+            // Otherwise the child would try again without a pause.
             self.next.store(Time::MAX.0, Ordering::Relaxed);
             return true;
         }
@@ -201,7 +201,7 @@ mod tests {
         assert!(!timers.fire(Time(4_999)) && !early.is_due());
         assert!(timers.fire(Time(5_000)) && early.is_due() && !late.is_due());
         timers.remove(&dropped);
-        // A place of the wheel that is used again is not the fired timer's.
+        // The place of the fired timer in the wheel now belongs to another timer.
         let next = timers.set(Time(8_000), &waker);
         timers.remove(&early);
         assert!(timers.fire(Time(10_000)) && next.is_due() && late.is_due() && !dropped.is_due());

@@ -37,7 +37,7 @@ use trunkline_verbs::{Clock, Time};
 /// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
-/// Polls of tasks between two looks at the clock.
+/// Polls of tasks between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl RpcPoller {
         self
     }
 
-    /// Calls in flight, and handlers that run.
+    /// Returns the numbers of calls in flight and of running handlers.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.table.len() + self.parked.len(), self.dispatch.len())
     }
@@ -287,7 +287,7 @@ impl RpcPoller {
         any
     }
 
-    /// Sends what streams have, as far as their windows and the carrier let them.
+    /// Sends the items of streams, as far as their windows and the carrier have room.
     fn send_items(&mut self, carrier: &mut dyn Carrier) {
         // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
         let charge =
@@ -334,7 +334,7 @@ impl RpcPoller {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
-    /// Has balanced channels leave a server out that has said that it drains.
+    /// Makes balanced channels leave out a server that drains.
     #[cold]
     fn leave_out(&self, from: Origin) {
         if let Some(epoch) = self.table.epoch_of(from) {
@@ -608,7 +608,7 @@ impl Drop for RpcPoller {
         self.tasks.close();
         let spawned = self.context.take_spawned();
         let _ended = catch(|| drop(spawned));
-        // Now, while calls that it waits for are refused: nobody would make them.
+        // Dropped here, while calls that a drop may wait for are refused: no poller would make them.
         self.dispatch.drop_services();
         self.inbox.occupant().nobody();
         if let Some(pool) = &self.pool {

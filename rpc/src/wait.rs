@@ -92,7 +92,7 @@ pub(crate) enum Rest {
     GiveUp,
 }
 
-/// Waits for a future on this thread, which calls `look` before it sleeps. `None` once that gives up.
+/// Waits for a future on this thread, and calls `look` before each sleep. Returns `None` if `look` gives up.
 pub(crate) fn wait<F: Future>(future: F, mut look: impl FnMut() -> Rest) -> Option<F::Output> {
     let mut future = pin!(future);
     let parker = Parker::take();

@@ -8,7 +8,7 @@ use slab::Slab;
 use std::task::Waker;
 use trunkline_rings::panics::catch;
 
-/// The wakers. A woken future keeps its place until it removes that.
+/// The wakers of waiting futures. A woken future keeps its entry until it removes it.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(ForkLock<Slab<Option<Waker>>>);
 
@@ -25,7 +25,7 @@ impl Waiters {
             }
         };
         drop(waiting);
-        // It may be any program's, and may end futures that wait here.
+        // Dropping a waker may run any code, which may end futures that wait here.
         drop(earlier);
     }
 
@@ -43,7 +43,7 @@ impl Waiters {
         let wakers = waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect::<Vec<_>>();
         drop(waiting);
         for waker in wakers {
-            // It may be any program's.
+            // The waker may belong to any executor, and may panic.
             let _ended = catch(|| waker.wake());
         }
     }

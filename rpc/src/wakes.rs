@@ -84,7 +84,7 @@ impl Wake for AfterTurn {
     }
 }
 
-/// Wakes a task, which may be any program's.
+/// Wakes a task of any executor. A panic of its waker is caught.
 fn wake_now(waker: Waker) {
     let _ended = catch(|| waker.wake());
 }

@@ -1,7 +1,7 @@
 //! Warns of handlers and tasks that keep their poller from going on.
 //!
-//! The node's control plane calls it a few times within the limit. It compares the numbers of the pollers' turns: one that is the same
-//! for longer than the limit, while code of the program occupies the poller, is reported, once per turn. Time for which
+//! The node's control plane calls it a few times within the limit. It compares the numbers of the pollers' turns. A turn that
+//! lasts longer than the limit, while code of the program occupies the poller, is reported once. Time for which
 //! the poller's thread waits for a CPU does not count, see [`thread_time`](crate::thread_time). Pollers pay for the
 //! watchdog by counting their turns.
 
@@ -52,12 +52,12 @@ pub(crate) struct Watchdog {
     inboxes: Arc<Inboxes>,
     limit: Duration,
     state: Mutex<(Vec<Seen>, LogLimit)>,
-    /// Turns that took longer than the limit.
+    /// Number of turns that took longer than the limit.
     held: AtomicU64,
 }
 
 impl Watchdog {
-    /// Over these pollers, with this limit.
+    /// Creates the watch over these pollers, with this limit.
     pub(crate) fn new(inboxes: Arc<Inboxes>, limit: Duration) -> Arc<Self> {
         let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
         Arc::new(Self {
@@ -68,7 +68,7 @@ impl Watchdog {
         })
     }
 
-    /// Turns that were reported since the start.
+    /// Returns the number of turns reported since the start.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }

@@ -66,7 +66,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let quiet = quiet();
     let constants = methods.iter().map(|method| constant(service, method));
     let trace = quote!(#krate::stub::trace(&[#(&#constants),*]););
-    // A method may have this name; then there is `from` only.
+    // If a method is named `new`, only `from` creates a client.
     let new = methods.iter().all(|method| method.ident != "new").then(|| {
         quote! {
             /// Creates a client that calls through `channel`.
@@ -165,8 +165,8 @@ pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
     quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
 }
 
-/// Returns the type of a client method's error. It exists for every type in the place of a handler's error, so that only
-/// an assertion fails if that cannot be sent.
+/// Returns the type of a client method's error. It exists for any type of a handler's error, so that only
+/// an assertion fails if the type cannot be sent.
 fn error(service: &Service, method: &Method) -> TokenStream {
     let span = span_of(method);
     let krate = krate(service, span);
@@ -185,7 +185,7 @@ pub(super) fn span_of(method: &Method) -> Span {
         Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),
         None => method.output.whole.span(),
     };
-    // Emitted variables are those of the stubs, also if a `macro_rules!` macro was passed the type.
+    // Emitted variables belong to the stubs even if the type was passed to a `macro_rules!` macro.
     written.resolved_at(Span::call_site())
 }
 

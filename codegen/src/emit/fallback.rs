@@ -37,7 +37,7 @@ pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenS
     item.supertraits.push(parse_quote!(::core::marker::Sized));
     item.colon_token.get_or_insert_with(Default::default);
     let stubs = service.map(|service| {
-        // As the trait of a service has it.
+        // The same bound as on the trait of a service.
         item.supertraits.push(parse_quote!('static));
         // The trait as it is written does not promise that futures are `Send`.
         let mut service = service.clone();

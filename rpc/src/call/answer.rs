@@ -87,9 +87,9 @@ impl LocalCell {
     pub(super) fn complete(&self, outcome: Outcome) {
         self.outcome.set(Some(outcome));
         if let Some(waker) = self.waker.take() {
-            // It may be any program's, of an executor within a handler.
+            // The waker may belong to any executor, such as one within a handler, and may panic.
             let _ended = catch(|| waker.wake_by_ref());
-            // Cells are used again, often by the same task: then its waker need not be cloned again.
+            // Cells are reused, often by the same task, which then need not clone its waker again.
             let newer = self.waker.take();
             self.waker.set(newer.or(Some(waker)));
         }

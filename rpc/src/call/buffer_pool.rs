@@ -13,7 +13,7 @@ const KEPT_BYTES: usize = 16 << 10;
 pub(crate) struct BufferPool(RefCell<Vec<Encoded>>);
 
 impl BufferPool {
-    /// An empty buffer: a kept one if there is one.
+    /// Returns an empty buffer, reused if possible.
     #[inline]
     pub(crate) fn take(&self) -> Encoded {
         self.0.borrow_mut().pop().unwrap_or_default()

@@ -23,7 +23,7 @@ impl EndHooks {
     /// Runs the closures, the last one first.
     ///
     /// # Errors
-    /// One of them has panicked. All have run nonetheless.
+    /// Returns an error if a closure has panicked. All have run nonetheless.
     pub(crate) fn run(&mut self, outcome: Result<(), &Status>) -> Result<(), Panicked> {
         let mut ended = Ok(());
         for hook in self.0.drain(..).rev() {

@@ -127,7 +127,7 @@ pub struct After {
 impl After {
     #[cold]
     fn storing(place: &ResponseMetadata) -> Box<Self> {
-        // What an earlier call has left there must not pass for this one's.
+        // Metadata of an earlier call must not pass for this call's.
         place.store(ReplyMetadata::default());
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }
@@ -176,14 +176,14 @@ impl Drop for After {
     fn drop(&mut self) {
         if !self.hooks.is_empty() {
             let status = Status::ran(Code::Cancelled, "the caller gave up").because(Reason::Cancelled);
-            // The outcome is nobody's, also if one panics.
+            // No caller receives the outcome, even if a closure panics.
             let _ended = self.hooks.run(Err(&status));
         }
     }
 }
 
 /// A future of the value in a call's response, or of its error. Dropping it cancels the call.
-// An `async` block would hold the call twice: as what it captures, and as what it awaits.
+// An `async` block would store the call twice: captured, and awaited.
 #[derive(Debug)]
 #[must_use = "a call ends when its future is dropped"]
 pub struct Decoded<W, F> {

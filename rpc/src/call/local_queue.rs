@@ -11,7 +11,7 @@ use std::rc::Rc;
 use trunkline_transport::{PeerKey, Turn};
 use trunkline_verbs::Time;
 
-/// Calls that may be queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
+/// Maximum number of calls queued for the poller's next turn. Beyond it, only calls that wait for room are accepted.
 const DEPTH: usize = 65_536;
 /// Maximum number of completion cells kept for later calls.
 const MAX_POOLED_CELLS: usize = 256;
@@ -94,18 +94,18 @@ impl LocalQueue {
         self.sweep.get() || !self.calls.borrow().is_empty()
     }
 
-    /// The poller's reused buffers.
+    /// Returns the poller's reused buffers.
     #[inline]
     pub(crate) fn buffers(&self) -> &BufferPool {
         &self.buffers
     }
 
-    /// The number of another ordered channel.
+    /// Returns the number of a new ordered channel.
     pub(crate) fn next_order(&self) -> Turn {
         Turn::new(self.orders.replace(self.orders.get().wrapping_add(1)))
     }
 
-    /// An empty completion cell: a kept one if there is one.
+    /// Returns an empty completion cell, reused if possible.
     #[inline]
     pub(crate) fn cell(&self) -> Rc<LocalCell> {
         self.cells.borrow_mut().pop().unwrap_or_default()

@@ -109,7 +109,7 @@ impl Drop for StreamAnswer {
 pub struct StreamWait {
     /// `None` after the outcome.
     stream: Option<Arc<Stream>>,
-    /// The stream that goes on after the outcome.
+    /// The stream that continues after the outcome.
     opened: Option<Arc<Stream>>,
 }
 

@@ -95,7 +95,7 @@ impl<A> Submission<A> {
     }
 }
 
-/// The status of a call that a full queue refuses.
+/// Returns the status of a call that a full queue refuses.
 pub(crate) fn too_many(most: usize) -> Status {
     let text = format!(
         "{most} calls wait for this poller to take them, a limit that no setting changes; make them with \
@@ -104,7 +104,7 @@ pub(crate) fn too_many(most: usize) -> Status {
     Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
 }
 
-/// The status of a call that a node which shuts down refuses.
+/// Returns the status of a call that a node refuses while it shuts down.
 pub(crate) fn shutting_down() -> Status {
     Status::not_run(Code::Unavailable, "this node is shutting down").because(Reason::Draining)
 }

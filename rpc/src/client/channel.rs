@@ -126,7 +126,7 @@ impl Channel {
     /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
     /// failed.
     ///
-    /// It joins the attempt that is under way, if there is one. It fails with the status that a call would fail
+    /// The future joins the attempt that is under way, if there is one. It fails with the status that a call would fail
     /// with: [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not
     /// reached, or with the error of the resolver.
     ///
@@ -134,8 +134,8 @@ impl Channel {
     /// may have several, it waits for the next attempt at any of them, or for 10 s if other channels make the attempts. A balanced
     /// channel is ready when one of its servers is.
     ///
-    /// It has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread await
-    /// it; [`block_on`](crate::block_on) must not wait for it there.
+    /// The future has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread,
+    /// await it: [`block_on`](crate::block_on) must not wait for it there.
     pub fn ready(&self) -> Ready {
         self.balance.as_ref().map_or_else(|| Ready::new(&self.link), Ready::of_any)
     }
@@ -154,9 +154,9 @@ impl Channel {
     /// refusal of a draining server, and if the call has not left this node. The next attempt begins when the future of the
     /// call is polled.
     ///
-    /// A server that drains gets no calls until it has a new session. One that cannot be reached gets none for 400 ms, or
-    /// until it has a new session. The time doubles while it stays so, up to 6.4 s. Names are looked up again then. A server
-    /// that is new in the addresses of a resolver gets calls once it has a session, and one that is gone gets no further ones.
+    /// A server that drains gets no calls until it has a new session. A server that cannot be reached gets none for 400 ms,
+    /// or until it has a new session. Each further failure doubles the time, up to 6.4 s. In both cases names are looked up
+    /// again. A server that a resolver adds gets calls once it has a session. A server that it removes gets no further ones.
     ///
     /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
     /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
@@ -210,7 +210,8 @@ impl Channel {
         Self { order, balance: None, is_plain: self.interceptors.is_empty(), ..self.clone() }
     }
 
-    /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
+    /// Returns a channel to the same server whose calls pass through `interceptor`, after the interceptors of this
+    /// channel.
     ///
     /// ```
     /// use trunkline::{Channel, ClientCall};
@@ -267,7 +268,7 @@ impl Channel {
         Call::new(made, (method, &*self.link), options.response())
     }
 
-    /// Runs the interceptors, and returns what they allow with their changes.
+    /// Runs the interceptors. Returns whether they allow the call, and the options and hooks that they leave.
     #[cold]
     #[inline(never)]
     fn intercept(
@@ -287,7 +288,7 @@ impl Channel {
         self.interceptors.admit(options, method, limits, started.most_metadata, &started.clock)
     }
 
-    /// Makes a call of a balanced channel, or of one with interceptors: if these allow it, with their changes.
+    /// Makes a call of a channel that is balanced or has interceptors, if these allow it, with their changes.
     #[cold]
     #[inline(never)]
     fn make_special<A: EncodeArguments>(
@@ -307,8 +308,8 @@ impl Channel {
         Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
     }
 
-    /// Makes a call that streams items: those of `items`, if the method takes any. The call completes with the reply, or
-    /// when the handler's stream exists, if it has one. It is queued at a poller when this returns.
+    /// Makes a call that streams items. It sends `items`, if the method takes any. The call completes when the handler's
+    /// stream exists, or with the reply if the handler returns no stream. It is queued at a poller when this returns.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,

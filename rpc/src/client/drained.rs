@@ -1,12 +1,12 @@
-//! Peers that have said that they run no more calls.
+//! Peers that have announced, by DRAINED, that they run no more calls.
 
 use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
 use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 
-/// Pollers of peers that have answered all calls that they have run for this poller in the peer's session, and run no
-/// more, with the time at which they said so. Each call asks for its peer, and many peers may say so and stay.
+/// Pollers of peers that have sent DRAINED in the peer's session, with the time of its arrival. They have answered all
+/// calls that they have run for this poller, and run no more. Every call looks up its peer here, among possibly many.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
@@ -25,7 +25,7 @@ impl DrainedPollers {
         !self.0.is_empty() && self.0.contains_key(&peer) && !mutant!(drained_servers_get_calls)
     }
 
-    /// Returns the time at which the first poller of a peer said so.
+    /// Returns the time at which the first DRAINED of a peer's pollers arrived.
     pub(super) fn since(&self, peer: PeerKey) -> Option<Time> {
         self.0.get(&peer)?.values().min().copied()
     }

@@ -49,7 +49,7 @@ impl Flight {
     }
 }
 
-/// Mark of a one-way call in its number. It outlives the call, so that a refusal that comes later is known for one.
+/// Mark of a one-way call in its number. It outlives the call, so that a late refusal is recognised as a one-way call's.
 const ONE_WAY: u32 = 1 << 31;
 
 /// Returns the number of a call on the wire. No memory has room for a slot that needs the bit of the mark.

@@ -19,11 +19,11 @@ use std::time::Duration;
 use trunkline_rings::panics::catch;
 use trunkline_verbs::{Clock, Time};
 
-/// Calls of interceptors within each other, at most: more are a recursion, which would exhaust the stack.
+/// Maximum nesting of calls that interceptors make. Deeper nesting is a recursion, which would exhaust the stack.
 const NESTING: u32 = 16;
 
 thread_local! {
-    /// Calls whose interceptors this thread is in.
+    /// Number of calls whose interceptors this thread is running.
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -34,7 +34,7 @@ thread_local! {
 /// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that
 /// makes calls needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
-    /// Sees a call, and may change it.
+    /// Inspects a call, and may change it.
     ///
     /// # Errors
     /// A status refuses the call, which ends with it and has not run. Later interceptors do not run.
@@ -95,7 +95,7 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
     /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
@@ -120,7 +120,7 @@ impl ClientCall {
     }
 
     /// Returns the time limit of the call, from its options, its client or the calling handler. It is
-    /// `Duration::MAX` for a call without one, as one that streams items has by default.
+    /// `Duration::MAX` for a call without a limit, which is the default of calls that stream items.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         let deadline = if self.method.streams.any() {
@@ -139,7 +139,7 @@ impl ClientCall {
     /// Runs a closure when the call has ended: with its status if it failed, was refused, or its future was dropped
     /// (`Cancelled`). An error of the method's own type is passed as `Unknown`.
     ///
-    /// A call that returns a stream ends with the stream: when its reader is told the end, or dropped.
+    /// A call that returns a stream ends with the stream: when its reader has received the end, or is dropped.
     ///
     /// It runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
@@ -189,7 +189,7 @@ impl ClientInterceptors {
     /// Runs all of them.
     ///
     /// # Errors
-    /// One of them refuses the call, or panics.
+    /// Returns the status of an interceptor that refuses the call or panics.
     fn run(&self, call: &mut ClientCall) -> Result<(), Status> {
         let mut all = self.0.iter().flat_map(|all| all.iter());
         let nested = NESTED.get();

@@ -88,7 +88,8 @@ impl LocalChannel {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
     }
 
-    /// Returns a channel to the same server whose calls pass through `interceptor`, behind those of this channel.
+    /// Returns a channel to the same server whose calls pass through `interceptor`, after the interceptors of this
+    /// channel.
     /// See [`Channel::with_interceptor`](crate::Channel::with_interceptor).
     #[must_use]
     pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
@@ -205,7 +206,7 @@ impl LocalChannel {
         Ok(())
     }
 
-    /// Runs the interceptors, and returns what they allow with their changes.
+    /// Runs the interceptors. Returns whether they allow the call, and the options and hooks that they leave.
     #[cold]
     #[inline(never)]
     fn intercept(
@@ -240,7 +241,7 @@ impl LocalChannel {
         Call::new(made, (method, &*self.link), options.response()).with_hooks(hooks)
     }
 
-    // A call to it costs as much as what it does: it has two callers, so nothing else inlines it.
+    // It is not inlined otherwise, because it has two callers, and calling it costs as much as its body.
     #[inline(always)]
     fn submit<A: EncodeArguments>(
         &self,

@@ -26,9 +26,9 @@ struct Server {
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Methods that were requested, at most those of the program, and the digests of their shapes. No number of another
-    /// method is stored. `None` for a method of several shapes: a number is valid only for the shapes that its server
-    /// has compared, and does not tell which.
+    /// Requested methods and the digests of their shapes; at most the methods of the program. Numbers of other methods
+    /// are not stored. `None` for a method of several shapes: a number is valid only for the shapes that its server has
+    /// compared, and does not identify them.
     asked: BTreeMap<Key, Option<u64>>,
     servers: PeerMap<Server>,
     /// Last result, because calls come in runs.

@@ -67,10 +67,9 @@ impl CallOptions {
     /// Ends a stream on which nothing arrives for this long, as
     /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
     ///
-    /// Each frame of the server's counts: an item, the end of its items, or the window that it gives back for items that
-    /// it has taken. The time does not count while the server cannot send because the reader takes no items, nor before
-    /// the request has left. The limit does nothing for calls without streams, and does not replace
-    /// [`timeout`](Self::timeout).
+    /// Each frame from the server restarts the time: an item, the end of its items, or a larger window after it has taken
+    /// items. The time does not run before the request has left, or while the server cannot send because the reader takes
+    /// no items. The limit has no effect on calls without streams, and does not replace [`timeout`](Self::timeout).
     ///
     /// ```no_run
     /// # use trunkline::{CallOptions, Status, Stream};

@@ -338,7 +338,7 @@ impl Table {
         Ok(taken.left.is_none())
     }
 
-    /// Frames of a call's stream may follow its request, which has left.
+    /// Allows frames of a call's stream to follow its request, which has left.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(flight) = self.flight(call) else { return };
@@ -618,7 +618,7 @@ impl Table {
         session.is_some_and(|session| self.drained.contains(flight.peer, flight.turn.of(session.pollers)))
     }
 
-    /// Tells all pollers of a peer that this one has answered the calls that it has run for them, and runs no more.
+    /// Sends DRAINED to all pollers of a peer: this poller has answered the calls that it has run for them, and runs no more.
     pub(crate) fn tell_drained(&mut self, carrier: &mut dyn Carrier, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
@@ -902,7 +902,7 @@ impl Table {
         self.send_control(carrier, peer, toward, ordered, &Header::Cancel { call })
     }
 
-    /// Sends a frame that nobody waits for.
+    /// Sends a frame without a waiting call.
     fn send_control(
         &mut self,
         carrier: &mut dyn Carrier,

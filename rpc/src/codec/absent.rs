@@ -7,7 +7,7 @@ use serde::de::value::Error;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// The value, if the type has one.
+/// Returns the value, if the type has one.
 pub(super) fn absent<T: DeserializeOwned>() -> Option<T> {
     T::deserialize(Nothing).ok()
 }

@@ -1,5 +1,5 @@
-//! A visitor of whatever the bytes hold, of formats that describe themselves: what a type keeps without knowing it (an untagged
-//! enum, a flattened struct), and fields that it skips.
+//! A visitor of values whose type only the bytes tell, in self-describing formats: values that an untagged enum or a
+//! flattened struct keeps, and fields that a type skips.
 //!
 //! The contents of the bytes are known only when they are visited, so containers ask for their level there.
 
@@ -11,7 +11,7 @@ use super::stack::Level;
 use serde::de::{Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// A visitor that keeps the limits.
+/// A visitor that enforces the limits.
 pub(super) struct Any<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,

@@ -43,7 +43,7 @@ pub struct ArgumentList<'m> {
 }
 
 impl<'m> ArgumentList<'m> {
-    /// Splits `bytes` into arguments. `names` are those of the method's parameters.
+    /// Splits `bytes` into arguments. `names` are the names of the method's parameters.
     fn new(bytes: &'m [u8], names: &'m [&'static str], limits: &'m Limits<'m>) -> Result<Self, DecodeError> {
         let malformed = |text: &str| DecodeError::Malformed(text.to_owned());
         let (&count, all) = bytes.split_first().ok_or_else(|| malformed("their number is missing"))?;
@@ -82,7 +82,7 @@ impl std::fmt::Debug for ArgumentList<'_> {
     }
 }
 
-/// The bytes of the first argument, and the others.
+/// Returns the bytes of the first argument, and the bytes of the others.
 fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = list.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
@@ -91,7 +91,7 @@ fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Decodes the arguments of a request, whose memory `allowance` grants as in [`super::decode`].
 ///
 /// # Errors
-/// [`DecodeError`], which names the argument.
+/// Returns a [`DecodeError`] that names the argument.
 pub(crate) fn decode_arguments<D: DecodeArguments>(
     bytes: &[u8],
     names: &[&'static str],

@@ -17,7 +17,7 @@ pub(super) fn sent<C: CodecFor<T>, T>(value: &T) -> Result<T, String> {
     super::decode::<C, T>(&bytes, &Unlimited).map_err(|error| error.to_string())
 }
 
-/// The value arrives by both codecs, now and when its type has been checked.
+/// Asserts that the value arrives by both codecs, before and after its type has been checked.
 pub(super) fn works<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
     for _ in 0..2 {
         assert_eq!(sent::<Bincode, T>(value).as_ref(), Ok(value), "bincode");
@@ -25,7 +25,7 @@ pub(super) fn works<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: 
     }
 }
 
-/// The default codec refuses the value, each time, with these words and the remedy.
+/// Asserts that the default codec refuses the value, each time, with these words and the remedy.
 pub(super) fn refused<T: Serialize + DeserializeOwned + Debug>(value: &T, words: &[&str]) {
     for _ in 0..2 {
         let error = sent::<Bincode, T>(value).unwrap_err();
@@ -35,7 +35,7 @@ pub(super) fn refused<T: Serialize + DeserializeOwned + Debug>(value: &T, words:
     }
 }
 
-/// The value arrives by MessagePack only.
+/// Asserts that the value arrives by MessagePack only.
 pub(super) fn only_named<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, words: &[&str]) {
     refused(value, words);
     assert_eq!(sent::<MessagePack, T>(value).as_ref(), Ok(value), "MessagePack");
@@ -86,7 +86,7 @@ fn skip_serializing_is_refused() {
     }
     let secret = || Secret { password: 0, user: 7 };
     only_named(&secret(), &["`password`", "`Secret`", "skip_serializing"]);
-    // The bytes of what follows would do for the field.
+    // The bytes of the next value would decode as the field.
     only_named(&(secret(), vec![0_u8]), &["`password`", "`Secret`"]);
     only_named(&HashMap::from([(1_u8, secret())]), &["`password`", "`Secret`"]);
 }
@@ -433,7 +433,7 @@ fn types_of_one_name_are_checked_each() {
     refused(&Kind::Second, &["`Kind::Second`", "`Third`"]);
 }
 
-/// A text that is decoded without the spaces around it.
+/// Decodes a text without the spaces around it.
 fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(String::deserialize(deserializer)?.trim().to_owned())
 }
@@ -451,7 +451,7 @@ fn values_that_their_own_code_changes_arrive_changed() {
         assert_eq!(sent::<Bincode, _>(&user(address)), arrives);
         assert_eq!(sent::<MessagePack, _>(&user(address)), arrives);
     }
-    // It loses more each time, but not by its own code.
+    // The type loses more each time, but not by its own code.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Secret {
         #[serde(default, skip_serializing)]
@@ -506,7 +506,7 @@ fn fields_without_names_that_one_side_skips_are_refused() {
     struct Sometimes(u8, #[serde(default, skip_serializing_if = "is_zero")] u8);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Never(u8, #[serde(skip)] u8, u8);
-    // The bytes of what follows would do for the fields.
+    // The bytes of the next value would decode as the fields.
     refused(&(Unwritten(0, 7, 1), vec![0_u8]), &["`Unwritten`", "2 fields", "with 3", "skip_serializing"]);
     refused(&(Unread(0, 0, 0), vec![0_u8]), &["`Unread`", "3 fields", "with 2"]);
     works(&(Sometimes(1, 2), vec![0_u8]));

@@ -21,7 +21,7 @@ const MOST_BYTES: usize = 1 << 30;
 
 /// The default codec: bincode 2, for all types with serde's derives.
 ///
-/// It is small and fast. The bytes hold only values, without names or types, so a type can change little while old
+/// Encoding is fast and small. The bytes hold only values, without names or types, so a type can change little while old
 /// and new programs call each other.
 ///
 /// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such
@@ -40,7 +40,7 @@ impl Codec for Bincode {
 }
 
 impl Bincode {
-    /// Appends the encoded value, without a look at how its type is decoded.
+    /// Appends the encoded value, without checking how its type is decoded.
     pub(crate) fn encode_value<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         Self::encode_noting(value, &Shapes::of_type(0), into)
     }
@@ -51,16 +51,16 @@ impl Bincode {
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 
-    /// Returns a number that types with different code do not share. Names do not tell types apart: those of two blocks
-    /// of one function, and of two versions of a crate, may have the same.
+    /// Returns a number that types with different code do not share. Names do not suffice: types in two blocks of one
+    /// function, or in two versions of a crate, may have the same name.
     #[inline]
     fn type_id<T: Serialize + DeserializeOwned>() -> usize {
         let check: fn(&T, &[u8]) -> Result<bool, String> = Self::check::<T>;
         (check as *const ()).addr()
     }
 
-    /// Compares a value with what comes of its bytes. Returns false if the type's own code refuses them before they are
-    /// read, so that nothing is known of the rest.
+    /// Compares a value with the value that its bytes decode to. Returns false if the type's own code refuses the bytes
+    /// before all are read, so that the rest stays unknown.
     ///
     /// # Errors
     /// Returns why the type cannot be sent by this codec.

@@ -14,14 +14,14 @@ use serde::de::{
 };
 use std::fmt;
 
-/// Times that the memory of a map holds a value, where the map does not ask for whole entries: a B-tree's first
-/// leaf has the most.
+/// Number of values that a map allocates room for at once, where the map does not ask for whole entries. The first leaf
+/// of a B-tree has room for the most.
 const PLACES: usize = 11;
 
-/// Fields of the longest tuple; what is longer is an array, which is decoded in a loop.
+/// Number of fields of the longest tuple. A longer one is an array, which is decoded in a loop.
 const LONGEST_TUPLE: usize = 16;
 
-/// A deserializer that keeps the limits, and where its value goes.
+/// A deserializer that enforces the limits, and the slot of its value.
 pub(super) struct Bounded<'l, D> {
     inner: D,
     limits: &'l Limits<'l>,
@@ -35,7 +35,7 @@ impl<'l, D> Bounded<'l, D> {
     }
 }
 
-/// A seed that keeps the limits.
+/// A seed that enforces the limits.
 pub(super) struct Seed<'l, S> {
     inner: S,
     limits: &'l Limits<'l>,
@@ -164,7 +164,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 struct Bytes<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// The visitor takes them owned.
+    /// True if the visitor takes them owned.
     is_owned: bool,
 }
 

@@ -50,7 +50,7 @@ impl Collection {
         }
     }
 
-    /// Elements that fit after `room` of `size` bytes did not, while the bytes claim `claimed` more.
+    /// Returns the new room, after `room` elements of `size` bytes were not enough and the bytes claim `claimed` more.
     fn grown(self, room: usize, claimed: usize, size: usize) -> usize {
         let reserved = || claimed.min(RESERVED / size.max(1)).max(1);
         match self {
@@ -121,7 +121,7 @@ impl Growth {
         self.collection == Collection::Fixed
     }
 
-    /// Another element of `size` bytes is about to be decoded, if `claimed` returns more than 0.
+    /// Makes room for another element of `size` bytes that is about to be decoded, if `claimed` returns more than 0.
     #[inline]
     pub(super) fn element<E: Error>(
         &mut self,

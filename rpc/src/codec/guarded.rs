@@ -24,7 +24,7 @@ pub(super) struct Place<'s> {
     type_name: &'static str,
     part: Part,
     shapes: &'s Shapes,
-    /// True directly within a `Some`, under a codec that has one mark for all that is empty.
+    /// True directly within a `Some`, under a codec that encodes all empty values alike.
     is_in_some: bool,
 }
 
@@ -142,7 +142,7 @@ impl<T: Serialize + ?Sized> Serialize for Guarded<'_, '_, T> {
     }
 }
 
-/// A serializer that keeps the limits.
+/// A serializer that enforces the limits.
 struct Guard<'s, S> {
     inner: S,
     place: Place<'s>,
@@ -505,7 +505,7 @@ mod tests {
         },
     }
 
-    /// A deep value, which is not dropped: dropping it recurses too.
+    /// Creates a deep value, which is not dropped: dropping it recurses too.
     fn deep<T: Default>(depth: usize, wrap: fn(usize, T) -> T) -> std::mem::ManuallyDrop<T> {
         std::mem::ManuallyDrop::new((0..depth).fold(T::default(), |below, level| wrap(level, below)))
     }

@@ -48,7 +48,7 @@ impl DecodeError {
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
             Self::Malformed(text) => Self::Malformed(format!("argument `{name}`: {text}")),
-            // They are about the arguments together.
+            // Other errors are about all arguments together.
             together => together,
         }
     }
@@ -72,7 +72,7 @@ pub(crate) trait Allowance {
     fn less(&self, bytes: usize);
 }
 
-/// Grants everything: to decode a value that this side has.
+/// An allowance that grants everything, to decode a value that this side has encoded.
 pub(crate) struct Unlimited;
 
 impl Allowance for Unlimited {

@@ -44,7 +44,7 @@ impl MessagePack {
         let (sent, lists) = (Shapes::of_named(0).recorded(), Lists::default());
         Self::encode_noting(value, &sent, &mut Vec::new())?;
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
-        // What the type's own code refuses, the receiver refuses; the lists are filled up to there.
+        // If the type's own code refuses the value, so does the receiver. The lists are filled up to that point.
         let _ = catch_unwind(AssertUnwindSafe(|| Self::decode_value::<T>(bytes, &limits).map(drop)));
         sent.other_length(&lists).map_or(Ok(()), Err)
     }
@@ -58,7 +58,7 @@ impl MessagePack {
         // Our limits refuse earlier.
         deserializer.set_max_depth(2 * DEPTH);
         let value = limits.deserialize(&mut deserializer).map_err(DecodeError::malformed)?;
-        // The deserializer does not tell how much it has read, only that nothing is left.
+        // The deserializer does not report how much it has read, only that nothing is left.
         match limits.deserialize::<IgnoredAny, _>(&mut deserializer) {
             Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(value),
             _ => Err(DecodeError::malformed("bytes are left over")),
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(encoded(&All::Unit), b"\xa4Unit");
     }
 
-    /// A value of one key, so often within another.
+    /// Returns a value of one key, nested this deep.
     fn nested(depth: usize) -> Vec<u8> {
         let mut bytes = [0x81, 0xa1, b'x'].repeat(depth);
         bytes.push(0xc0);

@@ -95,7 +95,7 @@ mod tests {
         assert!(decode::<(u64, String, Vec<Option<u8>>)>(&bytes).unwrap_err().contains("left over"));
     }
 
-    /// A length, as the codec writes it.
+    /// Returns a length as the codec writes it.
     fn length(claimed: u64) -> Vec<u8> {
         let mut bytes = vec![253];
         bytes.extend(claimed.to_le_bytes());

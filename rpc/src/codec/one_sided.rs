@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// Every codec refuses the value, each time, with these words.
+/// Asserts that every codec refuses the value, each time, with these words.
 fn refused_by_names<T>(value: &T, words: &[&str])
 where
     T: Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -23,7 +23,7 @@ where
     }
 }
 
-/// A number by another type.
+/// Encodes a number as another type.
 fn as_i32<S: Serializer>(number: &u8, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_i32(i32::from(*number))
 }

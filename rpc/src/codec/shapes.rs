@@ -2,7 +2,7 @@
 //! them. Names would tell; a positional codec has none, and decodes other values without an error.
 //!
 //! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
-//! all values are compared, and the names of what comes of them. Later it costs one look-up in a table. A codec with
+//! all values are compared, and the names of their decoded fields and variants. Later it costs one look-up in a table. A codec with
 //! names has only structs and variants with unnamed fields compared.
 
 use std::any::type_name;
@@ -23,7 +23,7 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes of the checked shapes; 0 for an unused entry. Every entry stands alone.
 ///
-/// It is global because the types are: a static within generic code would be one for all types, and a codec has no
+/// The table is global because the types are: a static within generic code would be one for all types, and a codec has no
 /// values that could hold it.
 static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
@@ -81,7 +81,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A struct, a variant of an enum, or what a value may lack.
+/// A struct, a variant of an enum, or an optional part of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
     /// The value itself, which its own code may encode as any other type.
@@ -104,7 +104,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Hash of the shape within a part of the type with this number.
+    /// Returns the hash of the shape within a part of the type with this number.
     #[inline]
     fn hash(self, whole: usize, part: Part) -> u64 {
         let number = match self {
@@ -183,7 +183,7 @@ struct Record {
     variants: Vec<(&'static str, &'static str, Option<usize>)>,
     /// Structs and variants that are being encoded, the innermost last.
     open: Vec<Written>,
-    /// All that has been encoded, in order.
+    /// Kinds of all encoded values, in order.
     kinds: Vec<Kind>,
     /// Position in `kinds` whose place is wanted, and that place.
     wanted: Option<usize>,
@@ -362,9 +362,9 @@ impl Shapes {
         lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
     }
 
-    /// Returns why the decoder, which knows these `lists`, takes a value for another one. The encoder has recorded
-    /// `self` from the value, and `again` from what came of it; `None` if it was not decoded. `is_whole` tells that
-    /// the value has come back in as many bytes.
+    /// Returns why the decoder, which knows these `lists`, takes a value for another one. `self` was recorded while the
+    /// value was encoded, and `again` while the decoded value was; `None` if decoding failed. `is_whole` is true if both
+    /// have the same number of bytes.
     pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
         let record = self.record.as_ref()?.borrow();
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
@@ -391,7 +391,7 @@ pub(super) struct Lists {
     tuples: RefCell<Vec<(&'static str, usize)>>,
     /// Variants in the order in which they are decoded: enum and fields.
     variants: RefCell<Vec<(&'static str, FieldsRead)>>,
-    /// All that has been decoded, in order.
+    /// Kinds of all decoded values, in order.
     kinds: RefCell<Vec<Kind>>,
 }
 
@@ -540,7 +540,7 @@ impl Lists {
         ))
     }
 
-    /// Returns the lists that may be those of the owner.
+    /// Returns the lists that may belong to the owner.
     fn fields_of(
         &self,
         (name, variant): FieldsOf,

@@ -66,7 +66,7 @@ impl Level {
 /// Copies of a value that encoding may keep at one level: a type's own conversion makes them.
 const COPIES_TO_ENCODE: usize = 4;
 
-/// Most that encoding keeps of one value, beside [`MARGIN`].
+/// Maximum stack use of encoding one value, in addition to [`MARGIN`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoded(usize);
 
@@ -191,7 +191,7 @@ mod tests {
         stacker::grow(bytes, code)
     }
 
-    /// Deep values are refused, where they would overflow the stack; flat ones are not.
+    /// Asserts that deep values are refused, where they would overflow the stack, and flat ones are not.
     fn judge<T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
         let encoded = |depth| {
             on_stack(64 << 20, || {

@@ -47,7 +47,7 @@ pub(super) fn trace<T: DeserializeOwned>() -> Option<Vec<Line>> {
     stacker::grow(STACK, run)
 }
 
-/// A pass ends here.
+/// The error that ends a pass.
 #[derive(Debug)]
 struct Ended;
 
@@ -463,7 +463,7 @@ impl At<'_> {
         let visited = visit(self.below(part), first.is_some() || is_shorter_refused);
         match &visited {
             Ok(_) => {
-                // It asks for none of the parts that it was offered.
+                // The type asks for none of the parts that it was offered.
                 if let Some(below) = first.filter(|below| self.tracer.parts[*below].kind == Kind::Unknown) {
                     self.tracer.complete(below);
                 }

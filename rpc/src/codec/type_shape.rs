@@ -32,7 +32,7 @@ pub struct TypeShape {
 impl TypeShape {
     /// Returns the shape of a type with serde's derives, for a codec that sends neither names nor types.
     ///
-    /// It runs the type's `Deserialize` with made-up values. `None` if that panics, asks what the bytes hold, or is too
+    /// This runs the type's `Deserialize` with made-up values. `None` if that panics, asks what the bytes hold, or is too
     /// deep or too large.
     #[must_use]
     pub fn of<T: DeserializeOwned>() -> Option<Self> {
@@ -127,7 +127,7 @@ mod tests {
         text(&shape::<T>()).trim().replace('\n', " ")
     }
 
-    /// The difference that a client with the type `A` reports of a server with the type `B`.
+    /// Returns the difference that a client with the type `A` reports of a server with the type `B`.
     fn difference<A: DeserializeOwned, B: DeserializeOwned>() -> String {
         let (here, there) = (shape::<A>(), shape::<B>());
         assert_ne!(here.fingerprint(), there.fingerprint());

@@ -1,6 +1,6 @@
 //! The context of the current thread: a poller's or a worker's turn, and the innermost scope of a call.
 //!
-//! Guards restore the previous values, so guards drop them, and not the end of the thread.
+//! Guards restore the previous values. Values are therefore dropped by guards, never at the end of the thread.
 
 use super::{Context, PollerContext};
 use crate::lifecycle::Lifecycle;

@@ -108,8 +108,8 @@ impl Context {
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
     ///
-    /// The remaining time travels with the request, so the two clocks need not agree. Meaningless in a simulation;
-    /// use [`Context::time_left`] there.
+    /// The remaining time travels with the request, so the two clocks need not agree. The value is meaningless in a
+    /// simulation; use [`Context::time_left`] there.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "it is the program's clock that the program asks for")]
     pub fn deadline(&self) -> Option<Instant> {
@@ -207,7 +207,7 @@ impl Context {
 
     /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early what would
     /// outlast the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as an endless stream. Never
-    /// completes in a detached context, and in a forked child.
+    /// completes in a detached context or in a forked child.
     ///
     /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///

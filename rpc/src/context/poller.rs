@@ -82,7 +82,7 @@ impl PollerContext {
     }
 
     /// Completes when the node begins to drain or to shut down, as [`Context::draining`](crate::Context::draining) does.
-    /// Nothing waits for a task, and a shutdown drops those that have not ended when the node's handlers have.
+    /// Nothing waits for tasks: a shutdown drops those that still run when the node's handlers have ended.
     ///
     /// ```
     /// use std::time::Duration;

@@ -89,7 +89,7 @@ impl Ready {
             }
             is_here
         });
-        // In a forked child nobody takes the task, and a push waits for one that a thread of the parent has begun.
+        // In a forked child no poller takes the task, and the push could wait for one that a thread of the parent has begun.
         if is_here != Ok(true) && !self.inbox.lifecycle().is_forked() {
             self.queue.push(task);
             self.inbox.wake();

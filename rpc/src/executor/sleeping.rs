@@ -15,7 +15,7 @@ const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handler
 /// Waits for `duration`, in a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of
 /// [`spawn`](crate::spawn), or in an `#[offload]` or `#[blocking]` method.
 ///
-/// It occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
+/// Sleeping occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
 /// all its workers are busy.
 ///
 /// # Panics
@@ -51,7 +51,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
         if let Some((timers, set)) = &self.set {
-            // Before the look: it may be fired in between.
+            // Set before the check, because the timer may fire in between.
             set.set_waker(task.waker());
             return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
         }

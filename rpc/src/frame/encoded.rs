@@ -5,7 +5,7 @@ use super::header::{Header, LONGEST};
 use bytes::Bytes;
 use std::fmt;
 
-/// An encoded part, in a buffer that begins with room for the header: so they leave as one piece.
+/// An encoded part, in a buffer that begins with room for the header, so that both leave as one piece.
 #[derive(Default)]
 pub(crate) struct Encoded(Vec<u8>);
 
@@ -17,18 +17,18 @@ impl fmt::Debug for Encoded {
 }
 
 impl Encoded {
-    /// Bytes of the part, and of the metadata before it.
+    /// Returns the size of the part and of the metadata before it, in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len().saturating_sub(LONGEST)
     }
 
-    /// The part.
+    /// Returns the part.
     pub(crate) fn part(&self) -> &[u8] {
         self.0.get(LONGEST..).unwrap_or_default()
     }
 
-    /// The buffer, for a codec to append the part to.
+    /// Returns the buffer, for a codec to append the part to.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.0.is_empty() {
@@ -42,7 +42,7 @@ impl Encoded {
         self.buffer().splice(LONGEST..LONGEST, bytes.iter().copied());
     }
 
-    /// Bytes that the buffer has room for.
+    /// Returns the capacity of the buffer, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
@@ -65,7 +65,7 @@ impl Encoded {
         (&buffer[LONGEST - length..], length)
     }
 
-    /// The whole buffer as shared bytes, and the part in it.
+    /// Returns the whole buffer as shared bytes, and the part in it.
     pub(super) fn into_bytes(self) -> (Bytes, Bytes) {
         let buffer = Bytes::from(self.0);
         let part = buffer.slice(LONGEST.min(buffer.len())..);

@@ -171,7 +171,7 @@ fn parse_metadata(value: &[u8]) -> Result<MetadataBytes, FrameError> {
     if bytes.is_empty() { Err(FrameError::Extensions) } else { Ok(bytes) }
 }
 
-/// Appends what comes before a value.
+/// Appends the prefix of a value: type, flags and length.
 fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
     into.extend([kind, flags]);
     into.extend(u16::try_from(bytes).unwrap_or_default().to_le_bytes());
@@ -190,7 +190,7 @@ impl Extensions {
     /// extensions.
     ///
     /// # Errors
-    /// They are too many, of a wrong length, twice of one type, or critical and unknown.
+    /// Returns an error if there are too many, or if one has a wrong length, appears twice, or is critical and unknown.
     pub(super) fn parse(mut bytes: &[u8], one_way: bool) -> Result<Self, FrameError> {
         if bytes.len() > MOST_BYTES {
             return Err(FrameError::Extensions);

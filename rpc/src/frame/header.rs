@@ -22,7 +22,7 @@ use crate::name::MethodName;
 use crate::reason::Reason;
 use std::ops::Range;
 
-/// Bytes of the longest header, without extensions.
+/// Size of the longest header without extensions, in bytes.
 pub(super) const LONGEST: usize = 32;
 const REPLY_BYTES: usize = 24;
 
@@ -34,11 +34,11 @@ const REQUEST: u8 = 0x40;
 const ONE_WAY: u8 = 0x41;
 const OPEN: u8 = 0x42;
 
-/// The flag of a frame that may not be ignored.
+/// The flag of a frame that must not be ignored.
 const CRITICAL: u8 = 0x01;
 /// The flag of a header with a time left, which the transport writes.
 const HAS_TIME_LEFT: u8 = 0x04;
-/// The flags that a kind may have for itself, and none has yet.
+/// The flags that each kind may define. No kind has any yet.
 const RESERVED: u8 = 0xf0;
 /// Time left of a call without a limit.
 const NO_LIMIT: u32 = u32::MAX;
@@ -257,7 +257,7 @@ impl Header {
         }
     }
 
-    /// Bytes of the metadata that precedes the encoded part.
+    /// Returns the size of the metadata that precedes the encoded part, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
         match *self {
             Self::Request(request) => MetadataBytes::of_request(request.metadata).sum(),
@@ -266,14 +266,14 @@ impl Header {
         }
     }
 
-    /// Bytes of it without extensions.
+    /// Returns its size without extensions, in bytes.
     #[inline]
     pub(super) fn short_bytes(&self) -> usize {
         if let Self::Request(_) = self { LONGEST } else { REPLY_BYTES }
     }
 
-    /// Writes the header of a request or a reply to the end of `room`, but for its extensions; returns its length. It has the
-    /// number of bytes that the message has in all, or 0, where a bundle has that.
+    /// Writes the header of a request or a reply, without its extensions, to the end of `room`. Returns its length. `bytes`
+    /// is the length of the whole message, or 0, and goes where a bundle has that length.
     #[inline]
     pub(super) fn emit_short(&self, encoded: u32, bytes: u32, room: &mut [u8; LONGEST]) -> usize {
         match *self {
@@ -295,10 +295,10 @@ impl Header {
         }
     }
 
-    /// The header at the start of a message, and the range of the encoded part; the body follows it.
+    /// Returns the header at the start of a message, and the range of the encoded part. The body follows that part.
     ///
     /// # Errors
-    /// The first check that failed.
+    /// Returns the first check that failed.
     pub(crate) fn parse(message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         let short = || FrameError::Short(message.len());
         match *message.first().ok_or_else(short)? {
@@ -333,14 +333,14 @@ impl Header {
         }
     }
 
-    /// Returns a request of which only the header and the part of an announcing frame after it have come, with the bytes
-    /// up to the end of its metadata. `None` of any other message, a malformed one, or one whose metadata has not come.
+    /// Returns a request of which only the header and the part of an announcing frame after it have arrived, with the bytes
+    /// up to the end of its metadata. `None` for any other message, a malformed one, or one whose metadata has not arrived.
     pub(crate) fn parse_announced(header: &[u8], part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
         let mut message = [header, part].concat();
         let first = message
             .first_chunk_mut::<LONGEST>()
             .filter(|first| [REQUEST, ONE_WAY, OPEN].contains(&first[0]))?;
-        // The arguments have not come.
+        // The arguments have not arrived.
         first[20..24].fill(0);
         match Self::parse(&message) {
             Ok((Self::Request(request), arguments)) => {
@@ -385,8 +385,8 @@ impl Header {
         Ok((Self::Reply { call, code: header[2], by, number, metadata }, encoded))
     }
 
-    /// The call, and the range of the encoded part, of a handler's successful reply without extensions: most are. `None` of
-    /// any other message; [`Header::parse`] knows more.
+    /// Returns the call and the range of the encoded part of a handler's successful reply without extensions, as most
+    /// replies are. `None` for any other message, which [`Header::parse`] handles.
     #[inline]
     pub(crate) fn parse_success(message: &[u8]) -> Option<(u64, Range<usize>)> {
         let header = message.first_chunk::<REPLY_BYTES>()?;
@@ -396,8 +396,8 @@ impl Header {
         is_right.then(|| (u64::from_le_bytes(array(header, 8)), REPLY_BYTES..REPLY_BYTES + encoded))
     }
 
-    /// A request that has a number for its method and no extensions: most are. `None` of any other message;
-    /// [`Header::parse`] knows more.
+    /// Returns a request that has a number for its method and no extensions, as most requests are. `None` for any other
+    /// message, which [`Header::parse`] handles.
     #[inline]
     pub(crate) fn parse_numbered(message: &[u8]) -> Option<(RequestHeader, Range<usize>)> {
         let header = message.first_chunk::<LONGEST>()?;
@@ -422,7 +422,7 @@ impl Header {
         message.get(LONGEST..end).map(extensions::shapes).unwrap_or_default()
     }
 
-    /// The caller that waits for an answer to bytes that [`Header::parse`] refused, if they are enough to know.
+    /// Returns the caller that waits for an answer to bytes that [`Header::parse`] refused, if the bytes identify it.
     pub(crate) fn unread(message: &[u8]) -> Option<Unread> {
         let (&kind, &flags) = message.first().zip(message.get(1))?;
         let header = message.get(..usize::from(kind >> 4) * 8)?;
@@ -437,7 +437,7 @@ impl Header {
     }
 }
 
-/// The time left in a request's header, in microseconds; 0 for no limit.
+/// Returns the time left in a request's header, in microseconds; 0 for no limit.
 #[inline]
 fn time_left(header: &[u8; LONGEST]) -> u32 {
     match u32::from_le_bytes(array(header, 16)) {
@@ -447,7 +447,7 @@ fn time_left(header: &[u8; LONGEST]) -> u32 {
     }
 }
 
-/// Writes words to the end of `room`; returns how many bytes these are.
+/// Writes words to the end of `room`. Returns their size in bytes.
 #[inline]
 fn put<const N: usize>(room: &mut [u8; LONGEST], words: [u64; N]) -> usize {
     for (bytes, word) in room[LONGEST - N * 8..].chunks_exact_mut(8).zip(words) {
@@ -489,7 +489,7 @@ fn parts(
     Ok((extensions, start..end))
 }
 
-/// Bytes of a header whose length was checked.
+/// Returns bytes of a header whose length was checked.
 #[inline]
 pub(super) fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
@@ -740,7 +740,7 @@ mod tests {
         assert_eq!((Header::unread(&[REQUEST, 0]), Header::unread(&[])), (None, None));
     }
 
-    /// They are for most messages, and must take none that [`Header::parse`] refuses or reads otherwise.
+    /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
     #[test]
     fn the_short_ways_parse_what_the_long_one_does() {
         let request = Header::Request(RequestHeader {

@@ -16,7 +16,7 @@ pub(crate) const NOBODY: Token = Token(u64::MAX);
 /// success `encoded` holds no large part: the carrier has its memory.
 ///
 /// # Errors
-/// The carrier did not take it. Body and encoded part are as they were.
+/// Returns the carrier's error. The body and the encoded part are then unchanged.
 #[inline]
 pub(crate) fn send<'a>(
     carrier: &mut dyn Carrier,

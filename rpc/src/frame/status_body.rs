@@ -36,7 +36,7 @@ pub(crate) struct StatusTexts<'m> {
     pub(crate) causes: Vec<String>,
 }
 
-/// The texts that `encoded` holds, if these and `details` bytes of details are within the limits of a status.
+/// Returns the texts that `encoded` holds, if these and `details` bytes of details are within the limits of a status.
 pub(crate) fn parse(encoded: &[u8], details: usize) -> Option<StatusTexts<'_>> {
     let (length, rest) = encoded.split_first_chunk()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;

@@ -18,14 +18,14 @@ pub(super) const ACCEPT: u8 = 0x31;
 pub(super) const WINDOW: u8 = 0x32;
 pub(super) const END: u8 = 0x33;
 
-/// Bytes of the header of DATA.
+/// Size of the header of DATA, in bytes.
 pub(crate) const DATA_BYTES: usize = 16;
-/// Bytes of the longest header.
+/// Size of the longest header, in bytes.
 const LONGEST: usize = 24;
 
 /// The flag of a frame that the caller sends.
 const FROM_CALLER: u8 = 0x10;
-/// The flags of which no frame of a stream may have any.
+/// The flags that no frame of a stream may have.
 const RESERVED: u8 = 0xe0;
 
 /// The header of a frame of a stream.
@@ -68,7 +68,7 @@ impl StreamHeader {
     /// Returns the header at the start of a message, and its length. An item follows up to the end of the message.
     ///
     /// # Errors
-    /// The message is too short, of another kind, or has a reserved flag.
+    /// Returns an error if the message is too short, of another kind, or has a reserved flag.
     pub(super) fn parse(message: &[u8]) -> Result<(Self, usize), FrameError> {
         let short = || FrameError::Short(message.len());
         let kind = *message.first().ok_or_else(short)?;
@@ -94,8 +94,8 @@ impl StreamHeader {
         Ok((Self { call, from_caller, part }, length))
     }
 
-    /// Returns the header and the item of a message of DATA: most frames of a stream are. `None` of any other message;
-    /// [`Header::parse`](super::header::Header::parse) knows more.
+    /// Returns the header and the item of a DATA message, as most frames of a stream are. `None` for any other message,
+    /// which [`Header::parse`](super::header::Header::parse) handles.
     #[inline]
     pub(crate) fn parse_data(message: &[u8]) -> Option<(Self, &[u8])> {
         let (header, item) = message.split_first_chunk::<DATA_BYTES>()?;

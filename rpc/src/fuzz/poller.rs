@@ -101,7 +101,7 @@ impl Run<'_> {
         assert!(next.is_none_or(|next| next > self.rig.carrier.now), "a timer was missed");
     }
 
-    /// A request or a cancellation with a plausible header.
+    /// Sends a request or a cancellation with a plausible header.
     fn request(&mut self) {
         let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
         let method = &METHODS[usize::from(kind) % METHODS.len()];
@@ -123,7 +123,7 @@ impl Run<'_> {
         self.message(from, header);
     }
 
-    /// A frame of a stream.
+    /// Sends a frame of a stream.
     fn stream(&mut self) {
         let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
         let (from_caller, word) = (kind & 0x80 != 0, self.input.byte());
@@ -138,7 +138,7 @@ impl Run<'_> {
         self.message(from, Header::Stream(StreamHeader { call, from_caller, part }));
     }
 
-    /// A reply to a call that was made, or to one that was not.
+    /// Sends a reply to a call that was made, or to an unknown call.
     fn reply(&mut self) {
         let (from, call, code) = (self.input.origin(), self.input.byte(), self.input.byte());
         let call = self.token(call).0;

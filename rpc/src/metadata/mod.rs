@@ -100,7 +100,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds a value to those of a key.
+    /// Adds a value to a key.
     ///
     /// # Errors
     /// As for [`Metadata::insert`].
@@ -110,7 +110,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds a value to those of a key that ends in `-bin`.
+    /// Adds a value to a key that ends in `-bin`.
     ///
     /// # Errors
     /// As for [`Metadata::insert`].
@@ -176,7 +176,7 @@ impl Metadata {
         Entries(&self.block).map(|(key, value)| (std::str::from_utf8(key).unwrap_or_default(), value))
     }
 
-    /// Returns the entries as they travel.
+    /// Returns the entries in wire format.
     #[inline]
     pub(crate) fn block(&self) -> &[u8] {
         &self.block

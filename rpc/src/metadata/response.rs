@@ -78,9 +78,9 @@ impl ReplyMetadata {
 /// A place for the metadata of a call's response. Pass it to
 /// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
 ///
-/// It is emptied when a call is made with these options, and filled when that has ended, whether it succeeded or failed. If
-/// the call returns a stream, the place has the metadata for the start from then on, and the rest when the stream has ended.
-/// Clones share the place. Use one for each of several concurrent calls.
+/// The place is emptied when a call is made with these options, and filled when the call has ended, whether it succeeded
+/// or failed. If the call returns a stream, the place gets the metadata for the start with the stream, and the rest when
+/// the stream has ended. Clones share the place. Use one for each of several concurrent calls.
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, ResponseMetadata, Status};

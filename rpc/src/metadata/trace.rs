@@ -15,7 +15,7 @@ const SAMPLED: u8 = 1;
 
 /// The trace that a call belongs to, and the span that made the call: W3C `traceparent` and `tracestate`.
 ///
-/// It is metadata of the request, in clear. Calls that a handler makes carry its trace on. See
+/// It travels as metadata of the request, in clear. Calls that a handler makes continue its trace. See
 /// [`Context::trace`](crate::Context::trace).
 ///
 /// ```

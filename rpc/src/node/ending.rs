@@ -36,7 +36,8 @@ impl Node {
     /// may still use the node.
     ///
     /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not
-    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another grace period, or does both.
+    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone.
+    /// [`Node::shutdown`] may follow, with another grace period. Without a drain before it, it does both.
     ///
     /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
     /// The counter `requests_refused_draining` in the report counts both.
@@ -120,7 +121,7 @@ impl Node {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
         let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
-        // Without a thread it goes on all the same, and the node's drop waits for it.
+        // Without a thread the shutdown still continues, and the node's drop waits for it.
         async move { ended.await.unwrap_or_default() }
     }
 
@@ -196,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// A poller's thread does not end: reports what occupies it, and ends the calls that wait in its queue.
+    /// Reports what occupies a poller's thread that does not end, and ends the calls that wait in its queue.
     fn abandon(&self, poller: PollerIndex) {
         let Some(inbox) = self.inboxes.get(usize::from(poller.0)) else { return };
         tracing::error!(

@@ -16,7 +16,7 @@ enum Phase {
     Queued,
     /// A worker polls it.
     Polled,
-    /// The same, and it was woken since.
+    /// A worker polls it, and it was woken meanwhile.
     PolledAndWoken,
     /// Waits for its waker.
     Waiting,
@@ -65,7 +65,7 @@ impl Offloaded {
         self.wake_by_ref();
     }
 
-    /// Takes its future, of a job that has not begun.
+    /// Takes the future of a job that has not begun.
     pub(super) fn take(&self) -> Option<Box<dyn Work + Send>> {
         *self.phase() = Phase::Ended;
         self.work().take()

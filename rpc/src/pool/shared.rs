@@ -190,7 +190,7 @@ impl SharedPool {
         &self.lifecycle
     }
 
-    /// The timers of its jobs.
+    /// Returns the timers of its jobs.
     pub(super) fn timers(&self) -> &Arc<Timers> {
         &self.timers
     }
@@ -212,7 +212,7 @@ impl SharedPool {
     /// Queues a job of a peer.
     ///
     /// # Errors
-    /// Why it will not run, and the job.
+    /// Returns the job, and the status that says why it will not run.
     pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<Place, (Status, Job)> {
         let since = self.clock.now();
         let mut state = self.state();
@@ -273,8 +273,8 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Returns a worker's next task. Since it will not look at the timers meanwhile, an idle one does, if there are any: those that
-    /// went to sleep before a timer was set do not know of it.
+    /// Returns a worker's next task. While it runs that task it does not check the timers. If any are set, this wakes an idle
+    /// worker to check them: a worker that went to sleep before a timer was set does not know of it.
     pub(super) fn next(&self, worker: usize, now: Time) -> Next {
         let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
@@ -329,7 +329,7 @@ impl SharedPool {
         self.state().workers.get(worker)?.runs
     }
 
-    /// A worker has ended.
+    /// Records that a worker has ended.
     pub(super) fn worker_ended(&self) {
         if self.live.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
@@ -347,12 +347,12 @@ impl SharedPool {
         self.live.load(Ordering::Relaxed) == 0
     }
 
-    /// A job has ended.
+    /// Records that a job has ended.
     pub(super) fn ended(&self) {
         self.lifecycle.job_ends();
     }
 
-    /// The node drains: jobs that have not begun are refused, now and later.
+    /// Refuses jobs that have not begun, now and later, because the node drains.
     pub(crate) fn drain(&self) {
         let mut state = self.state();
         state.is_draining = true;
@@ -369,7 +369,7 @@ impl SharedPool {
         }
     }
 
-    /// Workers end when they have finished what they run.
+    /// Lets workers end when they have finished what they run.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -425,7 +425,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Why a draining node runs no job.
+/// Returns the status of a job that a draining node does not run.
 fn draining() -> Status {
     let text = "the server is draining: it begins no jobs that wait for a worker";
     Status::not_run(Code::Unavailable, text).because(Reason::Draining)

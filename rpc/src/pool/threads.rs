@@ -31,7 +31,7 @@ impl PoolThreads {
     /// Creates the pool of a node with this number of pollers. Its threads are not started.
     ///
     /// # Errors
-    /// A setting is out of range, or the system has no descriptors left.
+    /// Returns an error if a setting is out of range, or if the system has no descriptors left.
     pub(crate) fn new(
         settings: PoolSettings,
         pollers: u16,
@@ -60,7 +60,7 @@ impl PoolThreads {
         settings.workers.map_or_else(|| by_default(runtime), usize::from)
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub(crate) fn pool(&self) -> &Arc<SharedPool> {
         &self.pool
     }
@@ -68,7 +68,7 @@ impl PoolThreads {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The system has none left.
+    /// Returns an error if the system cannot start another thread.
     pub(crate) fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
         let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
         for (sleeper, waker) in parts {

@@ -10,22 +10,22 @@ use trunkline_rings::panics::{catch, catch_or};
 
 /// A job that a worker polls.
 pub(super) trait Work {
-    /// Polls it; returns whether it has ended.
+    /// Polls the job. Returns true if it has ended.
     fn poll(&mut self, task: &mut task::Context<'_>) -> bool;
 
     /// Hands over the outcome of work that has ended.
     fn finish(self: Box<Self>);
 
-    /// It will not run, for this reason.
+    /// Ends the job without running it, for this reason.
     fn refuse(self: Box<Self>, why: Status);
 }
 
 /// A job that has to be made on the worker's thread.
 pub(super) trait Begin: Send {
-    /// Makes it.
+    /// Creates the job.
     fn begin(self: Box<Self>) -> Box<dyn Work>;
 
-    /// It will not run, for this reason.
+    /// Ends the job without running it, for this reason.
     fn refuse(self: Box<Self>, why: Status);
 }
 
@@ -63,7 +63,7 @@ impl<F: Future> Work for Handler<F> {
         let Self { future, outcome, waiter, .. } = *self;
         drop_quietly(future);
         if let Some(outcome) = outcome {
-            // Nobody waits for a blocking job that was cancelled.
+            // A blocking job that was cancelled has no waiter.
             drop_quietly(waiter.set(outcome));
         }
     }

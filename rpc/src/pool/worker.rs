@@ -43,13 +43,13 @@ pub(super) struct Worker {
     bell: Arc<Bell>,
     /// The job that stays until it has ended.
     blocking: Option<Box<dyn Work>>,
-    /// A job that has ended, and whose waiter has not been told: that comes after the time that it took.
+    /// A job that has ended. Its waiter is told when the time that the job took has passed.
     ended: Option<Box<dyn Work>>,
     is_asleep: bool,
 }
 
 impl Worker {
-    /// A worker of this index, and the two halves of its sleep.
+    /// Creates the worker of this index, from the two halves of its sleep.
     pub(super) fn new(pool: Arc<SharedPool>, index: usize, sleeper: Sleeper, waker: Waker) -> Self {
         let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), waker });
         Self { pool, index, sleeper, bell, blocking: None, ended: None, is_asleep: false }
@@ -84,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Does what there is to do; returns `None` if there is nothing.
+    /// Does the next piece of work. Returns `None` if there is nothing to do.
     fn work(&mut self) -> Option<Turn> {
         let pool = Arc::clone(&self.pool);
         let _here = InPool::enter(pool.lifecycle(), pool.timers());

@@ -1,12 +1,12 @@
 //! Several servers behind one channel: which of them gets the next call.
 //!
-//! Each server has a route, which says whether a session is up. A server that has said that it drains is left out until
-//! it has a new session. One that cannot be reached although its session is up is left out for 400 ms. Then one call tries
-//! it; each further failure doubles the time.
+//! Each server has a route, which knows whether a session is up. A server that drains is left out until it has a new
+//! session. A server that cannot be reached although its session is up is left out for 400 ms. Then one call tries it; each
+//! further failure doubles the time.
 //!
-//! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, as those of a
-//! channel without a balance do: it looks the name up and tries the addresses in order. In its pause, calls that would fail
-//! at once wait for a server that is being connected.
+//! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, like calls of a
+//! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
+//! fail at once wait for a server that is being connected.
 
 use super::link::Link;
 use super::route::{Phase, Reached, Usage};
@@ -30,18 +30,18 @@ const DOUBLINGS: u32 = 4;
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;
 
-/// The choice of a server for a call, among those of a balanced channel. See
+/// The policy by which a balanced channel chooses a server for each call. See
 /// [`Channel::balanced`](crate::Channel::balanced).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first one with a session, in the order of the target, also if many clients have the same list. Others get no
-    /// session until they are needed.
+    /// The first server with a session, in the order of the target. Many clients with the same list all use the same
+    /// server. Others get no session until they are needed.
     PickFirst,
-    /// One after the other, from a random one on.
+    /// One server after the other, starting at a random one.
     RoundRobin,
-    /// The less busy one of two at random, by calls of this channel in progress. A call that the server has refused counts
-    /// for 400 ms.
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
+    /// counts for 400 ms.
     #[default]
     PowerOfTwo,
 }
@@ -63,8 +63,8 @@ pub struct Balance {
 
 impl Balance {
     /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
-    /// succeed. The default is 1,000 and 20. An attempt needs no budget if the last one was refused by a draining server, or
-    /// has not left this node, because the server could not be reached.
+    /// succeed. The default is 1,000 and 20. An attempt needs no budget if a draining server has refused the last one, or
+    /// if the last one has not left this node because its server could not be reached.
     ///
     /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
     /// `ServerReport::unretried` counts such calls.
@@ -129,7 +129,7 @@ struct Server {
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     until: Time,
-    /// Sequence number of the session. A later one ends the pause.
+    /// Sequence number of the session. A later session ends the pause.
     session: u64,
     /// Number of pauses in succession before this one.
     row: u32,
@@ -162,7 +162,7 @@ pub(crate) struct Chosen {
     server: Option<Arc<Server>>,
     /// Sequence number of the server's session, if one was up.
     session: Option<u64>,
-    /// True if the call finds out whether a server is back.
+    /// True if the call probes whether a server is back.
     is_probe: bool,
 }
 
@@ -268,7 +268,7 @@ impl Balanced {
         if !ready.is_empty() {
             return Some(Some(Arc::clone(self.pick(&ready, now))));
         }
-        // It may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
+        // The target may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
         // of the target would lead.
         let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
         let helps = self.target_leads_to(servers).map_or_else(
@@ -288,7 +288,7 @@ impl Balanced {
                 return Some(Some(Arc::clone(server)));
             }
         }
-        // All are left out: the first attempt finds out whether that is still so.
+        // All are left out: the first attempt probes one of them.
         let is_first = tried.servers.is_empty() && !tried.target;
         is_first.then_some(None)
     }
@@ -446,7 +446,7 @@ impl Server {
         if session.drains || is_paused { Standing::LeftOut } else { Standing::Ready }
     }
 
-    /// Takes a call. Returns the session, and whether the call finds out if the server is back. Returns `None` if it is
+    /// Takes a call. Returns the session, and whether the call probes if the server is back. Returns `None` if the server is
     /// left out by now.
     fn claim(&self, now: Time) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
@@ -635,7 +635,7 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    /// A balanced channel to servers with sessions.
+    /// Creates a balanced channel to servers with sessions.
     fn connected(policy: Policy) -> (Rig, Arc<Balanced>) {
         let rig = Rig::new();
         for port in SERVERS {
@@ -679,7 +679,7 @@ mod tests {
                 balanced.ended(&ended, Ok(()), now);
             }
         }
-        // It gets some in each period, to find out whether it still refuses.
+        // The refusing server gets some calls in each period, which show whether it still refuses.
         assert!((20..500).contains(&refusals), "{refusals}");
         now += 2 * PAUSE;
         assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);

@@ -31,7 +31,7 @@ impl Link {
         if link.target.address().is_none() {
             link.route();
         }
-        // In a forked child nobody looks again, and the resolver may have a lock that a thread of the parent has taken.
+        // In a forked child there are no lookups, and the resolver may have a lock that a thread of the parent has taken.
         if let Source::Resolver(resolver, _) = &link.target.0
             && !routes.is_forked()
         {
@@ -74,14 +74,14 @@ impl Link {
         matches!(self.target.0, Source::Resolver(..))
     }
 
-    /// Has the addresses of a name looked up again.
+    /// Requests another lookup of a name's addresses.
     pub(super) fn look_again(&self) {
         if self.is_name() && self.route().look_again() {
             self.routes.tell_seeker(self.route().id);
         }
     }
 
-    /// Has the addresses looked up again, because they have changed.
+    /// Requests another lookup of the addresses, because they have changed.
     pub(super) fn has_changed(&self) {
         // Before the first round there is nothing to correct.
         if !self.routes.is_forked() && self.route().phase().1 > 0 {

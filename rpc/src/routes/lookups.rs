@@ -63,7 +63,7 @@ impl Lookup {
                 Duration::ZERO => Rest::GiveUp,
                 left => Rest::For(left),
             };
-            // One that blocks its thread cannot be ended, and keeps that.
+            // A lookup that blocks its thread cannot be ended, and keeps the thread.
             let late = || Resolved { route, number, outcome: Err(Round::late_lookup()) };
             wait(self.run(), look).unwrap_or_else(late)
         };

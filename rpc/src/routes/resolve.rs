@@ -14,10 +14,10 @@ pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 /// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, ResolveError>> + Send + 'a>>;
 
-/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] is one for names, and
-/// [`ServerList`] one for a source that says by itself when its servers change. Only [`Resolve::resolve`] must be written.
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] resolves host names, and
+/// [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is required.
 ///
-/// It is called before each attempt to connect, so the addresses may change. The future is polled on a thread for
+/// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
 /// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. A node makes 4
 /// lookups at once, one per target, and further ones wait.
@@ -52,8 +52,8 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     /// Looks up the server's current addresses, the best first.
     fn resolve(&self) -> Resolving<'_>;
 
-    /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is made, on the thread that
-    /// makes it. The default drops it: then addresses are looked up again only when a server drains or is lost.
+    /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is created, on the thread
+    /// that creates it. The default drops `watcher`: addresses are then looked up again only when a server drains or is lost.
     fn watch(&self, watcher: AddressWatcher) {
         drop(watcher);
     }
@@ -67,7 +67,7 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A resolver that the program uses too.
+/// A resolver shared with the program.
 impl<R: Resolve> Resolve for Arc<R> {
     fn resolve(&self) -> Resolving<'_> {
         (**self).resolve()
@@ -114,7 +114,7 @@ impl Resolve for Dns {
     }
 }
 
-/// Tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
+/// A handle that tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 
@@ -123,10 +123,10 @@ impl AddressWatcher {
         Self(link)
     }
 
-    /// Has the addresses looked up again by [`Resolve::resolve`], on a thread for lookups. Waits for nothing, and may be
-    /// called on any thread, as often as the addresses change.
+    /// Requests another lookup by [`Resolve::resolve`], on a thread for lookups. Never blocks, and may be called on any
+    /// thread, as often as the addresses change.
     ///
-    /// The lookups of one channel's changes begin at least 100 ms apart, and each finds the changes since the last.
+    /// The lookups that one channel's watcher requests begin at least 100 ms apart. Each finds the changes since the last.
     ///
     /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the
     /// lookup fails or finds none, the previous ones stay.
@@ -149,8 +149,8 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A list of servers that the program changes while channels use it: as a configuration, Consul or Kubernetes says.
-/// Clones share the list.
+/// A list of servers that the program changes while channels use it, for example from a configuration file, Consul or
+/// Kubernetes. Clones share the list.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -181,7 +181,7 @@ struct List {
 }
 
 impl ServerList {
-    /// Creates a list. The name is the one in statuses and logs.
+    /// Creates a list. `name` appears in statuses and logs.
     pub fn new(name: impl Into<String>, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
         let list = List { servers: servers.into_iter().collect(), channels: Vec::new() };
         Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
@@ -214,7 +214,7 @@ impl Resolve for ServerList {
     }
 
     fn watch(&self, watcher: AddressWatcher) {
-        // The lookups of such a channel say why.
+        // The lookups of the channel report the reason.
         let Some(mut list) = self.0.list.lock() else { return };
         list.channels.retain(|channel| !channel.is_closed());
         list.channels.push(watcher);

@@ -20,7 +20,7 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
 
-/// Time after which each address has been tried since, also if rounds find each one in its pause: the longest pause of an address.
+/// Time within which each address is tried again, even if rounds find it in its pause: the longest pause of an address.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A route to a channel's server.
@@ -208,8 +208,8 @@ impl Route {
         state.parked = state.parked.saturating_sub(calls);
     }
 
-    /// Polls the route for a future that has waited since this round, if for any. A route with several addresses lets it
-    /// wait in a pause, and for a round that tries one of them, but no longer than others take to try each.
+    /// Polls the route for a future, which stores in `since` what it waits for. With several addresses, the future also waits
+    /// in a pause, and for a round that tries at least one of them, for up to [`LONGEST_PAUSE`].
     pub(super) fn wait(
         &self,
         since: &mut Option<WaitingFuture>,
@@ -243,7 +243,7 @@ impl Route {
                 let known = state.waiting.get_mut(key);
                 let earlier = known.map(|known| mem::replace(known, waker.clone()));
                 drop(state);
-                // It may be any program's, and may end futures that wait here.
+                // Dropping a waker may run any code, which may end futures that wait here.
                 drop(earlier);
             }
             (Some(_), Some(WaitingFuture { key, .. })) => {
@@ -277,7 +277,7 @@ impl Route {
         let wakers = state.waiting.iter().map(|(_, waker)| waker.clone()).collect::<Vec<_>>();
         drop(state);
         for waker in wakers {
-            // It may be any program's.
+            // The waker may belong to any executor, and may panic.
             let _ended = catch(|| waker.wake());
         }
     }

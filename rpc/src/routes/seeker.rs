@@ -160,7 +160,7 @@ impl Seeker {
         let step = match &sought.route.target.0 {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
                 self.last_lookup += 1;
-                // It replaces one that was asked for before.
+                // This round replaces a lookup that was requested before.
                 sought.refresh = None;
                 sought.route.take_stale();
                 self.lookups.push(Lookup::new(Arc::clone(&sought.route), self.last_lookup));
@@ -215,7 +215,7 @@ impl Seeker {
         self.follow(carrier, id, step);
     }
 
-    /// Has the calls of a balanced channel leave a server that its addresses do not lead to any more.
+    /// Moves the calls of a balanced channel away from a server that its addresses no longer lead to.
     fn leave_removed(&mut self, carrier: &mut dyn Carrier, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
         else {
@@ -255,7 +255,7 @@ impl Seeker {
                     let step = round.down(carrier, peer, cause);
                     self.follow(carrier, id, step);
                 }
-                // It has come back by itself.
+                // The peer has come back by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(carrier, id, Step::Won(peer)),
                 (None, PeerEvent::Down { .. }) => self.consider(carrier, id),
             }
@@ -360,7 +360,7 @@ mod tests {
     use std::future::pending;
     use trunkline_transport::SessionNumber;
 
-    /// A resolver whose results the test makes up.
+    /// A resolver whose results the test chooses.
     #[derive(Debug)]
     struct Slow;
 
@@ -398,7 +398,7 @@ mod tests {
         assert!(route.look_again());
     }
 
-    /// Else a source that changes all the time, or calls that fail, keep a lookup thread and the poller busy.
+    /// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
     #[test]
     fn lookups_outside_of_rounds_are_some_time_apart() {
         let mut rig = Rig::new();

@@ -52,7 +52,7 @@ pub(crate) struct Session {
     pub(super) serial: u64,
     /// Incarnation of the node.
     epoch: u64,
-    /// True if the node has said that it drains. It takes no calls again.
+    /// True if the node drains. It takes no further calls.
     pub(crate) drains: bool,
 }
 
@@ -122,7 +122,7 @@ impl Routes {
     /// Adds a route.
     pub(super) fn add(&self, target: Target, usage: Usage) -> Arc<Route> {
         if self.is_forked() {
-            // Nobody looks for it.
+            // No poller looks for it.
             let route = Route::new(RouteId(NonZeroU32::MIN), target, usage);
             route.publish(Phase::Closed);
             return Arc::new(route);
@@ -130,7 +130,7 @@ impl Routes {
         let mut known = self.lock();
         let id = loop {
             known.last = known.last.wrapping_add(1);
-            // Numbers come again after four billion channels.
+            // Numbers repeat after four billion channels.
             if let Some(number) = NonZeroU32::new(known.last)
                 && !known.routes.contains_key(&RouteId(number))
             {
@@ -160,7 +160,7 @@ impl Routes {
     pub(super) fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.lock();
         let route = known.routes.get(&id)?;
-        // Under the lock: it is removed later, and then the poller is told.
+        // Done under the lock: the route is removed later, and the poller is then told.
         route.is_looked_at();
         Some(Arc::clone(route))
     }

@@ -87,7 +87,7 @@ pub(crate) fn misuse(address: SocketAddr) -> Option<String> {
     Some(format!("the server's address {address} {kind}; {remedy}"))
 }
 
-/// Returns the reason why an address names no server without an interface, if it is such an address.
+/// Returns the reason why an address names no server without an interface, if that is the case.
 pub(super) fn scoped(address: SocketAddr) -> Option<String> {
     let refused = VerbsError::check_scope(address.ip()).err();
     refused.map(|why| format!("the server's address {address}: {why}"))

@@ -43,7 +43,7 @@ impl ArgumentMemory {
         self.recharge_leaving(peer, (from, to), Leaves::Nothing)
     }
 
-    /// The same for a use that leaves a part of the budget to others.
+    /// Does the same as [`Self::recharge`], for a use that leaves a part of the budget to others.
     pub(crate) fn recharge_leaving(&self, peer: PeerKey, (from, to): (usize, usize), leaves: Leaves) -> bool {
         if to > from {
             return self.share.borrow_mut().take_leaving(peer, to - from, leaves).is_ok();

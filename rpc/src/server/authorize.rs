@@ -1,7 +1,7 @@
 //! Authorization of requests, before their arguments are READ or decoded.
 //!
-//! A request is authorised by its header and its metadata. Those of a large one travel with its announcement, so the node
-//! asks when it is announced; otherwise, and if the metadata has no room there, when the message has come. Each request is
+//! A request is authorised by its header and its metadata. A large request carries both in its announcement, if the metadata
+//! has room there, and is authorised on that. Any other request is authorised when its message has arrived. Each request is
 //! authorised once, before anything of it is compared, charged or decoded.
 
 use crate::context::Peer;
@@ -24,9 +24,9 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Code that decides which calls of peers may run. Install it by
 /// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize). Closures of this signature implement it.
 ///
-/// It runs once for each request to a method that the node serves, streams and one-way calls included, on the poller's
-/// thread. It must not block: all calls of that poller wait for it. Look up what it needs elsewhere, and keep it in
-/// memory.
+/// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
+/// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and
+/// keep that in memory.
 ///
 /// A panic ends only the call, as `Internal` with the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {
@@ -73,7 +73,7 @@ impl IncomingCall<'_> {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
     /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
@@ -146,7 +146,7 @@ impl RefusalLog {
             logged.at = now;
             return Some(std::mem::take(&mut logged.left_out));
         }
-        // Peers that have come and gone leave nothing.
+        // Entries of peers that are gone are removed.
         self.0.retain(|_, logged| is_recent(logged));
         self.0.insert(peer, Logged { at: now, left_out: 0 });
         Some(0)

@@ -602,7 +602,7 @@ impl Dispatch {
     /// Drops the services of a poller that ends, on which no handler runs.
     pub(crate) fn drop_services(&mut self) {
         for served in self.methods.drain(..) {
-            // The last one of a service drops that, which may panic.
+            // Dropping the last method of a service drops the service, which may panic.
             let _ended = catch(|| drop(served));
         }
     }
@@ -617,8 +617,8 @@ impl Dispatch {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the charged and running handlers, and the same of their arguments and of waiting replies. `bytes` are those
-    /// of streams that this node has opened, which count as arguments.
+    /// Returns the ledgers of running handlers, of their arguments and of waiting replies. `bytes` are the bytes of streams
+    /// that this node has opened, which count as arguments.
     pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
         let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
@@ -681,7 +681,7 @@ impl Dispatch {
         self.served(table).inspect(|served| served.limits.put_back());
     }
 
-    /// Reports the number of a one-way call's method to its caller, unless that accepts too few frames.
+    /// Reports the number of a one-way call's method to its caller, unless the caller accepts too few frames.
     fn report(&mut self, carrier: &mut dyn Carrier, key: Key, number: Number) {
         if carrier.has_reply_room(key.peer).is_err() {
             return;
@@ -803,7 +803,7 @@ impl Dispatch {
     }
 
     /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
-    /// once, and has the caller's node count it too, unless that accepts too few frames.
+    /// once, and makes the caller's node count it too, unless that node accepts too few frames.
     #[cold]
     fn not_served(&mut self, carrier: &mut dyn Carrier, key: Key, asked: Asked, status: &Status) {
         let lifecycle = self.inbox.lifecycle();

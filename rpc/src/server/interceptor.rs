@@ -1,7 +1,7 @@
 //! Interceptors of the calls of a service: they see a call before its arguments are decoded, change or refuse it, and
 //! learn its outcome.
 //!
-//! They surround the futures of the service's methods, so the dispatcher does not know them and a service without
+//! Interceptors surround the futures of the service's methods, so the dispatcher does not know them and a service without
 //! interceptors does not pay for them. With interceptors each call has a boxed future and a context.
 
 use super::method::Outcome;
@@ -26,11 +26,11 @@ use trunkline_rings::panics::{catch, catch_or};
 /// Code that sees each call of a service before its handler. Install it by `interceptor` of a generated server.
 /// Closures of this signature implement it.
 ///
-/// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. The
-/// request counts as a running handler by then, and its metadata has been checked. A panic ends only the call, as
+/// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. By
+/// then the request counts as a running handler, and its metadata has been checked. A panic ends only the call, as
 /// `Internal` with the reason `Panicked`.
 pub trait ServerInterceptor: Send + Sync + 'static {
-    /// Sees a call, and may change it.
+    /// Inspects a call, and may change it.
     ///
     /// # Errors
     /// A status refuses the call, which ends with it and has not run. The arguments are not decoded, and later
@@ -71,7 +71,7 @@ impl ServerCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. Calls of gRPC differ in it, while
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
     /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
@@ -84,8 +84,8 @@ impl ServerCall {
         self.method.one_way
     }
 
-    /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response. Its
-    /// own [`Context::metadata`] has the changes of interceptors once all have run.
+    /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response.
+    /// [`Context::metadata`] has the changes of interceptors once all have run.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
@@ -192,7 +192,7 @@ impl Future for Intercepted {
 impl Drop for Intercepted {
     fn drop(&mut self) {
         let (started, _entered) = (self.started.take(), self.span.enter());
-        // Its panic ends nothing else: the call is over.
+        // A panic here has no further effect: the call is over.
         let _dropped = catch(|| drop(started));
         if !self.hooks.is_empty() {
             let is_late = self.context.time_left() == Some(Duration::ZERO);

@@ -100,7 +100,7 @@ where
         entry.waker.polled();
         let future = &mut entry.future;
         let mut context = Context::from_waker(&entry.std_waker);
-        // It is made and polled within one scope of unwinding, because each costs.
+        // The future is made and polled within one unwinding scope, because each scope costs.
         let code = || {
             future.set(Some(run(request)));
             future.as_mut().as_pin_mut().map(|future| future.poll(&mut context))

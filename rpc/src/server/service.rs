@@ -68,21 +68,21 @@ impl Service {
         self
     }
 
-    /// Passes each call through `interceptor`, behind those that were added before.
+    /// Passes each call through `interceptor`, after the interceptors that were added before.
     #[must_use]
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         Arc::make_mut(&mut self.interceptors).push(Arc::new(interceptor));
         self
     }
 
-    /// Adds rows to each report of the node, such as those of methods that only the service tells apart.
+    /// Adds rows to each report of the node, such as rows of methods that only the service distinguishes.
     #[must_use]
     pub fn reports(mut self, add_rows: impl Fn(&mut NodeReport) + Send + Sync + 'static) -> Self {
         self.rows.push(Arc::new(add_rows));
         self
     }
 
-    /// Returns what adds its rows to the node's report.
+    /// Returns the functions that add its rows to the node's report.
     pub(crate) fn rows(&self) -> impl Iterator<Item = AddRows> + '_ {
         self.rows.iter().cloned()
     }

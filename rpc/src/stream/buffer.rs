@@ -25,7 +25,7 @@ enum Stored {
 }
 
 impl Stored {
-    /// Bytes that the item takes in the shared buffer.
+    /// Returns the size of the item in the shared buffer, in bytes.
     fn copied(&self) -> usize {
         match self {
             Self::Copied(length) => *length as usize,

@@ -1,4 +1,4 @@
-//! Streams that their poller has to look at, reported by readers and writers on any thread.
+//! Streams that their poller has to process, reported by readers and writers on any thread.
 
 use super::state::{Flushed, Stream};
 use std::fmt;
@@ -62,13 +62,13 @@ impl fmt::Debug for Changes {
 pub(crate) struct Unsent {
     waiting: Vec<Arc<Stream>>,
     next_round: Option<Time>,
-    /// Kept for its room.
+    /// Reused to avoid an allocation per flush.
     list: Vec<Arc<Stream>>,
     scratch: Vec<u8>,
 }
 
 impl Unsent {
-    /// Sends what streams have handed over. Returns true if there was a stream to look at.
+    /// Sends the frames that streams have handed over. Returns true if there was a stream to process.
     pub(crate) fn flush(&mut self, changes: &Changes, carrier: &mut dyn Carrier, charge: Charge<'_>) -> bool {
         let now = carrier.now();
         let is_round = self.next_round.is_some_and(|due| due <= now);

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 /// Creates a channel for at most `items` items at a time, at least one.
 ///
-/// Both ends work on any thread and any executor. A receiver is what a handler returns as its stream, if it is fed
-/// from elsewhere:
+/// Both ends work on any thread and any executor. A handler can return the receiver as its stream, and feed it from
+/// other code:
 ///
 /// ```
 /// use trunkline::Status;

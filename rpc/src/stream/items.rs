@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A stream of received items: of a call's response in a client, of a caller's items in a handler.
+/// A stream of received items: the response of a call in a client, the caller's items in a handler.
 ///
 /// It implements [`Stream`](futures_core::Stream). [`Streaming::message`] needs no trait. Both may be used on any thread
 /// and any executor.
@@ -26,8 +26,8 @@ use std::task::{Context, Poll};
 /// `Err`, which says how many items were delivered; `None` follows it.
 ///
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
-/// 4096 items, or four items if these are larger, up to 4 MiB. In a client dropping the stream cancels the call. In a
-/// handler dropping it stops the client's stream.
+/// 4096 items, or four items if these are larger, up to 4 MiB. Dropping the stream in a client cancels the call. Dropping
+/// it in a handler stops the client's stream.
 ///
 /// ```
 /// use trunkline::{InProcessNetwork, Node, Status, Stream, Streaming, block_on, stream};
@@ -261,7 +261,7 @@ impl<T> Reader<T> {
         self.stream.ended(Err(&status)).err().unwrap_or(status)
     }
 
-    /// Adds the number of delivered items to a status of a node. That of a handler is the handler's own.
+    /// Adds the number of delivered items to a node's status. A handler's status stays unchanged.
     fn after(&self, status: Status) -> Status {
         if status.reason().is_none() {
             return status;

@@ -14,7 +14,7 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
     /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
     fn stream_dropped(&self);
 
-    /// Wakes the tasks whose wakers the poller has collected. A task that runs does that.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks that runs.
     fn wake_others(&self);
 
     /// Returns the memory that one decoded item may take, in bytes.
@@ -27,12 +27,12 @@ pub(crate) trait Owner: fmt::Debug + Send + Sync {
 /// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end
 /// cancels the call for both.
 pub(crate) trait CallEnd: fmt::Debug + Send {
-    /// The handler's stream exists.
+    /// Called when the handler's stream exists.
     fn opened(&self, metadata: ReplyMetadata);
 
-    /// The stream has ended.
+    /// Called when the stream has ended.
     ///
     /// # Errors
-    /// An interceptor panics.
+    /// Returns a status if an interceptor panics.
     fn closed(self: Box<Self>, ended: Result<(), &Status>, metadata: ReplyMetadata) -> Result<(), Status>;
 }

@@ -74,7 +74,7 @@ pub(super) enum Flushed {
     NoRoom,
 }
 
-/// Permission for a writer to go on.
+/// The next step of a writer.
 #[derive(Debug)]
 pub(super) enum Room {
     /// Add items of this window.
@@ -87,7 +87,7 @@ pub(super) enum Room {
     Failed(Status),
 }
 
-/// The next thing for a reader.
+/// The result of a read.
 pub(super) enum Read {
     /// More items are in its batch.
     Items,
@@ -143,9 +143,9 @@ struct State {
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
     outcome: Option<Outcome>,
-    /// Metadata of the response, as far as it has come. `None` if there is none.
+    /// Metadata of the response that has arrived; `None` without any.
     metadata: Option<Box<ReplyMetadata>>,
-    /// Work of the caller's for the end of the stream.
+    /// The caller's work for the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
@@ -340,7 +340,7 @@ impl Stream {
     /// Takes a frame of the peer.
     ///
     /// # Errors
-    /// The peer broke the protocol, or may not use the memory of an item.
+    /// Returns a status if the peer broke the protocol, or may not use the memory of an item.
     pub(crate) fn frame(
         &self,
         now: Time,
@@ -487,7 +487,7 @@ impl Stream {
         let flushed = match sent {
             Ok(()) => Flushed::All,
             Err(SendError::QueueFull(_)) => {
-                // Its poller looks at it in the next round, whatever is reported until then.
+                // Its poller processes it in the next round, whatever is reported until then.
                 state.is_reported = true;
                 Flushed::NoRoom
             }
@@ -587,7 +587,7 @@ impl Stream {
         state.after = Some(after);
     }
 
-    /// Returns the metadata of the response, as far as it has come. Empty in a forked child.
+    /// Returns the metadata of the response that has arrived. Empty in a forked child.
     pub(super) fn metadata(&self) -> ReplyMetadata {
         let state = self.lock_in_program();
         state.and_then(|state| state.metadata.as_deref().cloned()).unwrap_or_default()
@@ -596,7 +596,7 @@ impl Stream {
     /// Runs the work for the end of the stream, which its reader has seen. Does nothing in a forked child.
     ///
     /// # Errors
-    /// An interceptor panics.
+    /// Returns a status if an interceptor panics.
     pub(super) fn ended(&self, ended: Result<(), &Status>) -> Result<(), Status> {
         let Some(mut state) = self.lock_in_program() else { return Ok(()) };
         let Some(after) = state.after.take() else { return Ok(()) };
@@ -846,7 +846,7 @@ impl Sending {
     }
 }
 
-/// Sends the frames of one stream.
+/// A sender of the frames of one stream.
 struct Line<'a> {
     carrier: &'a mut dyn Carrier,
     address: Address,
@@ -899,8 +899,8 @@ impl Line<'_> {
     }
 }
 
-/// Stores the waker of a task. Returns the earlier one, to be dropped without the lock: it may be any program's, and may end
-/// futures that read or write this stream.
+/// Stores the waker of a task. Returns the earlier one, to be dropped without the lock: dropping a waker may run any code,
+/// which may end futures that read or write this stream.
 #[must_use]
 fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
     match waker {
@@ -909,7 +909,7 @@ fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
     }
 }
 
-/// Wakes a task, which may be any program's.
+/// Wakes a task, which may belong to any executor.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         wakes::wake(waker);

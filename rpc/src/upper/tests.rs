@@ -34,7 +34,7 @@ const FULL: Exhausted = Exhausted::Peer { name: "queued messages", limit: 7 };
 const PORT: u16 = 17;
 const LONG: Duration = Duration::from_secs(10);
 
-/// A peer of another port.
+/// Returns the key of a peer with another port.
 fn other(port: u16) -> PeerKey {
     PeerKey::new(([127, 0, 0, 1], port).into())
 }
@@ -65,7 +65,7 @@ fn reply(token: Token) -> Vec<u8> {
     frame(success(token), &[], b"answer")
 }
 
-/// The header of a handler's successful reply.
+/// Returns the header of a handler's successful reply.
 fn success(token: Token) -> Header {
     Header::Reply {
         call: token.0,
@@ -81,10 +81,10 @@ fn request(method: &MethodName, call: u64) -> RequestHeader {
     RequestHeader { call, one_way: false, opens, asked: method.into(), time_left_us: 0, metadata: 0 }
 }
 
-/// The number of a method at the fake service, which adds them in this order.
-/// As `HANG`, without a reply.
+/// The method `HANG` without a reply.
 const HANG_UNHEARD: &MethodName = &METHODS[5];
 
+/// Returns the number of a method at the fake service, which adds its methods in this order.
 fn number(method: &MethodName) -> Option<Number> {
     let number = METHODS.iter().position(|other| other == method)?;
     let (schema, method) = (method.service.schema(), method.hash);
@@ -99,7 +99,7 @@ fn status(getter: &mut Getter<Outcome>) -> Status {
     getter.try_take().expect("it has ended").expect("with an outcome").expect_err("with a failure")
 }
 
-/// The headers of what was sent since the last time.
+/// Returns the messages sent since the last time, with their headers.
 fn sent(rig: &mut Rig) -> Vec<(Given, Header)> {
     let given = std::mem::take(&mut rig.carrier.given);
     given.into_iter().map(|given| (given.clone(), Header::parse(&given.bytes).unwrap().0)).collect()
@@ -126,7 +126,7 @@ fn late_and_double_replies_find_nothing() {
     rig.message(server(), reply(first));
     assert_eq!(rig.poller.table.unmatched_replies, 1);
     assert!(getter.try_take().unwrap().unwrap().is_ok());
-    // The slot is used again, under another number.
+    // The slot is reused, under another number.
     let (mut second, token) = call(&mut rig, ECHO);
     assert_ne!(token, first);
     assert_eq!(token.0 & 0xffff_ffff, first.0 & 0xffff_ffff, "the slot is the same");
@@ -199,7 +199,7 @@ fn a_one_way_call_ends_with_its_delivery_and_takes_no_reply() {
     assert!(getter.try_take().unwrap().unwrap().is_ok());
 }
 
-/// Each search goes through all that waits, and many calls that end at once cost one.
+/// Each search goes through the whole queue. Calls that end together must cost only one.
 #[test]
 fn calls_that_end_in_the_queue_are_taken_out_of_it_by_one_search() {
     for expire in [false, true] {
@@ -238,7 +238,7 @@ fn giving_up_tells_the_poller_that_has_the_call() {
     assert!(rig.carrier.cancelled.is_empty(), "no queue is searched for what has arrived");
     let told: Vec<_> = sent(&mut rig).into_iter().map(|(given, header)| (given.toward, header)).collect();
     assert_eq!(told, [(Toward::Poller(PollerIndex(2)), Header::Cancel { call: token.0 })]);
-    // The outcome of a message that had left comes still.
+    // The outcome of a message that has left still arrives.
     rig.sent(token, failed(true));
     assert_eq!(rig.poller.sizes(), (1, 0));
 }
@@ -394,7 +394,7 @@ fn a_peer_that_holds_handlers_leaves_some_to_others() {
     let running = rig.poller.sizes().1;
     rig.message(honest, frame(Header::Request(request(HANG, 1)), &[], &[]));
     assert_eq!((rig.poller.sizes().1, sent(&mut rig).len()), (running + 1, 0), "the honest one runs");
-    // The units of the greedy one are free again when it is down.
+    // The units of the greedy peer are free again when it is down.
     rig.peer(greedy.peer, PeerEvent::Down { cause: PeerDown::Died });
     assert_eq!(rig.poller.sizes().1, 1);
     rig.message(greedy, frame(Header::Request(request(HANG, 1)), &[], &[]));
@@ -501,7 +501,7 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
     rig.message(server(), &b"nonsense"[..]);
     rig.message(server(), &b""[..]);
     assert!(sent(&mut rig).is_empty());
-    // The answer is longer than the request by nothing, but the error's details are too long.
+    // The reply is as long as the request, but the details of its error are too long.
     let header = Header::Request(request(&METHODS[3], 1));
     rig.message(server(), frame(header, &[], &vec![0; LIMIT]));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
@@ -518,7 +518,7 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
         let header = RequestHeader { one_way: true, ..request(method, 1) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
-    // But of the numbers of the methods that there are, and of those that are not served as one-way.
+    // Only numbers of one-way methods, and refusals of methods not served as one-way, are reported.
     let (code, by) = (Code::Unimplemented.number(), By::Node { reason: Some(Reason::NoMethod), ran: false });
     let answers = methods().map(|method| match number(method).filter(|_| method.one_way) {
         Some(number) => Header::Number { call: 1, number },

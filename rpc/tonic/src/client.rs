@@ -110,7 +110,7 @@ async fn exchange(
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
-        // The size was the reason, and not the metadata.
+        // The reason was the size, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
     response(pieces, Some(failed))
@@ -132,7 +132,7 @@ fn response(
     Ok(response)
 }
 
-/// The part of a request's body that is there at once.
+/// The part of a request's body that is available at once.
 enum Ready {
     /// All of it.
     Whole(Bytes),
@@ -140,7 +140,7 @@ enum Ready {
     Begun([Bytes; 2]),
 }
 
-/// Takes what is there of a body: all of it, if it has one frame of at most `most` bytes.
+/// Takes the available part of a body: all of it, if it has one frame of at most `most` bytes.
 fn take_ready(body: &mut tonic::body::Body, most: usize, task: &mut Context<'_>) -> Result<Ready, Status> {
     let mut frames = [Bytes::new(), Bytes::new()];
     for at in 0..frames.len() {
@@ -265,7 +265,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::task::Waker;
 
-    /// A body of these frames. `None` is a frame that is not there yet.
+    /// A body of these frames. `None` is a frame that has not arrived yet.
     struct Frames(VecDeque<Option<usize>>);
 
     impl Body for Frames {

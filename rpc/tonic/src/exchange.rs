@@ -1,7 +1,7 @@
 //! The service that carries exchanges, and the pieces that bodies travel in.
 //!
-//! The items of either side are the pieces of its body, which are never empty. Headers and trailers are metadata. A request whose
-//! body is there at once, as in a unary call, is an argument: it takes neither messages nor a task for its items.
+//! The items of either side are the pieces of its body, which are never empty. Headers and trailers are metadata. A request body
+//! that is complete at once, as in a unary call, is an argument: it needs neither messages nor a task for its items.
 
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 use trunkline::Metadata;
 
-/// Writes no padding and accepts both forms, as gRPC asks for.
+/// Base64 that writes no padding and accepts both forms, as gRPC requires.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()

@@ -35,7 +35,7 @@ pub use client::{Channel, ResponseBody};
 pub use server::Server;
 
 /// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
-/// the same numbers. It is the source of the result.
+/// the same numbers. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
     // Metadata that cannot be in headers must not hide the status.

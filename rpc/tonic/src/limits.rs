@@ -32,7 +32,7 @@ struct RunningCalls {
     refused: AtomicU64,
 }
 
-/// A call that counts as running. Dropping it ends that.
+/// A call that counts as running until this is dropped.
 pub(crate) struct Permit(Arc<RunningCalls>);
 
 /// The permits of one call: of its service and of its method, as far as they have limits.
@@ -122,7 +122,7 @@ impl Limits {
 
 impl RunningCalls {
     fn take(self: &Arc<Self>) -> Result<Permit, Status> {
-        // The number itself is all that is shared.
+        // Only the number itself is shared.
         let more = |running: u32| (running < self.most).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Permit(Arc::clone(self))),
@@ -158,9 +158,9 @@ impl MessageSizes {
     /// Takes the next piece of the body.
     ///
     /// # Errors
-    /// A message is larger than the limit.
+    /// Returns a status if a message is larger than the limit.
     pub(crate) fn check(&mut self, piece: &Bytes) -> Result<(), tonic::Status> {
-        // True from the first message beyond the limit on: nothing of it may pass.
+        // Stays true from the first message beyond the limit on, so that no part of the message passes.
         if self.left > self.most {
             return Err(self.refuse());
         }
@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(pass(&body(&[3, 0, 4])).unwrap_err().code(), tonic::Code::ResourceExhausted, "{cut}");
         }
         assert!(limits.message_sizes("/a.C/C").is_none());
-        // A reader that goes on after the error gets nothing of the message.
+        // A reader that continues after the error gets no part of the message.
         let mut sizes = limits.message_sizes("/a.B/C").unwrap();
         let [prefix, message] = [&[0, 0, 0, 0, 4][..], &[9; 4]].map(Bytes::copy_from_slice);
         for piece in [&prefix, &message, &prefix] {

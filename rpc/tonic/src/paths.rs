@@ -1,7 +1,7 @@
 //! Calls by gRPC path, for the node's report.
 //!
 //! All exchanges are calls of one method of Trunkline. A path gets its row with its first call that succeeds, so that
-//! strangers who make paths up add no rows. Each poller has its rows, which the report adds up.
+//! callers with invented paths add no rows. Each poller has its rows, which the report adds up.
 
 use http::{HeaderMap, Uri};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use trunkline::report::{FailedCalls, Histogram, MethodReport, NodeReport};
 use trunkline::stub::CODES;
 use trunkline::{Code, Context};
 
-/// Most paths that have rows.
+/// Maximum number of paths with rows.
 const MOST_PATHS: usize = 256;
 /// Number of the code of calls that succeed.
 const OK: u8 = 0;
@@ -144,7 +144,7 @@ impl PollerPaths {
     }
 }
 
-/// The status of a response, as far as its headers and trailers have come.
+/// The status of a response, from the headers and trailers that have arrived.
 #[derive(Clone)]
 pub(crate) struct ResponseStatus(Arc<AtomicU8>);
 

@@ -70,7 +70,7 @@ impl Server {
         self
     }
 
-    /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and tells them apart by
+    /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and distinguishes them by
     /// [`ServerCall::path`].
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors.push(Box::new(interceptor));
@@ -86,7 +86,7 @@ impl Server {
     /// Runs the services on the threads of the node's pollers. A call then passes to no other thread, which takes less
     /// time than [`Self::runtime`].
     ///
-    /// Handlers must not block, as handlers of Trunkline must not. They use tokio if the node is built with
+    /// Like handlers of Trunkline, these handlers must not block. They can use tokio if the node is built with
     /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
     #[must_use]
     pub fn on_pollers(self) -> trunkline::stub::Service {
@@ -244,7 +244,7 @@ async fn respond(
     }
     // A response without a body has its status in the headers.
     status.set_from(&parts.headers);
-    // What an interceptor has set stays.
+    // Metadata that an interceptor has set is kept.
     let mut initial = cx.initial_metadata();
     initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
     cx.set_initial_metadata(initial);

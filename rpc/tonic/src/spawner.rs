@@ -36,7 +36,7 @@ pub(crate) struct Spawner {
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let (queue, exchanges) = unbounded_channel();
-        // It ends with the spawner, or with the runtime.
+        // The task ends with the spawner, or with the runtime.
         runtime.spawn(spawn_all(exchanges));
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
@@ -44,7 +44,7 @@ impl Spawner {
     /// Spawns an exchange. Dropping the result aborts it.
     ///
     /// # Errors
-    /// The runtime has ended, or has not dropped too many exchanges whose calls have ended.
+    /// Returns a status if the runtime has ended, or if it has yet to drop too many exchanges whose calls have ended.
     pub(crate) fn spawn(
         &self,
         exchange: impl Future<Output = Result<(), Status>> + Send + 'static,
@@ -60,7 +60,7 @@ impl Spawner {
             exchange.await
         };
         let _refused = self.queue.send((Box::pin(exchange), spawned));
-        // What is sent while the runtime ends may stay in the queue.
+        // An exchange that is sent while the runtime ends may stay in the queue.
         if self.queue.is_closed() {
             return Err(ended());
         }
@@ -89,7 +89,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<(Exchange, oneshot::Sender<T
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
             continue;
         }
-        // A task that is not taken any more is aborted.
+        // A task that is no longer wanted is aborted.
         let _ended = spawned.send(Task(tokio::spawn(exchange)));
     }
 }
@@ -146,7 +146,7 @@ mod tests {
     use std::future::{pending, ready};
     use tokio::runtime::{Builder, Runtime};
 
-    /// A runtime that runs tasks only in `block_on`.
+    /// Creates a runtime that runs tasks only in `block_on`.
     fn stopped() -> Runtime {
         Builder::new_current_thread().build().unwrap()
     }
@@ -164,7 +164,7 @@ mod tests {
             drop(spawner.spawn(pending()).unwrap());
         }
         assert_eq!(spawner.spawn(ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
-        // Those that run wait on. The runtime drops the others.
+        // The running exchanges keep waiting. The runtime drops the others.
         runtime.block_on(async {
             while spawner.ended_calls() > 0 {
                 tokio::task::yield_now().await;

@@ -36,8 +36,8 @@ impl Dispatch {
             .ok_or_else(|| self.not_found(asked, table))
     }
 
-    /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema: the
-    /// author answers for other ones. A caller that is refused learns no number of the method.
+    /// Compares the shapes of a method's types with those of a caller, if both have the same version of the schema. The
+    /// author is responsible for other versions. A refusal does not tell the number of the method.
     pub(super) fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
         let Asked::Method(method) = header.asked else { return Ok(table) };
         let compared = if mutant!(shapes_of_another_method_are_compared) { 0 } else { table };

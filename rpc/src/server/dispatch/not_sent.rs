@@ -1,4 +1,4 @@
-//! Replies and items that were queued and cannot be sent: their callers are told by a small reply.
+//! Replies and items that were queued and cannot be sent: a small reply tells their callers.
 
 use super::{Caller, Dispatch, Key};
 use crate::name::Streams;

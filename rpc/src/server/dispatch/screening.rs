@@ -1,4 +1,4 @@
-//! Authorization of requests by the program: of large ones when they are announced, of others when they have come.
+//! Authorization of requests by the program: large ones when they are announced, others when they have arrived.
 
 use super::counting::NOT_SERVED;
 use super::{Caller, Dispatch, Key};
@@ -22,7 +22,7 @@ impl Dispatch {
         self.authorizers.is_some()
     }
 
-    /// Has the program decide about a request, of which `head` is all before the encoded part. Replies to it if it is
+    /// Lets the program decide about a request. `head` is everything before its encoded part. Replies if the request is
     /// refused. A method that this node does not have is refused as without authorizers.
     #[cold]
     #[inline(never)]
@@ -34,7 +34,7 @@ impl Dispatch {
         head: &[u8],
     ) -> Screening {
         let RequestHeader { asked, one_way, metadata, call, .. } = *header;
-        // Whatever the version and the codec that are asked for: a caller that is refused learns nothing of them.
+        // The version and the codec do not matter yet: a caller that is refused learns nothing of them.
         let table = match asked {
             Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             Asked::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),

@@ -104,7 +104,7 @@ impl Dispatch {
         }
     }
 
-    /// The memory that streams are charged to.
+    /// Returns the memory that streams are charged to.
     pub(crate) fn memory(&self) -> &Rc<ArgumentMemory> {
         &self.arguments
     }

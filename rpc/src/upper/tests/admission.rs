@@ -30,7 +30,7 @@ pub(super) fn waits(getter: &mut Getter<Outcome>) -> bool {
     getter.try_take().is_none()
 }
 
-/// The tokens of what was sent since the last time.
+/// Returns the tokens of messages sent since the last time.
 pub(super) fn tokens(rig: &mut Rig) -> Vec<Token> {
     sent(rig).into_iter().map(|(given, _)| given.token).collect()
 }
@@ -113,7 +113,7 @@ fn who_only_tries_is_refused_at_once_also_while_others_wait() {
     let mut waiting = submit(&mut rig, PORT, Entry::Waits);
     let token = tokens(&mut rig)[0];
     rig.message(server(), reply(token));
-    // The one that waits is first.
+    // The waiting call is first.
     let mut second = submit(&mut rig, PORT, Entry::Tries);
     assert_eq!(status(&mut second).code(), Code::ResourceExhausted);
     assert!(waits(&mut waiting) && tokens(&mut rig).len() == 1);

@@ -21,7 +21,7 @@ const HONEST: Origin = peer(2);
 const TEXTS: usize = 4000;
 const CHARGED: std::ops::Range<usize> = 24 * TEXTS - 1024..24 * TEXTS + (20 << 10);
 
-/// A peer on a separate host.
+/// Returns a peer on a separate host.
 const fn peer(host: u8) -> Origin {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), 1);
     Origin { peer: PeerKey::new(address), session: SessionNumber(1), poller: PollerIndex(0) }
@@ -33,7 +33,7 @@ fn rig() -> Rig {
     Rig::with_limits(Limits { decoded, ..Limits::default() })
 }
 
-/// A request whose arguments are empty texts.
+/// Returns a request whose arguments are empty texts.
 fn request(call: u64, texts: usize, one_way: bool) -> Vec<u8> {
     let mut encoded = Vec::new();
     (Coding::<Bincode, _>::of(&vec![String::new(); texts]),).encode(&mut encoded).unwrap();
@@ -56,7 +56,7 @@ fn cancel(call: u64) -> Vec<u8> {
     bytes
 }
 
-/// The code, the reason and the text of each refusal since the last time.
+/// Returns the code, the reason and the text of each refusal since the last time.
 fn replies(rig: &mut Rig) -> Vec<(Code, Reason, String)> {
     let given = std::mem::take(&mut rig.carrier.given);
     let parts = |bytes: &[u8]| match Header::parse(bytes).unwrap() {
@@ -147,7 +147,7 @@ fn small_arguments_and_those_that_do_not_decode_are_not_charged() {
     rig.message(HONEST, encode(2, encoded, false));
     let refused = replies(&mut rig);
     assert_eq!((refused[0].0, charged(&rig, HONEST)), (Code::InvalidArgument, 0), "{refused:?}");
-    // Nor are bytes that are passed on as they are.
+    // Bytes that are passed on unchanged are not charged either.
     let header = RequestHeader {
         call: 3,
         one_way: false,

@@ -1,4 +1,4 @@
-//! A server that has answered all calls that it has run says so before its sessions end.
+//! A server sends DRAINED before its sessions end, once it has answered all calls that it has run.
 
 use super::{HANG_UNHEARD, call, failed, frame, request, sent, server, status};
 use crate::fake::{ECHO, HANG, Rig};
@@ -16,7 +16,7 @@ fn connected(pollers: u16) -> Rig {
     rig
 }
 
-/// The poller of the server that gets the first call, of two in all.
+/// Returns the poller of the server that gets the first call, of two pollers.
 fn asked() -> Origin {
     Origin { poller: PollerIndex(1), ..server() }
 }
@@ -29,7 +29,7 @@ fn down() -> PeerEvent {
     PeerEvent::Down { cause: PeerDown::Closed }
 }
 
-/// The pollers that were told that this one has answered all.
+/// Returns the pollers to which DRAINED was sent.
 fn told(rig: &mut Rig) -> Vec<Toward> {
     let frames = sent(rig).into_iter().filter(|(_, header)| *header == Header::Drained);
     frames.map(|(given, _)| given.toward).collect()
@@ -158,7 +158,7 @@ fn peer_whose_call_had_no_reply_is_not_told() {
     assert_eq!(rig.poller.sizes(), (0, 0));
     rig.poller.settled(&mut rig.carrier, server().peer);
     assert_eq!(told(&mut rig), []);
-    // The next session knows nothing of it.
+    // DRAINED has no effect on the next session.
     rig.peer(server().peer, down());
     rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 2 });
     rig.poller.settled(&mut rig.carrier, server().peer);

@@ -22,14 +22,14 @@ fn rig() -> (Rig, Arc<SharedPool>, Arc<Lifecycle>) {
     (Rig::with(Limits::default(), Some(Arc::clone(&pool))), pool, lifecycle)
 }
 
-/// The peer makes a call with such a time limit.
+/// Makes a call of the peer with this time limit.
 fn ask(rig: &mut Rig, call: u64, time_left_us: u32) {
     let header = RequestHeader { time_left_us, ..request(OFFLOADED, call) };
     let _here = rig.poller.enter();
     rig.message(server(), frame(Header::Request(header), &[], &[]));
 }
 
-/// The reply to a call that a node has not run.
+/// Returns the reply to a call that a node has not run.
 fn not_run(call: u64, code: Code, reason: Reason) -> Header {
     let by = By::Node { reason: Some(reason), ran: false };
     Header::Reply {

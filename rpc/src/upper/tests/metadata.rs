@@ -9,7 +9,7 @@ use crate::reason::Reason;
 use crate::status::Code;
 use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
 
-/// Metadata of a size, in bytes.
+/// Returns metadata of this size, in bytes.
 fn metadata(size: usize) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.append("k", &"v".repeat(size - 4)).unwrap();
@@ -17,7 +17,7 @@ fn metadata(size: usize) -> Metadata {
     metadata
 }
 
-/// A call of a method that never ends, with this metadata.
+/// Returns a call of a method that never ends, with this metadata.
 fn hang(call: u64, block: &[u8]) -> Vec<u8> {
     let metadata = u32::try_from(block.len()).unwrap();
     let header = Header::Request(RequestHeader { metadata, ..request(HANG, call) });
@@ -27,7 +27,7 @@ fn hang(call: u64, block: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The code and the reason of the last refusal, which says that the handler has not run.
+/// Returns the code and the reason of the last refusal, which says that the handler has not run.
 fn refusal(rig: &mut Rig) -> (Code, Reason) {
     let given = rig.carrier.given.pop().expect("a reply");
     match Header::parse(&given.bytes).unwrap().0 {

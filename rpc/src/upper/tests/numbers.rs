@@ -32,7 +32,7 @@ fn by_number() -> (Asked, Option<SessionNumber>) {
     (Asked::Number(0), Some(server().session))
 }
 
-/// A rig with a peer whose number of `ECHO` it has from a reply.
+/// Creates a rig that has learned a peer's number of `ECHO` from a reply.
 fn taught() -> Rig {
     let mut rig = Rig::new();
     up(&mut rig);
@@ -61,7 +61,7 @@ fn a_number_is_used_from_the_first_reply_to_the_end_of_the_session() {
     assert_eq!(asked(&mut rig), by_hash());
     up(&mut rig);
     assert_eq!(asked(&mut rig), by_hash());
-    // One that comes late is of a session that is over.
+    // A late number belongs to a session that is over.
     rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
     rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
     assert_eq!(asked(&mut rig), by_hash());
@@ -186,7 +186,7 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
     let mut rig = Rig::new();
     let one_way = |method| RequestHeader { one_way: true, ..request(method, 4) };
     let unknown = RequestHeader { asked: Asked::Number(9), ..one_way(ECHO) };
-    // There is no such method, it has a reply, and there is no such number.
+    // An unknown method, a method with a reply, and an unknown number.
     for header in [one_way(&METHODS[11]), one_way(ECHO), unknown] {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
         let [(_, header)] = sent(&mut rig).try_into().unwrap();
@@ -203,7 +203,7 @@ fn a_one_way_request_that_is_not_served_is_counted_at_both_ends() {
         );
     }
     assert_eq!(rig.inbox.lifecycle().not_served(), 3);
-    // The caller's end, whether the call is over or not.
+    // At the caller, whether or not the call is over.
     let mut rig = taught();
     let mut getter = rig.submit(PORT, HANG_UNHEARD, LONG, true);
     rig.run();
@@ -287,7 +287,7 @@ fn unknown_critical_extensions_are_answered_by_their_number() {
     rig.message(server(), with_extension(true, 1));
     assert!(sent(&mut rig).is_empty(), "nobody waits for an answer");
     assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 2);
-    // One that may be ignored is.
+    // An extension that is not critical is ignored.
     rig.message(server(), with_extension(false, 0));
     let [(given, _)] = sent(&mut rig).try_into().unwrap();
     assert!(given.bytes.ends_with(b"body"));

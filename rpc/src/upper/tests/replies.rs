@@ -23,12 +23,12 @@ fn rig(per_peer: usize) -> Rig {
     rig
 }
 
-/// The peer makes a call, whose reply has as many bytes.
+/// Makes a call of the peer, whose reply has as many bytes.
 fn ask(rig: &mut Rig, call: u64, bytes: usize) {
     rig.message(server(), frame(Header::Request(request(ECHO, call)), &[], &vec![0x5a; bytes]));
 }
 
-/// The calls to which replies were sent, with their codes.
+/// Returns the calls to which replies were sent, with their codes.
 fn replied(rig: &mut Rig) -> Vec<(u64, u8)> {
     let replies = sent(rig).into_iter().filter_map(|(_, header)| match header {
         Header::Reply { call, code, .. } => Some((call, code)),
@@ -37,7 +37,7 @@ fn replied(rig: &mut Rig) -> Vec<(u64, u8)> {
     replies.collect()
 }
 
-/// Has the poller look for room.
+/// Makes the poller look for room.
 fn look(rig: &mut Rig) {
     rig.carrier.wait(MS);
     rig.run();
@@ -120,7 +120,7 @@ fn a_reply_that_is_not_sent_is_replaced_by_a_refusal() {
     }
 }
 
-/// The session may turn out to take less than was known when the reply began to wait.
+/// A session may accept less than was known when the reply began to wait.
 #[test]
 fn a_waiting_reply_that_is_too_large_after_all_is_replaced_by_a_refusal() {
     let mut rig = rig(1 << 20);

@@ -109,7 +109,7 @@ fn calls_fail_with_the_round_that_they_have_waited_for_unless_they_wait_for_any(
     rig.run();
     up(&mut rig, 1);
     assert_eq!(sent(&mut rig).len(), 1);
-    // Nobody waits any more, so nobody is looked for.
+    // No call waits any more, so no server is sought.
     down(&mut rig, 1, PeerDown::Died);
     let before = rig.carrier.reached.len();
     rig.carrier.wait(5000 * MS);
@@ -143,7 +143,7 @@ fn a_call_does_not_follow_a_session_that_is_over_before_its_end_is_known() {
     let _first = submit(&mut rig, &link, Connect::FailFast);
     up(&mut rig, 1);
     assert_eq!(sent(&mut rig).len(), 1);
-    // The carrier knows already; what waited there would be tied to this address.
+    // The carrier knows already. A call that waited there would be tied to this address.
     rig.carrier.up.remove(&key(1));
     let mut second = submit(&mut rig, &link, Connect::Wait);
     assert!(waits(&mut second) && sent(&mut rig).is_empty());
@@ -161,7 +161,7 @@ fn an_attempt_that_never_ends_is_given_up() {
     let mut rig = Rig::new();
     let link = link(&rig, &[1, 2]);
     let mut call = submit(&mut rig, &link, Connect::FailFast);
-    // The device is away, say: nobody reports anything.
+    // No attempt reports an outcome, as when the device is absent.
     for _ in 0..40 {
         rig.carrier.wait(500 * MS);
         rig.run();
@@ -173,7 +173,7 @@ fn an_attempt_that_never_ends_is_given_up() {
 
 #[test]
 fn ready_of_a_list_waits_in_its_pause_for_any_server() {
-    // A clock that stands still: every pause lasts for callers.
+    // The clock stands still, so pauses never end for callers.
     let mut rig = Rig::with_clock(Clock::simulated(VirtualClock::new()));
     let link = link(&rig, &[1, 2]);
     let mut call = submit(&mut rig, &link, Connect::FailFast);
@@ -184,7 +184,7 @@ fn ready_of_a_list_waits_in_its_pause_for_any_server() {
     let mut context = Context::from_waker(Waker::noop());
     let mut ready = pin!(Ready::new(&link));
     assert!(ready.as_mut().poll(&mut context).is_pending(), "the next round decides");
-    // Rounds that find each address in its own pause say nothing new.
+    // Rounds that find each address in its own pause decide nothing.
     (rig.carrier.away, rig.carrier.away_for) = (Some(PeerDown::NotListening), 1000 * MS);
     for _ in 0..3 {
         rig.carrier.wait(1700 * MS);
@@ -195,13 +195,13 @@ fn ready_of_a_list_waits_in_its_pause_for_any_server() {
     rig.carrier.wait(1700 * MS);
     rig.run();
     rig.run();
-    // One that has failed in this round may come up because another channel tries it too.
+    // An address that has failed in this round may come up because another channel tries it too.
     down(&mut rig, 1, PeerDown::NotListening);
     up(&mut rig, 1);
     assert_eq!(ready.as_mut().poll(&mut context), Poll::Ready(Ok(())));
 }
 
-/// Else it waits while others make each attempt.
+/// Otherwise it would wait as long as other channels make the attempts.
 #[test]
 fn ready_of_a_list_fails_once_others_have_tried_each_address() {
     let clock = VirtualClock::new();

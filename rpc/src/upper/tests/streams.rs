@@ -22,7 +22,7 @@ use trunkline_verbs::{Time, VerbsError};
 
 const CALL: u64 = 7;
 
-/// Answer of a carrier with a full queue.
+/// Returns the answer of a carrier with a full queue.
 fn full() -> SendError {
     SendError::QueueFull(Exhausted::Peer { name: "queued bytes", limit: LIMIT })
 }
@@ -46,7 +46,7 @@ fn from_caller(rig: &mut Rig, part: StreamPart, item: &[u8]) {
     rig.message(server(), stream(CALL, true, part, item));
 }
 
-/// The parts that were sent, with the bytes of items.
+/// Returns the parts that were sent, with the bytes of items.
 fn parts(rig: &mut Rig) -> Vec<(StreamPart, usize)> {
     let part = |(given, header): (Given, Header)| match header {
         Header::Stream(StreamHeader { part, .. }) => Some((part, given.bytes.len().saturating_sub(16))),
@@ -55,7 +55,7 @@ fn parts(rig: &mut Rig) -> Vec<(StreamPart, usize)> {
     sent(rig).into_iter().filter_map(part).collect()
 }
 
-/// Code and origin of the reply that was sent last.
+/// Returns the code and the origin of the reply that was sent last.
 fn reply(rig: &mut Rig) -> Option<(u8, By)> {
     sent(rig).into_iter().rev().find_map(|(_, header)| match header {
         Header::Reply { code, by, .. } => Some((code, by)),
@@ -146,7 +146,7 @@ fn an_item_that_is_larger_than_any_message_ends_the_call_with_a_status() {
 
 const NOT_REGISTERED: PeerDown = PeerDown::NotRegistered(VerbsError::OutOfResources("keys"));
 
-/// While its handler runs, and after it has ended.
+/// This holds while the handler runs, and after it has ended.
 #[test]
 fn an_item_of_a_handler_that_is_not_sent_ends_the_call_with_its_cause() {
     for items in [255, 1] {
@@ -258,7 +258,7 @@ fn a_caller_that_breaks_the_protocol_loses_its_stream_and_nothing_else() {
         }
         assert_eq!(reply(&mut rig), broken(), "{method} {:?}", steps.last());
         assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
-        // A frame that is late finds nothing.
+        // A late frame has no effect.
         from_caller(&mut rig, data(9), &[]);
         assert!(sent(&mut rig).is_empty());
         rig.message(server(), frame(Header::Request(request(ECHO, 9)), &[], &[]));
@@ -303,7 +303,7 @@ fn a_reader_gives_its_window_back_when_half_is_consumed_and_a_stopped_one_does_n
     assert!(parts(&mut rig).is_empty(), "less than a half");
     from_caller(&mut rig, data(31), b"item");
     rig.run();
-    // What was consumed, and as much again as the window had.
+    // The consumed part of the window, and its growth to twice the size.
     let window = StreamPart::Window { bytes: 32 * 4 + (16 << 10), items: 32 + 64 };
     assert_eq!(parts(&mut rig), [(window, 8)]);
     assert_eq!(charged(&rig), 1 + (32 << 10), "the handler and the window");
@@ -324,7 +324,7 @@ fn a_reader_gives_its_window_back_when_half_is_consumed_and_a_stopped_one_does_n
     assert_eq!(charged(&rig), 0);
 }
 
-/// The handler consumes items of these bytes. Returns the windows that were returned to the writer, in bytes and items.
+/// Lets the handler consume items of these bytes. Returns the windows that were returned to the writer, in bytes and items.
 fn windows_for(items: &[usize]) -> Vec<(u32, u32)> {
     let mut rig = Rig::new();
     open(&mut rig, GATHER, &[255]);
@@ -449,7 +449,7 @@ fn the_reply_of_a_stream_without_a_deadline_waits_for_room() {
     open(&mut rig, GATHER, &[]);
     rig.carrier.refusal = Some(full());
     from_caller(&mut rig, StreamPart::End { items: 0 }, &[]);
-    // One that is refused: there is no room for its reply.
+    // A refused stream: there is no room for its reply.
     rig.message(server(), frame(Header::Request(request(FEED, 8)), &[], &[]));
     (0..3).for_each(|_| rig.run());
     assert!(sent(&mut rig).is_empty());
@@ -495,18 +495,18 @@ fn requests_of_another_kind_than_the_method_are_refused() {
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
 
-/// The successful reply to a call whose server has sent its stream.
+/// Returns the successful reply to a call whose server has sent its stream.
 fn end_of_call(call: u64) -> Vec<u8> {
     frame(success(Token(call)), &[], &[])
 }
 
-/// A client's stream of bytes that its server has accepted: the call's number, and the reader.
+/// Opens a client's stream of bytes that its server accepts. Returns the call's number, and the reader.
 fn accepted(rig: &mut Rig) -> (u64, Streaming<Bytes>) {
     let (call, opened) = opened(rig);
     (call, opened.bytes(|bytes| bytes))
 }
 
-/// A client's stream that its server has accepted, and the call's number.
+/// Opens a client's stream that its server accepts. Returns the call's number, and the stream.
 fn opened(rig: &mut Rig) -> (u64, Opened) {
     rig.carrier.leaves_through = Some(SessionNumber(1));
     rig.peer(server().peer, PeerEvent::Up { session: SessionNumber(1), epoch: 1, pollers: 1 });
@@ -524,7 +524,7 @@ fn poll(wait: &mut StreamWait) -> Poll<Result<Response, Status>> {
     wait.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The next item or the end, if it has come.
+/// Returns the next item or the end, if it has come.
 fn next<T>(items: &mut Streaming<T>) -> Poll<Result<Option<T>, Status>> {
     pin!(items.message()).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -566,7 +566,7 @@ fn the_reply_after_a_servers_stream_has_no_value() {
         );
         assert_eq!((rig.poller.sizes(), charged(&rig)), ((0, 0), 0));
     }
-    // Metadata is no value.
+    // Metadata does not count as a value.
     let mut rig = Rig::new();
     let (call, mut items) = accepted(&mut rig);
     rig.message(server(), stream(call, false, StreamPart::End { items: 0 }, &[]));

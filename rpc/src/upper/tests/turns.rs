@@ -38,7 +38,7 @@ fn large(rig: &mut Rig) -> Getter<Outcome> {
     submit(rig, 0, LARGE, Entry::Waits, None)
 }
 
-/// Has the poller look for room.
+/// Makes the poller look for room.
 fn look(rig: &mut Rig) {
     rig.carrier.wait(MS);
     rig.run();
@@ -115,7 +115,7 @@ fn both_have_turns_at_calls_under_way() {
 }
 
 /// Calls with random sizes, on ordered channels and outside of these, of programs and of handlers, next to a queue that has
-/// room for some: calls of one size leave in the order in which they were made, and so do those of a channel.
+/// room for some: calls of one size leave in the order in which they were made, and so do the calls of a channel.
 #[test]
 fn calls_keep_their_order() {
     let mut random = 1_u64;
