@@ -1,9 +1,9 @@
 //! A ring of messages from one process to another, through memory that each of them shares with the other.
 //!
-//! Owns positions and their order, and the word by which a receiver that stops looking is woken. Each side
-//! writes its own memory only, [`Mine`], and reads the other's, [`Theirs`], which may hold anything: any value is
-//! safe to read, and one that no honest peer writes ends the ring ([`Nonsense`]). It never waits, and never keeps a
-//! reference to shared memory.
+//! Owns positions and their order, and the word by which a receiver that has stopped polling is woken. Each
+//! side writes only its own memory, [`Mine`], and reads the peer's, [`Theirs`]. The peer's memory may hold
+//! anything: any value is safe to read, and a value that no honest peer writes ends the ring ([`Nonsense`]).
+//! The ring never waits, and keeps no reference to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! # Parking
-//! A receiver that will not look for a while parks the ring: it makes `parked` odd, and looks once more. A sender
-//! that has published a message reads the word afterwards, and wakes the receiver when it is odd and has not done
-//! so for this value. The two full fences exclude that the receiver misses the message while the sender misses the
-//! word.
+//! A receiver that stops polling parks the ring: it makes `parked` odd, and polls once more. A sender that has
+//! published a message reads the word afterwards. If the word is odd, and the receiver was not yet woken for
+//! this value, the sender wakes it. The two full fences rule out that the receiver misses the message while the
+//! sender misses the word.
 
 use crate::sync::{Ordering, fence};
 use std::ops::Range;
@@ -26,15 +26,15 @@ const HEADER: usize = 8;
 /// A word of a side's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Bytes that the sender has put into the ring since it began.
+    /// Number of bytes that the sender has put in since the ring began.
     Produced,
-    /// Bytes that the receiver has taken out.
+    /// Number of bytes that the receiver has taken out.
     Consumed,
-    /// Odd while the receiver does not look.
+    /// Odd while the receiver does not poll.
     Parked,
 }
 
-/// The memory of this side, which the other one reads.
+/// Memory of this side, which the peer reads.
 pub trait Mine {
     /// Stores a word, with release ordering.
     fn store(&self, word: Word, value: u64);
@@ -43,20 +43,20 @@ pub trait Mine {
     fn write(&self, at: usize, bytes: &[u8]);
 }
 
-/// The memory of the other side.
+/// Memory of the peer.
 pub trait Theirs {
     /// Loads a word, with acquire ordering.
     fn load(&self, word: Word) -> u64;
 
-    /// Copies bytes out of the ring; the range is inside.
+    /// Copies bytes out of the ring. The range is in bounds.
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
-/// The other side has written what no honest one writes.
+/// The peer wrote a value that no honest peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonsense;
 
-/// A position in the ring: bytes since it began, and where that is.
+/// A position in the ring: the number of bytes since the ring began, and the offset in its memory.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     count: u64,
@@ -65,13 +65,13 @@ struct Position {
 }
 
 impl Position {
-    /// A ring of `capacity` bytes, a multiple of 8.
+    /// Returns the start of a ring of `capacity` bytes, a multiple of 8.
     fn new(capacity: usize) -> Self {
         assert!(capacity > HEADER && capacity.is_multiple_of(8), "a ring holds whole messages");
         Self { count: 0, at: 0, capacity }
     }
 
-    /// Moves on by at most the capacity.
+    /// Advances by at most the capacity.
     fn advance(&mut self, bytes: usize) {
         self.count = self.count.wrapping_add(bytes as u64);
         self.at += bytes;
@@ -80,13 +80,13 @@ impl Position {
         }
     }
 
-    /// Returns the part of `bytes` from here on that is before the end of the ring's memory.
+    /// Returns how many of the next `bytes` bytes lie before the end of the ring's memory.
     fn straight(&self, bytes: usize) -> usize {
         bytes.min(self.capacity - self.at)
     }
 }
 
-/// Bytes that a message takes in the ring.
+/// Returns the number of bytes that a message takes in the ring.
 fn footprint(length: usize) -> usize {
     HEADER + length.next_multiple_of(8)
 }
@@ -95,19 +95,19 @@ fn footprint(length: usize) -> usize {
 #[derive(Debug)]
 pub struct Producer {
     written: Position,
-    /// Position that the receiver sees.
+    /// Position published to the receiver.
     published: u64,
-    /// Position up to which the receiver has taken out, as far as is known.
+    /// Last known position of the receiver.
     consumed: u64,
-    /// The value of `parked` for which the receiver was woken last.
+    /// Value of `parked` for which the receiver was last woken.
     woken: u64,
 }
 
 impl Producer {
-    /// The sender of an empty ring of `capacity` bytes, a multiple of 8.
+    /// Creates the sender of an empty ring of `capacity` bytes, a multiple of 8.
     ///
     /// # Panics
-    /// With any other capacity.
+    /// If `capacity` is not a multiple of 8, or not greater than 8.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { written: Position::new(capacity), published: 0, consumed: 0, woken: 0 }
@@ -133,14 +133,15 @@ impl Producer {
         Ok(used + needed <= capacity)
     }
 
-    /// Appends a message, for which [`Producer::has_room`] has found room. The receiver sees it after the next
-    /// [`Producer::publish`].
+    /// Appends a message. [`Producer::has_room`] must have found room for it. The receiver sees it after the
+    /// next [`Producer::publish`].
     pub fn push(&mut self, mine: &impl Mine, message: &[u8]) {
         self.push_around(mine, message, 0, &[]);
     }
 
-    /// Returns the position in the ring of the bytes `from .. from + length` of the next message. The second range is not
-    /// empty if they wrap around the ring's end. [`Producer::has_room`] must have found room for the whole message.
+    /// Returns the ranges of the ring for the bytes `from..from + length` of the next message. The second range
+    /// is empty unless the bytes wrap around the ring's end. [`Producer::has_room`] must have found room for
+    /// the whole message.
     #[must_use]
     pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
         let mut start = self.written;
@@ -167,13 +168,13 @@ impl Producer {
         self.written.advance(footprint(length));
     }
 
-    /// Returns the position that a [`Producer::publish`] shows once a message of `length` bytes was appended.
+    /// Returns the position that [`Producer::publish`] stores after one more message of `length` bytes.
     #[must_use]
     pub fn position_after(&self, length: usize) -> u64 {
         self.written.count.wrapping_add(footprint(length) as u64)
     }
 
-    /// Shows the receiver what was appended. Returns whether the caller has to wake it.
+    /// Publishes the appended messages. Returns true if the caller must wake the receiver.
     #[must_use = "a receiver that parked the ring does not look"]
     pub fn publish(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
         if self.published == self.written.count {
@@ -187,7 +188,7 @@ impl Producer {
         self.finds_parked(theirs)
     }
 
-    /// Returns true if the receiver has parked the ring and was not woken since.
+    /// Returns true if the receiver has parked the ring and was not woken since. It then counts as woken.
     fn finds_parked(&mut self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-parked
         let parked = theirs.load(Word::Parked);
@@ -198,19 +199,20 @@ impl Producer {
         sleeps
     }
 
-    /// The receiver was not woken when it had to be: the next [`Producer::publish`] asks for that again.
+    /// Notes that the receiver could not be woken. The next [`Producer::publish`] of a message asks for it
+    /// again.
     pub fn was_not_woken(&mut self) {
         self.woken = 0;
     }
 
-    /// Returns true if the receiver has taken out all that it was shown.
+    /// Returns true if the receiver has taken out everything published.
     #[must_use]
     pub fn is_drained(&self, theirs: &impl Theirs) -> bool {
         // SYNC: shared-consumed
         theirs.load(Word::Consumed) == self.published
     }
 
-    /// Returns the receiver's position, to find out whether it progresses.
+    /// Returns the receiver's position, to detect progress.
     #[must_use]
     pub fn consumed(&self, theirs: &impl Theirs) -> u64 {
         // SYNC: shared-consumed
@@ -222,26 +224,26 @@ impl Producer {
 #[derive(Debug)]
 pub struct Consumer {
     taken: Position,
-    /// Position that the sender knows.
+    /// Position published to the sender.
     released: u64,
-    /// Position up to which the sender has put in, as far as is known.
+    /// Last known position of the sender.
     produced: u64,
-    /// The own word.
+    /// Value of this side's `parked` word.
     parked: u64,
 }
 
 impl Consumer {
-    /// The receiver of an empty ring of `capacity` bytes, a multiple of 8. It looks.
+    /// Creates the receiver of an empty ring of `capacity` bytes, a multiple of 8. The ring is not parked.
     ///
     /// # Panics
-    /// With any other capacity.
+    /// If `capacity` is not a multiple of 8, or not greater than 8.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { taken: Position::new(capacity), released: 0, produced: 0, parked: 0 }
     }
 
-    /// Takes the next message into `into`, whose content it replaces; `false` when there is none. `longest` is the
-    /// length of the longest honest message.
+    /// Copies the next message into `into`, replacing its content. Returns false if there is none. `longest` is
+    /// the length of the longest honest message.
     ///
     /// # Errors
     /// [`Nonsense`].
@@ -273,7 +275,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// Looks for messages; whether there are any.
+    /// Polls for messages. Returns true if there are any.
     fn look(&mut self, theirs: &impl Theirs) -> Result<bool, Nonsense> {
         // SYNC: shared-produced
         let produced = theirs.load(Word::Produced);
@@ -285,7 +287,7 @@ impl Consumer {
         Ok(available > 0)
     }
 
-    /// Gives the room of the messages taken out back to the sender.
+    /// Returns the space of the messages taken out to the sender.
     pub fn release(&mut self, mine: &impl Mine) {
         if self.released != self.taken.count {
             self.released = self.taken.count;
@@ -294,8 +296,8 @@ impl Consumer {
         }
     }
 
-    /// Stops looking until the sender wakes this side. `false` when a message, or nonsense, has come meanwhile: then
-    /// it still looks.
+    /// Parks the ring until the sender wakes this side. Returns false if a message, or nonsense, has arrived
+    /// meanwhile; the ring is then not parked.
     #[must_use = "the ring is not parked when this is false"]
     pub fn park(&mut self, mine: &impl Mine, theirs: &impl Theirs) -> bool {
         if self.is_parked() {
@@ -313,7 +315,7 @@ impl Consumer {
         false
     }
 
-    /// Looks from now on.
+    /// Resumes polling.
     pub fn unpark(&mut self, mine: &impl Mine) {
         if self.is_parked() {
             self.parked = self.parked.wrapping_add(1);
@@ -322,7 +324,7 @@ impl Consumer {
         }
     }
 
-    /// Returns true if it does not look.
+    /// Returns true if the ring is parked.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.parked % 2 == 1
