@@ -17,15 +17,15 @@ use trunkline_rings::readers::{Readers, Reading};
 use trunkline_roce::Permutation;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
 
-/// Names a protection domain inside the device.
+/// Number of a protection domain inside the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PdNumber(pub(super) u32);
 
-/// Why an access was refused.
+/// A refused access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// Memory of a region that passed the checks of an access, and where the accessed range starts in it.
+/// Memory of a region that passed the checks of an access, and the start of the accessed range.
 #[derive(Debug)]
 pub(super) struct Found<'a> {
     pub(super) memory: &'a Memory,
@@ -35,9 +35,9 @@ pub(super) struct Found<'a> {
 #[derive(Debug)]
 struct Region {
     memory: Arc<Memory>,
-    /// The bytes of the memory that belong to it.
+    /// Bytes of the memory that belong to the region.
     range: Range<usize>,
-    /// The address that requests use for the first of them.
+    /// Address that requests use for the first byte of the range.
     start: IoAddress,
     pd: PdNumber,
     access: Access,
@@ -46,35 +46,36 @@ struct Region {
 
 /// Bits of a key's index that name its slot; the others are the slot's generation.
 const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
-/// Slots that are free at least before one of them is used again.
+/// Number of freed slots that are not reused while there are fresh ones.
 const REST: usize = 64;
 
-/// The table.
+/// The table of registered memory.
 ///
-/// A key is the permutation, by a key of the device, of a slot and its generation: the next registration in the slot
-/// has another generation, so that a key that outlived its region names nothing, and who sees some keys learns
-/// nothing about others. The permutation is computed at registration only: accesses find their region by its key.
+/// A key is a permutation of a slot and its generation, keyed by a secret of the device. The next registration
+/// in the slot has another generation, so a key that outlived its region names nothing. A peer that has seen
+/// some keys learns nothing about others. The permutation is computed at registration only: accesses look up
+/// the region by its key.
 #[derive(Debug)]
 pub(super) struct Keys {
     table: Keyed<Region>,
     slots: Mutex<Slots>,
 }
 
-/// Slots of the next keys.
+/// Slots for new keys.
 #[derive(Debug)]
 struct Slots {
     /// The generation of each slot.
     generations: Vec<u32>,
-    /// Oldest first.
+    /// Free slots, oldest first.
     free: VecDeque<u32>,
     permutation: Permutation,
-    /// Slots that there may be.
+    /// Maximum number of slots.
     most: u32,
-    /// The device is removed.
+    /// True if the device is removed.
     is_closed: bool,
 }
 
-/// The regions, for as long as a reader reads.
+/// The regions, for the duration of a read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyView<'a> {
     table: &'a Keyed<Region>,
@@ -82,7 +83,7 @@ pub(super) struct KeyView<'a> {
 }
 
 impl Keys {
-    /// Creates a table of at most the given number of regions, and no more than [`MAX_REGIONS`].
+    /// Creates a table of at most `most` regions, limited to [`MAX_REGIONS`].
     pub(super) fn new(readers: &Arc<Readers>, random: &mut Random, most: u32) -> Self {
         let slots = Slots {
             generations: Vec::new(),
@@ -94,7 +95,7 @@ impl Keys {
         Self { table: Keyed::new(readers), slots: Mutex::new(slots) }
     }
 
-    /// Registers a range of memory, which is inside it; returns its key.
+    /// Registers a range inside a memory. Returns its key.
     pub(super) fn insert(
         &self,
         (memory, range): (Arc<Memory>, Range<usize>),
@@ -112,7 +113,7 @@ impl Keys {
         Ok(key)
     }
 
-    /// Makes a key invalid. No shard uses it, or the memory that it led to, when this returns.
+    /// Invalidates a key. When this returns, no shard uses the key or its memory any more.
     pub(super) fn remove(&self, key: u32) -> Result<(), VerbsError> {
         if mutant!(deregistered_key_stays_valid) {
             return Ok(());
@@ -122,7 +123,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Makes all keys permanently invalid, and gives out no more.
+    /// Invalidates all keys permanently, and refuses further registrations.
     pub(super) fn close(&self) {
         lock(&self.slots).is_closed = true;
         for key in self.table.keys() {
@@ -136,7 +137,7 @@ impl Keys {
         action();
     }
 
-    /// Returns the view of a reader.
+    /// Returns a view of the table for a reader.
     #[inline]
     pub(super) fn view<'a>(&'a self, reading: &'a Reading<'_>) -> KeyView<'a> {
         KeyView { table: &self.table, reading }
@@ -144,8 +145,8 @@ impl Keys {
 }
 
 impl Slots {
-    /// A freed slot rests until others were freed after it: with the generation that keeps a key from coming
-    /// back soon.
+    /// Takes a slot for a new key. A freed slot rests until others were freed after it. Together with the
+    /// generation, this keeps a key from coming back soon.
     fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
@@ -155,7 +156,8 @@ impl Slots {
         self.free.pop_front().ok_or(VerbsError::OutOfResources("the device holds no more memory regions"))
     }
 
-    /// The key of a slot's next generation; never one that programs or devices take for none.
+    /// Returns the key of a slot's next generation. It is never 0 or `u32::MAX`, which programs and devices
+    /// take for no key.
     fn next_key(&mut self, slot: u32) -> u32 {
         let generation = &mut self.generations[slot as usize];
         loop {
@@ -169,7 +171,7 @@ impl Slots {
 }
 
 impl<'a> KeyView<'a> {
-    /// Checks an access to `length` bytes.
+    /// Checks an access to `length` bytes. Returns their memory.
     #[inline]
     pub(super) fn range(
         &self,
@@ -191,7 +193,7 @@ impl<'a> KeyView<'a> {
         Ok(Found { memory: &region.memory, offset: region.range.start + offset })
     }
 
-    /// Writes bytes to an SGE that is exactly as long.
+    /// Writes bytes to the start of an SGE, whose length the caller has checked.
     #[inline]
     pub(super) fn scatter(&self, pd: PdNumber, piece: Sge, bytes: &[u8]) -> Result<(), Refused> {
         if bytes.is_empty() {

@@ -1,8 +1,8 @@
 //! Posted receives.
 //!
-//! Owns the requests of one SRQ or of one RC receive queue, in a ring that was allocated when
-//! the queue was made, or those of an SRQ that a shard was lent. A shard takes one for each message. It never
-//! allocates per request.
+//! Owns the requests of one SRQ or of one RC receive queue, or those that an SRQ has lent to a shard. The ring
+//! is allocated when the queue is created, and nothing is allocated per request. A shard takes one request for
+//! each message.
 #![forbid(unsafe_code)]
 
 use super::keys::{KeyView, PdNumber, Refused};
@@ -14,7 +14,8 @@ use trunkline_verbs::{PostError, ReceiveRequest, Sge, VerbsError};
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     requests: Vec<(u64, usize)>,
-    /// Requests that it takes. There is room for more once more were lent and came back.
+    /// Maximum number of posted requests. The ring grows beyond it when lent requests come back to a full
+    /// queue.
     capacity: usize,
     /// `stride` entries per request.
     sges: Vec<Sge>,
@@ -25,10 +26,9 @@ pub(super) struct ReceiveQueue {
     broken: bool,
 }
 
-/// A receive that a message has taken. Kept by the QP and used again for its next message.
+/// A receive taken for a message. The QP keeps it and reuses it for the next message.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// The program's number.
     pub(super) wr_id: u64,
     sges: Vec<Sge>,
     bytes: u64,
@@ -51,32 +51,31 @@ impl ReceiveQueue {
         }
     }
 
-    /// Requests that messages may take: none, once it is broken.
+    /// Returns the number of requests that messages may take, 0 if the queue is broken.
     pub(super) fn len(&self) -> usize {
         if self.broken { 0 } else { self.length }
     }
 
-    /// Gives out no more requests (contract G10).
+    /// Stops giving out requests (contract G10).
     pub(super) fn break_off(&mut self) {
         self.broken = true;
     }
 
-    /// Returns true if it gives out no more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Requests it can hold.
+    /// Returns the maximum number of posted requests.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// SGEs per request.
+    /// Returns the number of SGEs per request.
     pub(super) fn max_sge(&self) -> usize {
         self.stride
     }
 
-    /// Gives it room for `max_wr` requests; `false` when more are posted than that.
+    /// Changes the capacity to `max_wr` requests. Returns false if more are posted than that.
     pub(super) fn resize(&mut self, max_wr: u32) -> bool {
         if self.length > max_wr as usize {
             return false;
@@ -86,7 +85,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Moves the requests, which fit, to a ring of the given number of slots.
+    /// Moves the requests, which must fit, to a ring of the given number of slots.
     fn make_room(&mut self, slots: usize) {
         let mut resized = Self::with_room(slots, self.stride);
         for index in 0..self.length {
@@ -101,7 +100,7 @@ impl ReceiveQueue {
         *self = resized;
     }
 
-    /// The place after the last request; there has to be room.
+    /// Returns the slot after the last request. The ring must not be full.
     fn free_slot(&self) -> usize {
         let ahead = self.head + self.length;
         if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() }
@@ -124,7 +123,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Moves the oldest request into `taken`; returns whether there was one.
+    /// Moves the oldest request into `taken`. Returns true if there was one.
     #[inline]
     pub(super) fn take(&mut self, taken: &mut Taken) -> bool {
         if self.len() == 0 {
@@ -143,7 +142,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Forgets all requests.
+    /// Discards all requests.
     pub(super) fn clear(&mut self) {
         self.length = 0;
     }
@@ -180,7 +179,7 @@ impl Stock for ReceiveQueue {
     }
 }
 
-/// Posts until one is refused.
+/// Posts requests until one is refused.
 pub(super) fn post_all(queue: &mut ReceiveQueue, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
     for (index, request) in requests.iter().enumerate() {
         queue.post(request).map_err(|cause| PostError { index, cause })?;
@@ -189,7 +188,7 @@ pub(super) fn post_all(queue: &mut ReceiveQueue, requests: &[ReceiveRequest<'_>]
 }
 
 impl Taken {
-    /// Bytes that fit.
+    /// Returns the length of the scatter list in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,9 +1,9 @@
 //! Memory that one member writes and another reads.
 //!
-//! Owns how such an area is made, handed over and mapped. Each member writes its own areas only; what it maps of
-//! another cannot be written, grow or shrink, and may hold anything at any time: copies out of it may tear, and must
-//! be checked. In a simulation an area is heap memory; what a killed process stores there is dropped from then on, in the
-//! middle of a copy too.
+//! Owns how such an area is created, handed over and mapped. Each member writes only its own areas. A mapped
+//! area of another member cannot be written, grow or shrink. It may hold anything at any time: copies out of it
+//! may tear, and must be checked. In a simulation an area is heap memory; the stores of a killed process are
+//! dropped, even in the middle of a copy.
 #![forbid(unsafe_code)]
 
 use super::Host;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{Memory, MemoryError, headroom};
 
-/// Maker of one process's areas.
+/// Creates and maps areas for one process.
 #[derive(Debug, Clone)]
 pub(crate) struct Areas(Kind);
 
@@ -61,7 +61,7 @@ impl Bytes {
     }
 }
 
-/// An area of this member. Offsets are of this process's choice, never read from shared memory.
+/// An area of this member. Offsets are chosen by this process, never read from shared memory.
 #[derive(Debug)]
 pub(crate) struct OwnArea {
     bytes: Bytes,
@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Returns true if this is the process that made it, not a child of a fork: that has none of the areas.
+    /// Returns true in the process that created this value. A forked child has none of the areas.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             Kind::Mapped(fork) => fork.is_own_process(),
@@ -98,7 +98,7 @@ impl Areas {
         }
     }
 
-    /// From now on this process counts as a child of a fork.
+    /// Makes this process count as a forked child.
     #[cfg(test)]
     pub(crate) fn pretend_child(&self) {
         if let Kind::Mapped(fork) = &self.0 {
@@ -106,7 +106,7 @@ impl Areas {
         }
     }
 
-    /// Makes an area of zeros, and the handle by which another member maps it.
+    /// Creates an area of zeros, and the handle by which another member maps it.
     ///
     /// # Errors
     /// The resource that the system, or a limit of this process, lacks.
@@ -130,7 +130,8 @@ impl Areas {
     /// Maps another member's area.
     ///
     /// # Errors
-    /// It is not of this length, not sealed or without its memory, or the system or a limit of this process refuses.
+    /// The area has another length, is not sealed, or has no memory reserved; or the system or a limit of this
+    /// process refuses.
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<PeerArea, &'static str> {
         has_room(length)?;
         let bytes = match (handle, &self.0) {
@@ -193,7 +194,7 @@ impl OwnArea {
         from.copy_to(at, permitted, self.bytes.memory(), offset)
     }
 
-    /// The same area, as its own reader: for messages to oneself.
+    /// Loads a word, for messages to oneself.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)
     }

@@ -7,7 +7,7 @@ use crate::device::keys::{Found, KeyView, PdNumber, Refused};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::{Access, Sge};
 
-/// The memory that a QP's lkeys reach.
+/// Memory that a QP's lkeys name.
 #[derive(Debug)]
 pub(super) struct QpMemory<'a> {
     pub(super) keys: KeyView<'a>,

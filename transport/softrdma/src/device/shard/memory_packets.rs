@@ -1,8 +1,7 @@
-//! Packets that come and go through memory which processes of the host share.
+//! Packets through memory that processes of the host share.
 //!
-//! Owns the order in which rings are looked into, and the checks of a packet before it reaches an engine: it comes
-//! from the process of its QP's peer, or is dropped. Bytes in a ring that no device writes end the
-//! ring.
+//! Owns the order in which rings are polled, and the checks of a packet before it reaches an engine. A packet
+//! that does not come from the process of its QP's peer is dropped. Bytes that no device writes end the ring.
 
 use super::Shard;
 use super::local::{Ends, KINDS, LocalPaths, Taken};
@@ -14,14 +13,14 @@ use trunkline_roce::engine::{Response, is_request};
 use trunkline_roce::wire::{Packet, QP1};
 use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, VerbsError};
 
-/// Packets of one ring before the next has its turn.
+/// Maximum number of packets taken from a ring in one turn.
 const PACKETS_IN_TURN: usize = 64;
-/// Bytes of one ring before the next has its turn. A READ asks for its next piece at the end of a turn, while the rest of
-/// its window is still on the way.
+/// Number of bytes after which a ring's turn ends. A READ asks for its next piece at the end of a turn, while
+/// the rest of its window is still on the way.
 const BYTES_IN_TURN: usize = 48 << 10;
 
 impl Shard {
-    /// Takes packets out of the rings that are not parked; returns whether more may wait.
+    /// Takes packets out of the rings that are not parked. Returns true if more may be waiting.
     #[inline]
     pub(in crate::device) fn receive_by_memory(&mut self, now: Time) -> bool {
         !self.local.is_unused() && self.look_into_memory(now)
@@ -59,14 +58,14 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // One that has ended is no longer in its place.
+            // A pair that has ended is no longer at this index.
             at += usize::from(local.active(at) == Some(pair));
         }
         local.park_idle(now);
         more
     }
 
-    /// A message of another member about shared memory; returns whether it is one.
+    /// Handles another member's message if it is about shared memory. Returns true if it is.
     pub(in crate::device) fn handle_memory_message(
         &mut self,
         from: MemberId,
@@ -80,43 +79,43 @@ impl Shard {
         }
     }
 
-    /// A connection with a member ended.
+    /// Handles the end of the connection with a member.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
         self.local.member_gone(member, now);
     }
 
-    /// The device is removed: what is shared with other processes is released, and they are told.
+    /// Releases the memory shared with other processes, and tells them. Called when the device is removed.
     pub(in crate::device) fn leave_memory(&mut self) {
         self.local.leave(&mut self.resources.outbox);
     }
 
-    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings; `true` when something
-    /// waits already.
+    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
+    /// if something is waiting already.
     pub(in crate::device) fn arm(&mut self) -> bool {
         self.link.arm() | self.local.park()
     }
 
-    /// Parks all rings, for a machine that sleeps; returns whether something has come meanwhile.
+    /// Parks all rings before a machine sleeps. Returns true if something has arrived meanwhile.
     pub(in crate::device) fn has_found_more_in_memory(&mut self) -> bool {
         self.local.park()
     }
 
-    /// The shard that a message of another member is for, if it is one about shared memory.
+    /// Returns the destination shard of another member's message, if the message is about shared memory.
     pub(in crate::device) fn memory_message_is_for((kind, bytes): (u8, &[u8])) -> Option<ShardIndex> {
         KINDS.contains(&kind).then(|| Ends::read(bytes).map(|ends| ShardIndex(ends.to)))?
     }
 
-    /// Returns true if receiving leaves the link armed, and all rings are parked.
+    /// Returns true if receiving leaves the link armed and all rings are parked.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed() && !self.local.is_active()
     }
 
-    /// Refuses a peer that a device which must use memory cannot reach so.
+    /// Fails if the device must use memory, and cannot reach this peer through it.
     pub(in crate::device) fn check_path(&self, at: std::net::IpAddr) -> Result<(), VerbsError> {
         self.local.check(at).map_err(VerbsError::AddressNotAvailable)
     }
 
-    /// The way that a QP's packets take now.
+    /// Returns the path that a QP's packets take now.
     pub(in crate::device) fn path(&self, number: u32) -> Option<QpPath> {
         Some(match self.qps.get(number)?.why_not_memory() {
             Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },
@@ -130,8 +129,8 @@ impl Shard {
         self.local.counters(into);
     }
 
-    /// Serves a QP whose device must use memory and that cannot now: what it sends is lost, so that its time-outs
-    /// pass as with a silent peer. One that never can breaks.
+    /// Serves a QP that cannot use memory now, although its device must. Its packets are discarded, so its
+    /// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
     pub(super) fn serve_without_memory(&mut self, number: u32, now: Time) {
         let Self { local, qps, resources, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
@@ -151,7 +150,7 @@ impl Shard {
     }
 }
 
-/// A packet out of a ring; returns whether a device can have written it.
+/// Handles a packet out of a ring. Returns false if no device can have written it.
 fn handle(
     local: &mut LocalPaths,
     (qps, resources): (&mut QpTable, &mut Resources),

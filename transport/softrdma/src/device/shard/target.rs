@@ -1,8 +1,8 @@
-//! Targets of a responder: receives, SRQs, registered memory.
+//! The target of a QP's responder: receives, SRQs, registered memory.
 //!
-//! Owns nothing: it joins a QP's reception with the shard's resources for one call. The responders of the engine call it for each
-//! packet that passed their own checks; the order of the checks here follows contract G4.
-//! Nothing is touched by a packet that is refused.
+//! Owns nothing: it joins a QP's reception with the shard's resources for one call. The engine's responder
+//! calls it for each packet that passed the engine's own checks. The order of the checks here follows contract
+//! G4. A refused packet writes no byte, except that a SEND may fill some SGEs before another one is refused.
 
 use super::local::RingPayload;
 use super::memory::append;
@@ -19,7 +19,7 @@ use trunkline_verbs::{
     SrqNumber, Time,
 };
 
-/// The target of one QP for the length of a call into the engine.
+/// The target of one QP, for one call into the engine.
 pub(super) struct QpTarget<'a> {
     number: QpNumber,
     reception: &'a mut Reception,
@@ -30,13 +30,13 @@ pub(super) struct QpTarget<'a> {
     ring: Option<&'a RingPayload<'a>>,
 }
 
-/// Other processes' part in a target.
+/// Relation of a target to other processes.
 enum Sharing<'a> {
-    /// None.
+    /// The QP is not shared.
     Alone,
-    /// A TGT that is shared and executed here; it reaches SRQs of other members.
+    /// A shared TGT that is executed here. It reaches SRQs of other members.
     Executed { shared: &'a mut dyn SharedTgt, serial: u64, now: Time },
-    /// A TGT that another member executes: what is called before the program can see what was placed.
+    /// A TGT that another member executes. The function is called before the program can see the placed bytes.
     OfMember(&'a dyn Fn()),
 }
 
@@ -57,8 +57,8 @@ impl<'a> QpTarget<'a> {
         Self::with(number, reception, resources, Sharing::Alone)
     }
 
-    /// Creates the target of a QP that is executed here, perhaps a TGT that is shared; `serial` is the serial number of the responder's next
-    /// placement.
+    /// Creates the target of a QP that is executed here. `shared` is `Some` for a shared TGT, and `serial` is
+    /// the serial number of the responder's next placement.
     pub(super) fn of_shared(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -92,13 +92,13 @@ impl<'a> QpTarget<'a> {
         Self { number, reception, resources: resources.split(), unknown_srq, sharing, ring: None }
     }
 
-    /// The same, for packets whose payload goes into `ring`, if there is one.
+    /// Redirects the payload of READ responses into `ring`, if there is one.
     pub(super) fn with_ring(self, ring: Option<&'a RingPayload<'a>>) -> Self {
         Self { ring, ..self }
     }
 }
 
-/// The part of a target that a packet of a message concerns, once its SRQ was found here.
+/// The parts of a target that a packet needs, once its SRQ was found here.
 struct Here<'a, 'b> {
     number: QpNumber,
     keys: KeyView<'a>,
@@ -108,7 +108,7 @@ struct Here<'a, 'b> {
     held: &'a mut HeldReceive,
 }
 
-/// The bytes of a packet, and where they belong in its message.
+/// Payload of a packet, and its position in the message.
 struct Part<'a> {
     offset: u32,
     payload: &'a [u8],
@@ -116,7 +116,7 @@ struct Part<'a> {
     immediate: Option<u32>,
 }
 
-/// A completion-to-be of a receive.
+/// Values for the completion of a receive.
 struct Ending {
     opcode: CompletionOpcode,
     byte_length: u32,
@@ -124,7 +124,7 @@ struct Ending {
     solicited: bool,
 }
 
-/// A receive that ends in a separate error, and the refusal of its message (contract G10).
+/// Status of a receive that ends in an error, and the NAK code that refuses its message (contract G10).
 struct Failed(CompletionStatus, NakCode);
 
 impl QpTarget<'_> {
@@ -155,7 +155,7 @@ impl QpTarget<'_> {
         self.unknown_srq()
     }
 
-    /// Ends the receive in use in an error and refuses the message.
+    /// Completes the receive in use with an error and refuses the message.
     fn fail(&mut self, Failed(status, code): Failed) -> Placement {
         let completion = Completion {
             status,
@@ -170,7 +170,7 @@ impl QpTarget<'_> {
 }
 
 impl<'a> Here<'a, '_> {
-    /// Takes a receive for a message; `false` when none is posted.
+    /// Takes a receive for a message. Returns false if none is posted.
     fn take(&mut self, srq: Option<SrqNumber>) -> bool {
         self.held.begin(&mut self.receives, srq, self.completer.events)
     }
@@ -261,7 +261,7 @@ impl<'a> Here<'a, '_> {
         Placement::Placed
     }
 
-    /// Returns the memory that a part of a range is written to; `None` for an empty range.
+    /// Checks the range of a WRITE. Returns the memory for one part of it; `None` for an empty range.
     fn destination(
         &self,
         range: RemoteRange,
@@ -272,7 +272,7 @@ impl<'a> Here<'a, '_> {
             return if part == 0 { Ok(None) } else { Err(Refused) };
         }
         let length = range.length as usize;
-        // The whole range each time: the region may have gone since the first packet.
+        // The whole range is checked for each packet: the region may be gone since the first one.
         let found = self.range(range.start, length, Access::REMOTE_WRITE)?;
         if offset as usize + part > length {
             return Err(Refused);
@@ -356,8 +356,8 @@ impl Target for QpTarget<'_> {
                 Some(Err(outcome)) => self.placement(outcome),
                 None => self.unknown_srq(),
             };
-            // The SRQ went between the request and its answer; the policy that drops has nothing
-            // to drop here.
+            // The SRQ was destroyed between the request and its response. A policy that drops packets has
+            // nothing to drop here.
             return ReadOutcome::Nak(match refused {
                 Placement::Nak(code) => code,
                 _ => NakCode::INVALID_RD_REQUEST,

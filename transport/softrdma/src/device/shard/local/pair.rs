@@ -1,13 +1,13 @@
-//! The memory between a shard of this process and one of another: a ring each way.
+//! Memory shared by a shard of this process and a shard of another: a ring each way.
 //!
-//! Owns the layout of areas, and what is known of the other side. [`super::LocalPaths`] alone calls it. Nothing in
-//! the other side's area is believed before it was checked, and nothing there ends more than this pair.
+//! Owns the layout of areas, and the known state of the peer. Only [`super::LocalPaths`] calls it. Nothing in
+//! the peer's area is trusted before it was checked, and a fault there ends only this pair.
 //!
 //! ```text
 //! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
 //!        each word on its own cache line
 //! ```
-//! `attached` is the number of the other side's area that this side has mapped: the other one may send from then on.
+//! `attached` is the number of the peer's area that the owner has mapped. The peer may send from then on.
 
 use super::Partner;
 use crate::device::keys::{Found, Refused};
@@ -19,22 +19,22 @@ use trunkline_roce::engine::JOINED_BYTES;
 use trunkline_roce::wire::HEADERS_LENGTH_MAX;
 use trunkline_verbs::Time;
 
-/// Bytes of an area: what each side of a pair takes of memory.
+/// Size of an area, in bytes. Each side of a pair allocates one.
 pub(super) const AREA_BYTES: usize = 128 << 10;
 /// Offset of the ring.
 const RING_AT: usize = 4096;
 const RING_BYTES: usize = AREA_BYTES - RING_AT;
 const ATTACHED: usize = 256;
 
-/// The longest packet: headers, payload, and pad.
+/// Length of the longest packet: headers, payload, and pad.
 pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
-/// Bytes that are published at once when they wait, so that the other side copies them while more are written.
+/// Number of waiting bytes at which they are published, so that the peer copies them while more are written.
 const PUBLISH_AT_BYTES: usize = 8 << 10;
 
-/// Words of each ring, by offset.
+/// Returns the offset of a word in an area.
 fn offset(word: Word) -> usize {
     match word {
         Word::Produced => 0,
@@ -43,14 +43,14 @@ fn offset(word: Word) -> usize {
     }
 }
 
-/// The other side of a pair.
+/// State of the other side of a pair.
 #[derive(Debug)]
 enum Other {
-    /// It has not shown its area yet.
+    /// The peer's area is not known yet.
     Awaited,
     /// The peer's area, and the area's number.
     Mapped(PeerArea, u64),
-    /// The same shard: what it sends comes back to itself.
+    /// This shard itself, which receives its own packets.
     Same,
 }
 
@@ -64,17 +64,18 @@ pub(super) struct Pair {
     other: Other,
     producer: Producer,
     consumer: Consumer,
-    /// The other side has mapped our area.
+    /// True if the peer has mapped our area.
     is_attached: bool,
-    /// Time at which the pair was made, or something came last.
+    /// Time at which the pair was created, attached or unparked, or received its last packet.
     heard: Time,
-    /// Bytes written and not yet published.
+    /// Number of bytes written and not yet published.
     unpublished: usize,
     /// QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Since when nothing was taken out while QPs wait for room or answers, and what had been.
+    /// Time since which the peer has taken nothing out, and its position then. Set while QPs wait for room or
+    /// responses.
     full: Option<(Time, u64)>,
-    /// The other side has not taken anything out for long.
+    /// True if the peer has taken nothing out for a long time.
     is_stalled: bool,
 }
 
@@ -94,7 +95,8 @@ pub(in crate::device::shard) struct RingPayload<'a> {
 }
 
 impl RingPayload<'_> {
-    /// Copies `length` bytes from a checked range behind the packet's headers, of `headers` bytes, and its earlier payload.
+    /// Copies `length` bytes from a checked range into the ring, after the packet's `headers` bytes of headers
+    /// and its earlier payload.
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
@@ -102,7 +104,7 @@ impl RingPayload<'_> {
         length: usize,
     ) -> Result<(), Refused> {
         let before = self.written.get();
-        // Earlier payload behind other headers belongs to a packet that was given up.
+        // Earlier payload behind other headers belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
         let Pair { producer, own, .. } = self.pair;
         let mut at = from.offset;
@@ -114,7 +116,7 @@ impl RingPayload<'_> {
         Ok(())
     }
 
-    /// Returns the range that was written.
+    /// Returns the position and length of the written payload.
     pub(in crate::device::shard) fn written(self) -> Written {
         self.written.get()
     }
@@ -153,7 +155,7 @@ impl Theirs for Shown<'_> {
 }
 
 impl Pair {
-    /// Creates a pair from an area of ours, before the other side has shown its own.
+    /// Creates a pair from an area of this side. The peer's area is not known yet.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -176,39 +178,38 @@ impl Pair {
         Self { other: Other::Same, is_attached: true, ..Self::new(partner, own, number, now) }
     }
 
-    /// Returns the partner on the other side.
     pub(super) fn partner(&self) -> Partner {
         self.partner
     }
 
-    /// The number of the own area.
+    /// Returns the number of the own area.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The other side has shown its area.
+    /// Takes over the peer's area, and stores in the own area that it is mapped.
     pub(super) fn attach(&mut self, area: PeerArea, number: u64, now: Time) {
         self.other = Other::Mapped(area, number);
         self.own.store(ATTACHED, number);
         self.heard = now;
     }
 
-    /// Returns true if the other side's area is mapped.
+    /// Returns true if the peer's area is mapped.
     pub(super) fn has_other(&self) -> bool {
         !matches!(self.other, Other::Awaited)
     }
 
-    /// Returns true if the other side's area is the one of this number.
+    /// Returns true if the peer's area has this number.
     pub(super) fn is_with(&self, area: u64) -> bool {
         matches!(self.other, Other::Mapped(_, number) if number == area)
     }
 
-    /// Returns true if it is this shard itself.
+    /// Returns true if the peer is this shard itself.
     pub(super) fn is_same(&self) -> bool {
         matches!(self.other, Other::Same)
     }
 
-    /// Finds out whether the other side has mapped our area; returns whether that is new.
+    /// Checks if the peer has mapped our area. Returns true once, when it has.
     pub(super) fn has_become_attached(&mut self) -> bool {
         if self.is_attached {
             return false;
@@ -223,7 +224,7 @@ impl Pair {
         self.is_attached
     }
 
-    /// Returns true if the other side has stopped taking packets.
+    /// Returns true if the peer has stopped taking packets.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
     }
@@ -251,19 +252,19 @@ impl Pair {
         self.unpublished >= PUBLISH_AT_BYTES && self.publish()
     }
 
-    /// Shows the receiver what was written; returns whether it is to be woken.
+    /// Publishes the written packets. Returns true if the receiver must be woken.
     #[must_use = "a receiver that parked the ring does not look"]
     pub(super) fn publish(&mut self) -> bool {
         self.unpublished = 0;
         self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own))
     }
 
-    /// The message that wakes the other side could not be sent.
+    /// Notes that the message that wakes the peer could not be sent. The next publication asks for it again.
     pub(super) fn was_not_woken(&mut self) {
         self.producer.was_not_woken();
     }
 
-    /// Takes the next packet into `into`; `false` when there is none.
+    /// Copies the next packet into `into`. Returns false if there is none.
     pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<bool, Nonsense> {
         let popped = self.consumer.pop(&Shown(&self.other, &self.own), LONGEST, into)?;
         if popped {
@@ -272,33 +273,35 @@ impl Pair {
         Ok(popped)
     }
 
-    /// Gives the room of the packets taken out back.
+    /// Returns the space of the packets taken out to the sender.
     pub(super) fn release(&mut self) {
         self.consumer.release(&Own(&self.own));
     }
 
-    /// Stops looking until the other side wakes this one; `false` when something has come meanwhile.
+    /// Parks the ring until the peer wakes this side. Returns false if something has arrived meanwhile; the
+    /// ring is then not parked.
     pub(super) fn park(&mut self) -> bool {
         self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own))
     }
 
-    /// Looks from now on.
+    /// Resumes polling.
     pub(super) fn unpark(&mut self, now: Time) {
         self.heard = now;
         self.consumer.unpark(&Own(&self.own));
     }
 
-    /// Returns the time at which something came last.
+    /// Returns the time at which the pair was created, attached or unparked, or received its last packet.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }
 
-    /// Returns true if the other side has taken out all that it was shown.
+    /// Returns true if the peer has taken out everything published.
     pub(super) fn is_drained(&self) -> bool {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
 
-    /// QPs wait for room or answers at `now`; finds out whether the other side still takes packets. Returns whether it has stopped.
+    /// Checks if the peer still takes packets, while QPs wait for room or responses. Returns true if it has
+    /// just stopped.
     pub(super) fn has_stopped(&mut self, now: Time, patience_ns: u64) -> bool {
         let consumed = self.producer.consumed(&Shown(&self.other, &self.own));
         match self.full {
@@ -314,12 +317,12 @@ impl Pair {
         }
     }
 
-    /// No QP waits for room any more.
+    /// Notes that no QP waits for room any more.
     pub(super) fn is_not_full(&mut self) {
         self.full = None;
     }
 
-    /// Returns true if a receiver that had stopped has taken everything out.
+    /// Returns true if a stalled peer has taken everything out. It then counts as working again.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;

@@ -1,7 +1,7 @@
-//! The path that a QP's packets take: the network, or memory that is shared with its peer's process.
+//! The path of a QP's packets: the network, or memory shared with its peer's process.
 //!
-//! Owns when a QP chooses again. The two halves do not know: what was sent by the old path and not answered is sent
-//! again by the new one.
+//! Owns when a QP chooses again. The requester and the responder do not know of it: packets that are unanswered
+//! on the old path are sent again on the new one.
 
 use super::Qp;
 use crate::device::shard::local::{LocalPaths, QpPath, RingPayload};
@@ -13,11 +13,12 @@ use trunkline_mutants::mutant;
 use trunkline_roce::engine::{Requester, ResponderState};
 use trunkline_verbs::{QpState, Time};
 
-/// Packets of one QP before the next has its turn.
+/// Maximum number of packets that a QP sends in one turn.
 const PACKETS_IN_TURN: usize = 64;
 
 impl Qp {
-    /// Chooses its path again if another one may have become possible. Returns the pair to send by, if it is memory.
+    /// Chooses the path again if another one may have become possible. Returns the pair to send through, if it
+    /// is memory.
     #[inline]
     pub(in crate::device::shard) fn choose_path(
         &mut self,
@@ -45,25 +46,26 @@ impl Qp {
         }
     }
 
-    /// Something has shown that the peer may be reached by memory now.
+    /// Makes a QP that does not use memory choose again, because its peer may be reachable through memory now.
     pub(in crate::device::shard) fn reconsider_path(&mut self) {
         if !self.path.choice.is_used {
             self.path.epoch = 0;
         }
     }
 
-    /// The pair that its packets go through, if they do.
+    /// Returns the pair that the QP's packets go through, if it uses memory.
     pub(in crate::device::shard) fn pair_in_use(&self) -> Option<usize> {
         self.path.choice.pair.filter(|_| self.path.choice.is_used)
     }
 
-    /// The QP is connected with another peer, or with none.
+    /// Forgets the path of a QP that is connected with another peer, or with none.
     pub(super) fn forget_path(&mut self) {
         self.path = QpPath::default();
     }
 
-    /// Returns true if its peer's packets come through this pair. A packet through another one shows that the peer has
-    /// chosen a path, so this side chooses again: a QP that only responds has no time-out that would make it.
+    /// Returns true if the peer's packets come through this pair. If another pair was chosen, the QP chooses
+    /// again first: the packet shows that the peer has chosen a path, and a QP that only responds has no
+    /// timeout that would make it choose.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
@@ -78,7 +80,7 @@ impl Qp {
         self.route.is_some() && is_peers
     }
 
-    /// Sends by memory: answers first, then requests. Returns whether the QP has more.
+    /// Sends through memory, responses before requests. Returns true if the QP may have more.
     pub(in crate::device::shard) fn send_by_memory(
         &mut self,
         pair: usize,
@@ -86,7 +88,7 @@ impl Qp {
         now: Time,
         resources: &mut Resources,
     ) -> bool {
-        // Before any answer leaves.
+        // The state is published before any response is sent.
         self.publish(resources);
         let mut packet = local.lend_packet();
         let mut sent = 0;
@@ -107,8 +109,8 @@ impl Qp {
         sent == PACKETS_IN_TURN
     }
 
-    /// Repeats the last acknowledgement, of a QP that is about to stop receiving. Returns `false` when it does not use
-    /// memory, or there is no room.
+    /// Repeats the last acknowledgement of a QP that is about to stop receiving. Returns false if it does not
+    /// use memory, or if there is no room.
     pub(in crate::device::shard) fn send_final_ack_by_memory(
         &mut self,
         local: &mut LocalPaths,
@@ -125,14 +127,15 @@ impl Qp {
         sent
     }
 
-    /// Returns true if it may have a packet to send.
+    /// Returns true if the QP may have a packet to send.
     #[inline]
     fn has_output(&self) -> bool {
         self.responder.as_ref().is_some_and(ResponderState::has_output)
             || self.requester.as_ref().is_some_and(Requester::has_output)
     }
 
-    /// The next packet, with the payload of several, which goes into `ring` if there is one.
+    /// Writes the next packet, which may join the payload of several. The payload goes into `ring` if there is
+    /// one. Returns false if there was nothing to send.
     fn next_packet(
         &mut self,
         now: Time,
@@ -158,29 +161,29 @@ impl Qp {
         requester.poll_joined(now, &memory, packet).is_some()
     }
 
-    /// A packet of a member's has come through memory and proved that its sender is the peer.
+    /// Notes that a packet through memory has proved that its sender is the peer.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         if let Some(route) = &mut self.route {
             route.heard_by_memory();
         }
     }
 
-    /// Why it does not use memory; `None` when it does.
+    /// Returns the reason why the QP does not use memory; `None` if it does.
     pub(in crate::device::shard) fn why_not_memory(&self) -> Option<&'static str> {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Why it never will; `None` when it does or may.
+    /// Returns the reason why the QP will never use memory; `None` if it does or may.
     pub(in crate::device::shard) fn why_never_memory(&self) -> Option<&'static str> {
         self.path.choice.is_final.then_some(self.path.choice.why)
     }
 
-    /// Returns true if it is connected and works.
+    /// Returns true if the QP is connected, and neither in RESET nor in ERR.
     pub(in crate::device::shard) fn can_break(&self) -> bool {
         self.route.is_some() && !matches!(self.attributes.state, QpState::Reset | QpState::Error)
     }
 
-    /// Sends to nowhere: its packets are lost.
+    /// Discards the QP's next packets, as if the network had lost them.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
         local: &mut LocalPaths,
