@@ -1,8 +1,9 @@
 //! Copies of memory that others may access at the same time.
 //!
-//! Owns the one way in which bytes are copied out of and into memory that a device, a NIC or another thread may
-//! write or read meanwhile. Such a copy may tear, and mean nothing then; it must never be undefined, since programs
-//! without unsafe code can cause it. [`Memory`](crate::Memory) calls it for ranges that it has checked.
+//! Owns the only way in which bytes are copied out of and into memory that a device, a NIC or another thread
+//! may write or read meanwhile. Such a copy may tear, and its bytes then mean nothing. It must never be
+//! undefined, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it for ranges
+//! that it has checked.
 //!
 //! | where | how |
 //! |---|---|

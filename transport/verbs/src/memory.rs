@@ -29,7 +29,7 @@ pub enum MemoryError {
 
 /// Alignment of allocations in bytes.
 const PAGE: usize = 4096;
-/// Alignment of allocators without being asked, in bytes.
+/// Alignment that allocators give without being asked, in bytes.
 const NATURAL: usize = 16;
 
 /// A block of bytes at a fixed address.
@@ -37,7 +37,7 @@ const NATURAL: usize = 16;
 pub struct Memory {
     start: NonNull<u8>,
     length: usize,
-    /// `Some` when the block was allocated here and is freed here: where the allocation begins, and its layout.
+    /// Start and layout of the allocation; `None` if another owner frees the block.
     allocation: Option<(NonNull<u8>, Layout)>,
 }
 
@@ -50,8 +50,9 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. Pages of a large block are
-    /// taken from the system when they are first used. It leaves the [`headroom`] of a limited address space.
+    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. Pages of a large block are taken
+    /// from the system when they are first used. A large block leaves the [`headroom`] of a limited address
+    /// space free.
     ///
     /// # Errors
     /// [`MemoryError::OutOfMemory`].
@@ -59,13 +60,13 @@ impl Memory {
         if length >= headroom::LARGE && headroom::check(length).is_err() {
             return Err(MemoryError::OutOfMemory);
         }
-        // Aligned here: asked for page alignment, the standard library writes the zeros itself, into every
-        // page, where the system has zero pages to give.
+        // The page is aligned here. If it were asked for page alignment, the standard library would write the
+        // zeros itself, into every page, although the system has zero pages to give.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
         let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.
         let allocated = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(MemoryError::OutOfMemory)?;
-        // A page at a boundary of 16 begins within the bytes added.
+        // The first page boundary lies within the added bytes.
         let padding = allocated.addr().get().next_multiple_of(PAGE) - allocated.addr().get();
         // SAFETY: the allocation is aligned to `NATURAL`, so `padding` is at most `PAGE - NATURAL`, the bytes by
         // which the allocation is larger than `length`.
@@ -95,13 +96,13 @@ impl Memory {
         self.length == 0
     }
 
-    /// The address of the byte at `offset`, for work requests and peers.
+    /// Returns the address of the byte at `offset`, for work requests and peers.
     #[must_use]
     pub fn address(&self, offset: usize) -> IoAddress {
         IoAddress(self.start.as_ptr().expose_provenance() as u64).plus(offset as u64)
     }
 
-    /// The offset of an address, if `length` bytes from there are inside the memory.
+    /// Returns the offset of an address, if `length` bytes from there are inside the memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
@@ -112,7 +113,7 @@ impl Memory {
         Ok(offset)
     }
 
-    /// Copies bytes from `offset` on out of the memory.
+    /// Copies bytes out of the memory, from `offset` on.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
@@ -155,7 +156,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies `length` bytes from `offset` on to the bytes from `at` on of another memory.
+    /// Copies `length` bytes from `offset` on into another memory, from `at` on.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of either range.
@@ -289,7 +290,7 @@ mod tests {
         assert!(!memory.contains(&(0..17)) && !memory.contains(&Range { start: 9, end: 8 }));
     }
 
-    /// Miri and ThreadSanitizer fail it when a copy is a data race.
+    /// Miri and ThreadSanitizer fail this test if a copy is a data race.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "threads that race are what is tested")]
     fn threads_may_copy_in_and_out_at_the_same_time() {

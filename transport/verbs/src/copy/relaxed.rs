@@ -3,11 +3,11 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes of a word.
+/// Size of a word, in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Returns the number of bytes at the start that are copied one by one, so that words follow. Miri refuses accesses of several sizes
-/// to one place, and is slow anyway: there all are.
+/// Returns the number of leading bytes that are copied one by one, so that the rest is aligned. Miri refuses
+/// accesses of several sizes to one place, so with Miri or `relaxed-copies` all bytes are.
 fn head(shared: *const u8, length: usize) -> usize {
     if cfg!(any(miri, feature = "relaxed-copies")) { length } else { shared.align_offset(WORD).min(length) }
 }

@@ -1,15 +1,15 @@
 //! Copies by inline assembly.
 //!
-//! Short ones move their first and their last bytes, which may overlap; longer ones go through vector registers in a
-//! loop, and move their last bytes the same way. From 2 KiB on it is as fast as `memcpy`, up to 64 bytes faster; in
-//! between, where `memcpy` has registers of 64 bytes, it takes up to twice the 8 ns.
+//! A short copy moves its first and its last bytes, which may overlap. A longer copy loops over vector
+//! registers, and moves its last bytes the same way. Up to 64 bytes this is faster than `memcpy`, and from 2
+//! KiB on as fast. In between, where `memcpy` has registers of 64 bytes, this takes up to twice the 8 ns.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
-/// Below this, vectors of 16 bytes are as fast as longer ones.
+/// Length, in bytes, below which 16-byte vectors are as fast as longer ones.
 const WIDE: usize = 256;
-/// Length from which on the processor's string move is faster.
+/// Length, in bytes, from which the processor's string move is faster.
 const STRING: usize = 2048;
 
 /// See [`super::read`].
@@ -37,21 +37,21 @@ pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     match length {
         0 => {}
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         1..4 => unsafe { bytes(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         4..8 => unsafe { ends_of_4(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         8..16 => unsafe { ends_of_8(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         16..=32 => unsafe { ends_of_16(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         33..WIDE => unsafe { narrow(from, to, length) },
-        // SAFETY: as the others, and the processor has AVX.
+        // SAFETY: as for the others, and the processor has AVX.
         WIDE..STRING if std::arch::is_x86_feature_detected!("avx") => unsafe { wide(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         WIDE..STRING => unsafe { narrow(from, to, length) },
-        // SAFETY: this function's contract, for a length that the other one is made for.
+        // SAFETY: this function's contract, for a length that the callee accepts.
         _ => unsafe { string(from, to, length) },
     }
 }
@@ -205,7 +205,7 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Has the processor move a string.
+/// Uses the processor's string move.
 ///
 /// # Safety
 /// Same as [`copy`].
