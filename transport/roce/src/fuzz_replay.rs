@@ -15,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", name].iter().collect()
 }
 
-/// UDP payloads without ICRC of all captured packets.
+/// Returns the UDP payloads of all captured packets, without ICRC.
 fn captured_packets() -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for folder_name in ["vectors/rc", "vectors/xrc"] {

@@ -1,4 +1,4 @@
-//! Numbers on the wire that tell nothing of each other.
+//! Numbers on the wire that reveal nothing about each other.
 //!
 //! Owns the keyed permutation by which places in tables become QP numbers, SRQ numbers, communication ids and
 //! memory keys. The holder of the key computes the place back; others learn from the numbers that they have seen

@@ -17,7 +17,7 @@ impl RoundTrip {
         self.sample.get_or_insert((psn, now));
     }
 
-    /// Packets are going to be sent again: the running measurement means nothing.
+    /// Discards the running measurement, because packets are sent again.
     pub(super) fn cancel(&mut self) {
         self.sample = None;
     }

@@ -3,11 +3,11 @@
 use crate::wire::{Opcode, Operation, Packet, Service};
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
 
-/// Most PSNs one message, or all that is outstanding, may cover: half of the half window, so that
-/// "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
+/// Maximum number of PSNs that a message, or everything outstanding, may cover: half of the half window, so
+/// that "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
 pub(super) const PSN_SPAN_MAX: u32 = 1 << 22;
 
-/// Most bytes of payload of a packet that stands for several; a multiple of every path MTU.
+/// Maximum payload, in bytes, of a packet that stands for several; a multiple of every path MTU.
 pub const JOINED_BYTES: u32 = 16 << 10;
 
 /// A packet that was written to the caller's buffer.
@@ -19,7 +19,7 @@ pub struct Transmit {
     pub retransmission: bool,
 }
 
-/// Returns true if an opcode is a request, for a responder; else it is an answer, for a requester.
+/// Returns true for a request, which goes to a responder, and false for an answer, which goes to a requester.
 #[must_use]
 pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()
@@ -46,7 +46,7 @@ pub(super) struct Class {
     pub(super) last: bool,
 }
 
-/// Sorts a request's operation; `None` for answers, reserved ones and SENDs with invalidation.
+/// Classifies a request's operation; `None` for answers, reserved operations and SENDs with invalidation.
 pub(super) fn classify(operation: Operation) -> Option<Class> {
     use Operation as O;
     let (kind, first, last) = match operation {
@@ -65,7 +65,7 @@ pub(super) fn classify(operation: Operation) -> Option<Class> {
     Some(Class { kind, first, last })
 }
 
-/// Packets that `length` bytes take: at least one (contract rocev2 3.4).
+/// Returns the number of packets that `length` bytes take, at least 1 (contract rocev2 3.4).
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     // Divisions are slow, and most messages are short.
     if length <= mtu { 1 } else { length.div_ceil(mtu) }

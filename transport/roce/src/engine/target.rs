@@ -13,14 +13,14 @@ pub struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// The address `offset` bytes in.
+    /// Returns the address `offset` bytes into the range.
     #[must_use]
     pub const fn at(&self, offset: u32) -> IoAddress {
         self.start.address.plus(offset as u64)
     }
 }
 
-/// Request of a packet.
+/// Work of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work<'a> {
     /// Bytes of a message for a posted receive. On `first` the target takes a receive and keeps it

@@ -14,7 +14,7 @@ pub(super) const SRQ: SrqNumber = SrqNumber::new(0x5a);
 pub(super) const MTU: u32 = 256;
 pub(super) const BAD_LKEY: Lkey = Lkey(0xbad);
 
-/// Attributes of a QP in RTS, first PSNs 100 both ways, timeout 4.096 us * 2^10.
+/// Returns attributes of a QP in RTS, with first PSNs 100 both ways and a timeout of 4.096 us * 2^10.
 pub(super) fn attributes(qp_type: QpType) -> QpAttributes {
     QpAttributes {
         state: QpState::ReadyToSend,
@@ -33,7 +33,7 @@ pub(super) fn attributes(qp_type: QpType) -> QpAttributes {
     }
 }
 
-/// Attributes in another state.
+/// Returns the same attributes in another state.
 pub(super) fn in_state(qp_type: QpType, state: QpState) -> QpAttributes {
     QpAttributes { state, ..attributes(qp_type) }
 }
@@ -115,12 +115,12 @@ impl LocalMemory for Ram {
     }
 }
 
-/// A target with scripted answers, else `Placed`. Records the requests.
+/// A target with scripted answers, which succeeds when there are none left. Records the requests.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) answers: VecDeque<Placement>,
     pub(super) reads: VecDeque<ReadOutcome>,
-    /// Debug form of each placement that was asked for.
+    /// Debug form of each placement requested.
     pub(super) asked: Vec<String>,
     /// The word that atomics work on.
     pub(super) word: u64,

@@ -35,7 +35,7 @@ impl Requester {
         self.respond(now, packet, self.geometry.mtu, memory)
     }
 
-    /// Like [`Requester::handle_response`], for one of [`ResponderState::poll_joined`].
+    /// Like [`Requester::handle_response`], for a response of [`ResponderState::poll_joined`].
     ///
     /// [`ResponderState::poll_joined`]: crate::engine::ResponderState::poll_joined
     pub fn handle_joined(
@@ -47,7 +47,7 @@ impl Requester {
         self.respond(now, packet, JOINED_BYTES, memory)
     }
 
-    /// Takes a response of at most the given bytes of payload.
+    /// Takes a response with at most the given number of payload bytes.
     #[inline]
     fn respond(
         &mut self,
@@ -222,8 +222,8 @@ impl Requester {
         Response::Progress
     }
 
-    /// Makes the request of `kind` that `psn` answers the front of the queue, by taking the answer
-    /// as an acknowledgement of all before it.
+    /// Takes an answer as an acknowledgement of everything before it, so that its request becomes the front of
+    /// the queue. The request must be of `kind`.
     fn reach(&mut self, now: Time, psn: Psn, kind: Kind) -> Result<(), Response> {
         match self.position(psn) {
             Position::Past => return Err(Response::Stale),
@@ -243,13 +243,13 @@ impl Requester {
         }
     }
 
-    /// A response does not match its request (contract rocev2 7.27).
+    /// Fails the QP, because a response does not match its request (contract rocev2 7.27).
     fn bad_response(&mut self) -> Response {
         self.fail(0, CompletionStatus::BadResponse);
         Response::Unexpected
     }
 
-    /// Everything before `end` is acknowledged, unless a READ or atomic in between has no answer.
+    /// Retires everything before `end`, up to a READ or atomic that has no answer.
     fn advance(&mut self, now: Time, end: Psn) -> Implied {
         let mut una = self.una;
         let mut implied = Implied::Clear;
@@ -274,7 +274,7 @@ impl Requester {
         implied
     }
 
-    /// `una` has moved.
+    /// Moves `una`, and updates the timers and the cursor.
     fn moved(&mut self, now: Time, una: Psn) {
         self.una = una;
         let measured = self.round_trip.acknowledged(una, now);
@@ -286,7 +286,7 @@ impl Requester {
         self.fail_faulty_front();
     }
 
-    /// The oldest request has succeeded.
+    /// Completes the oldest request with success.
     fn retire_front(&mut self) {
         let Some(wqe) = self.queue.pop_front() else { return };
         if let Some(index) = self.cursor.index.checked_sub(1) {
@@ -298,7 +298,8 @@ impl Requester {
         self.complete(wqe, CompletionStatus::Success);
     }
 
-    /// The answer to a probe acknowledges the probed packet only, so what was sent after it was lost.
+    /// Sends again from `una` after the answer to a probe: it acknowledges the probed packet only, so
+    /// everything sent after that packet was lost.
     fn after_probe(&mut self, now: Time, answered: Psn) {
         let Some(probed) = self.retry.probed else { return };
         if self.una.after(probed) <= 0 {
@@ -320,8 +321,8 @@ impl Requester {
         }
     }
 
-    /// Ends everything: requests before number `failing` as flushed, that one with `status`, the
-    /// rest as flushed, unsignalled ones too (contract I1, rocev2 7.26).
+    /// Ends all requests: number `failing` with `status`, all others as flushed, unsignalled ones too (contract
+    /// I1, rocev2 7.26).
     pub(super) fn fail(&mut self, failing: usize, status: CompletionStatus) {
         if !self.is_sending() {
             return;

@@ -43,19 +43,19 @@ use trunkline_verbs::{
     Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
 };
 
-/// Parameters of windows and timers. A peer sees them as pace only.
+/// Parameters of windows and timers. They affect only the pace that a peer sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Bytes of a UDP socket's receive buffer that packets in flight may take, each way. Bounds `window` and
     /// `read_window`; a third of it bounds `ack_every` and `read_piece`.
     pub buffer_bytes: u32,
-    /// The most unacknowledged packets, however short.
+    /// Maximum number of unacknowledged packets, however short.
     pub window: u32,
     /// Packets after which an acknowledgement is requested inside a long message.
     pub ack_every: u32,
     /// Response packets that one READ request asks for, at least 1. A longer READ is requested in pieces.
     pub read_piece: u32,
-    /// The most response packets that are requested and have not arrived.
+    /// Maximum number of response packets that are requested and have not arrived.
     pub read_window: u32,
     /// Longest message in bytes.
     pub max_message: u32,
@@ -63,11 +63,11 @@ pub struct Tuning {
     pub probe_floor_ns: u64,
     /// Probe after this many smoothed round trips.
     pub probe_round_trips: u32,
-    /// Minimum ACK timeout, in nanoseconds, within the room that the standard leaves:
-    /// from its nominal value to four times that (contract rocev2 7.22). Probes find losses long before;
-    /// the timeout decides when a peer counts as dead, and one that waits for a processor does not.
+    /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard leaves, from the
+    /// nominal value to four times that (contract rocev2 7.22). Probes find losses long before. The timeout
+    /// decides when a peer counts as dead, and a peer that waits for a processor must not.
     pub ack_floor_ns: u64,
-    /// The same until the peer has responded for the first time: it may still be starting.
+    /// Minimum ACK timeout until the peer has responded for the first time, since it may still be starting.
     pub first_ack_floor_ns: u64,
 }
 
@@ -90,7 +90,7 @@ impl Default for Tuning {
     }
 }
 
-/// Why a request was not taken. Exhaustive, so that a device must map each cause to its own error.
+/// The reason why a request was refused. Exhaustive, so that a device must map each cause to its own error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostRefused {
     /// The QP cannot send yet (contract E8).
@@ -105,23 +105,23 @@ pub enum PostRefused {
     /// More inline bytes than the QP was made with, or inline data for a READ or atomic.
     #[error("inline data too long, or not allowed for this operation")]
     BadInline,
-    /// Longer than a message may be.
+    /// The message is longer than the port or the PSN space allows.
     #[error("the message is longer than the port's max_msg_sz")]
     TooLong,
-    /// READ or atomic with max_rd_atomic 0.
+    /// A READ or atomic, although `max_rd_atomic` is 0.
     #[error("max_rd_atomic of the QP is 0, so READs and atomics can never be sent")]
     NoReadResources,
-    /// An atomic's address is not a multiple of 8, or its gather list does not hold 8 bytes.
+    /// An atomic's gather list does not hold 8 bytes.
     #[error("an atomic needs 8 aligned bytes at both ends")]
     BadAtomic,
 }
 
-/// Something about the QP itself.
+/// Event of the QP itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequesterEvent {
     /// A work request failed: the QP is in ERR now (its responder half has to follow).
     Failed(CompletionStatus),
-    /// In SQD all that was begun has been acknowledged.
+    /// Everything begun has been acknowledged, in SQD.
     Drained,
 }
 
@@ -132,12 +132,13 @@ pub enum Response {
     Progress,
     /// The answer is for an acknowledged packet, or repeats a NAK; it is ignored.
     Stale,
-    /// The answer is for a packet that was never sent, or malformed; it is ignored.
+    /// The answer is for a packet that was never sent, or malformed, and is ignored; or it does not match its
+    /// request, and the QP has failed.
     Unexpected,
 }
 
 impl Response {
-    /// Returns true if it is proof of where the peer sends from: it answered a PSN that was outstanding.
+    /// Returns true if the answer proves where the peer sends from: it answered an outstanding PSN.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress
@@ -299,7 +300,7 @@ impl Requester {
         self.events.pop_front()
     }
 
-    /// Requests that have not ended.
+    /// Returns the number of requests that have not ended.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.queue.len()
@@ -311,7 +312,7 @@ impl Requester {
         &self.counters
     }
 
-    /// Goes to a state in which nothing is sent; the queue is empty.
+    /// Enters a state in which nothing is sent. The queue must be empty.
     fn stop(&mut self, state: QpState) {
         self.state = state;
         self.una = self.post_psn;

@@ -6,13 +6,13 @@ use crate::engine::segment::Kind;
 /// [`Tuning`] for the packets of one QP; nothing is 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Request packets that may be unacknowledged.
+    /// Maximum number of unacknowledged request packets.
     pub(super) window: u32,
-    /// Packets of a message from one wish for an acknowledgement to the next.
+    /// Number of packets of a message between two requests for an acknowledgement.
     pub(super) ack_every: u32,
-    /// Response packets of one READ request.
+    /// Number of response packets per READ request.
     pub(super) read_piece: u32,
-    /// Response packets that may be missing when a further piece is asked for, with that piece.
+    /// Maximum number of missing response packets when a further piece is requested, including that piece.
     pub(super) read_window: u32,
 }
 
@@ -35,7 +35,7 @@ impl Pace {
         start.saturating_add(self.read_piece).min(psns)
     }
 
-    /// Requests that a peer sees: it counts each piece of a READ as a message.
+    /// Returns the number of requests that a peer counts: each piece of a READ is a message.
     pub(super) fn messages(&self, kind: Kind, psns: u32) -> u32 {
         if kind == Kind::Read { psns.div_ceil(self.read_piece) } else { 1 }
     }
@@ -48,7 +48,8 @@ fn buffer_bytes(mtu: u32) -> u32 {
 }
 
 impl Requester {
-    /// Returns true if a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
+    /// Returns true if a READ's piece of `packets` has to wait for earlier ones. At least one piece may be
+    /// outstanding.
     pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
         let missing = self.cursor.read_span + self.cursor.reads;
         missing > 0 && missing + packets > self.pace.read_window

@@ -8,18 +8,18 @@ use trunkline_verbs::{
     SendRequest, Sge, SrqNumber,
 };
 
-/// Location of an entry's bytes. Lists and buffers go back to the queue.
+/// Bytes of an entry, or their location. Lists and buffers go back to the queue.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// A gather list of one.
+    /// A gather list with a single SGE.
     One(Sge),
     /// Any other gather list.
     List(Vec<Sge>),
-    /// The bytes themselves.
+    /// The inline bytes.
     Inline(Vec<u8>),
 }
 
-/// Lists and buffers of requests that have ended, for those to come.
+/// Lists and buffers of ended requests, for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     lists: Vec<Vec<Sge>>,
@@ -95,7 +95,7 @@ impl Wqe {
         )
     }
 
-    /// Appends `length` of its bytes from `offset` on.
+    /// Appends `length` bytes of the request from `offset` on.
     pub(super) fn gather(
         &self,
         memory: &impl LocalMemory,
@@ -184,10 +184,10 @@ fn kind_of(operation: &SendOperation) -> Kind {
 }
 
 impl Requester {
-    /// Refuses a request that [`Requester::post`] would not take after `before` others.
+    /// Checks that [`Requester::post`] would take a request after `before` others.
     ///
     /// # Errors
-    /// As `post`.
+    /// Same as [`Requester::post`].
     pub fn check(&self, request: &SendRequest<'_>, before: usize) -> Result<(), PostRefused> {
         self.check_request(request, before).map(drop)
     }
@@ -246,7 +246,7 @@ impl Requester {
         Ok((kind, self.check_data(request, kind)?))
     }
 
-    /// Returns the message's length, if the request is valid.
+    /// Checks the data of a request. Returns the message's length.
     #[inline]
     fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
         let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);
@@ -279,7 +279,7 @@ impl Requester {
         Ok(length)
     }
 
-    /// Ends a request that has left the queue: its completion, and its list or buffer back.
+    /// Ends a request that has left the queue: queues its completion, and keeps its list or buffer for reuse.
     #[inline]
     pub(super) fn complete(&mut self, wqe: Wqe, status: CompletionStatus) {
         if wqe.signaled || !status.is_success() {

@@ -4,7 +4,7 @@ use super::{Requester, Tuning};
 use crate::engine::{Time, rtt::RoundTrip};
 use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
 
-/// Times a probe's wait is doubled at most.
+/// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
 
 /// The value of `rnr_retry` that means no limit (contract rocev2 7.21).
@@ -13,10 +13,10 @@ const RNR_UNLIMITED: u8 = 7;
 /// Timers and retry counters of a requester.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Retry {
-    /// Local ACK timeout, until the peer has answered and afterwards; `None` is never (contract
-    /// rocev2 7.22).
+    /// Local ACK timeouts until the peer has answered and afterwards; `None` means never (contract rocev2
+    /// 7.22).
     timeouts_ns: Option<[u64; 2]>,
-    /// The peer has answered.
+    /// True if the peer has answered.
     has_answered: bool,
     retry_count: u8,
     rnr_retry: u8,
@@ -33,8 +33,8 @@ pub(super) struct Retry {
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
-    /// PSN at which a loss was concluded last, and when: the same conclusion is not drawn twice from one
-    /// burst of answers.
+    /// PSN and time of the last concluded loss: the same conclusion is not drawn twice from one burst of
+    /// answers.
     went_back: Option<(Psn, Time)>,
 }
 
@@ -96,7 +96,7 @@ impl Retry {
 }
 
 impl Requester {
-    /// Handles the timers that have expired at `now`. Hand in the packets that have arrived first: an answer
+    /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: an answer
     /// that waits in a socket is better than a timeout.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
@@ -137,7 +137,7 @@ impl Requester {
         self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
     }
 
-    /// Returns the time of the probe for the oldest packet. `None` while that waits to be sent anyway.
+    /// Returns the time of the probe for the oldest packet; `None` if that packet is about to be sent anyway.
     fn probe_deadline(&self) -> Option<Time> {
         let tuning = &self.tuning;
         if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
@@ -148,7 +148,7 @@ impl Requester {
         Some(self.retry.activity.plus_ns(wait))
     }
 
-    /// Takes one retry; `false` when there was none left and the oldest request has failed.
+    /// Charges one retry. If none is left, fails the oldest request and returns false.
     fn charge_retry(&mut self) -> bool {
         if let Some(left) = self.retry.left.checked_sub(1) {
             self.retry.left = left;
@@ -206,7 +206,7 @@ impl Requester {
             self.retry.rnr_left = left;
         }
         self.retry.rnr_until = Some(now.plus_ns(wait_ns));
-        // The peer is alive, so earlier timeouts count no more; the next one starts when the packet is
+        // The peer is alive, so earlier timeouts no longer count. The next timeout starts when the packet is
         // sent again.
         self.retry.has_answered = true;
         self.retry.left = self.retry.retry_count;
@@ -216,8 +216,8 @@ impl Requester {
         self.rewind();
     }
 
-    /// Sends everything unanswered again, without charge: it may not arrive, or answers to it may not. For
-    /// a change of the way that packets take.
+    /// Sends everything unanswered again, without charge. Called when the path of the packets changes: those in
+    /// flight, or their answers, may not arrive.
     pub fn resend(&mut self) {
         if self.is_sending() {
             self.rewind();
@@ -232,7 +232,7 @@ impl Requester {
         self.seek();
     }
 
-    /// Returns true in a state in which packets leave and answers count.
+    /// Returns true in a state in which packets are sent and answers count.
     pub(super) fn is_sending(&self) -> bool {
         matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
     }

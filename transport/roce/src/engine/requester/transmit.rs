@@ -10,17 +10,17 @@ use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, Sen
 /// Position of the next packet to send, and the amount outstanding between `una` and it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
-    /// Entry of the queue; its length when all was sent.
+    /// Index of the queue's entry; the queue's length when all was sent.
     pub(super) index: usize,
-    /// Packet of the entry.
+    /// Number of the packet in the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// Atomics and pieces of READs before the cursor that wait for their answer.
+    /// Number of atomics and pieces of READs before the cursor that wait for their answer.
     pub(super) reads: u32,
-    /// PSNs before the cursor that pieces of READs cover beyond their one request packet: they take
-    /// part in the window of READs only, the peer's answers fill them.
+    /// Number of PSNs before the cursor that pieces of READs cover beyond their one request packet. The peer's
+    /// answers fill them, so they count in the window of READs only.
     pub(super) read_span: u32,
-    /// Packets since the last one that requested an acknowledgement.
+    /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
 }
 
@@ -48,17 +48,17 @@ impl Requester {
         self.transmit(now, memory, JOINED_BYTES / self.geometry.mtu, out)
     }
 
-    /// Returns true if [`Requester::poll_transmit`] may have something; `false` only if it has not.
+    /// Returns true if [`Requester::poll_transmit`] may return a packet; if false, it does not.
     #[inline]
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.cursor.index < self.queue.len()
             || self.retry.probe_due
-            // To report that it is drained.
+            // The drained state is reported from `poll_transmit`.
             || self.state == QpState::SendQueueDrained
     }
 
-    /// Returns the next packet, with the payload of at most `most` packets.
+    /// Appends the next packet, with the payload of at most `most` packets.
     #[inline]
     fn transmit(
         &mut self,
@@ -121,8 +121,8 @@ impl Requester {
         Some(Transmit { psn, retransmission })
     }
 
-    /// Returns the number of the packet that is sent after number `packet` of an entry. A READ skips the
-    /// packets that it asks for.
+    /// Returns the number of the packet sent after number `packet` of an entry. A READ skips the packets that
+    /// it requests.
     #[inline]
     fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
         if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
@@ -130,7 +130,7 @@ impl Requester {
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
     fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
-        // About to be sent anyway, or nothing is outstanding any more.
+        // It is about to be sent anyway, or nothing is outstanding any more.
         if self.cursor.psn == self.una || self.una == self.sent_end {
             return None;
         }
@@ -192,7 +192,7 @@ impl Requester {
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
     }
 
-    /// Notes that the entry at the cursor cannot be read from memory. It fails when all before it have ended.
+    /// Notes that the entry at the cursor cannot be read from memory. It fails once all before it have ended.
     fn local_fault(&mut self, status: CompletionStatus) {
         if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
             wqe.fault = Some(status);

@@ -13,7 +13,7 @@ use trunkline_verbs::{Access, Psn};
 enum Position {
     Expected,
     Before,
-    /// The packet is done with.
+    /// The packet needs no further checks.
     Done(Handled),
 }
 
@@ -96,8 +96,8 @@ impl ResponderState {
         Position::Expected
     }
 
-    /// Sends the NAK for a failure of our own again. If it was lost, the peer asks again, and need not wait
-    /// for its retries to run out. To a peer this looks like a duplicated NAK.
+    /// Repeats the NAK for a failure of this side. If the NAK was lost, the peer sends its request again and
+    /// need not wait for its retries to run out. To a peer this looks like a duplicated NAK.
     fn repeat_fatal(&mut self, psn: Psn) {
         if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
             self.refusal.due = 1;
@@ -201,7 +201,7 @@ impl ResponderState {
         Ok((pending, class))
     }
 
-    /// contract rocev2 7.7, G11
+    /// Checks the opcode sequence (contract rocev2 7.7, G11).
     #[inline]
     fn check_sequence(&self, class: Class, srq: u32) -> Result<(), NakCode> {
         let fits = match self.message.kind {
@@ -213,7 +213,7 @@ impl ResponderState {
         if fits { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
     }
 
-    /// contract E5, G4 (1)
+    /// Checks the rights of the QP: contract E5, G4 (1).
     #[inline]
     fn check_rights(&self, kind: Kind) -> Result<(), NakCode> {
         let needed = match kind {
@@ -225,7 +225,7 @@ impl ResponderState {
         if self.access & needed.bits() != 0 { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
     }
 
-    /// contract rocev2 3.1
+    /// Checks the payload's length (contract rocev2 3.1).
     #[inline]
     fn check_payload(&self, class: Class, payload: u32, most: u32) -> Result<(), NakCode> {
         let mtu = self.mtu();
@@ -242,7 +242,7 @@ impl ResponderState {
         }
     }
 
-    /// Returns the bytes of the message before this packet.
+    /// Returns the number of bytes of the message before this packet.
     pub(super) fn received(&self, class: Class) -> u32 {
         if class.first { 0 } else { self.message.received }
     }

@@ -1,4 +1,4 @@
-//! Carrying out a checked packet, at once or when its placement is answered.
+//! Execution of a checked packet, at once or when its placement is answered.
 
 use super::saved::Saved;
 use super::{EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, count};
@@ -47,9 +47,9 @@ impl ResponderState {
         self.finish(pending, class, placement)
     }
 
-    /// Answers the waiting placement; ignored when none waits, or with `Later`. Afterwards feed the
-    /// queued packets. When the QP left its receiving states in between, nothing waits any more.
-    /// Returns what became of the packet, [`Handled::Dropped`] if none waited.
+    /// Answers the waiting placement. Ignored if none waits, or if the answer is `Later`. Afterwards feed the
+    /// queued packets. If the QP left its receiving states in between, nothing waits any more. Returns the
+    /// outcome of the packet, [`Handled::Dropped`] if none waited.
     pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {
             return Handled::Dropped;
@@ -72,7 +72,7 @@ impl ResponderState {
         Handled::Taken
     }
 
-    /// The packet is not in place: refuse or ignore it.
+    /// Refuses or ignores a packet that was not placed.
     fn decline(&mut self, psn: Psn, placement: Placement) -> Handled {
         match placement {
             // The target returned an outcome that does not fit the request.
@@ -95,7 +95,7 @@ impl ResponderState {
         Handled::Refused
     }
 
-    /// The packet is in place: move on, and remember what is owed for it.
+    /// Moves past a placed packet, and remembers the answer that it requires.
     #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         count(&mut self.counters.packets);
@@ -144,12 +144,12 @@ impl ResponderState {
         }
     }
 
-    /// Makes a NAK due.
+    /// Sets the NAK to send next.
     pub(super) fn refuse(&mut self, syndrome: Syndrome, psn: Psn) {
         self.refusal = Refusal { due: 1, syndrome: syndrome.byte(), psn: psn.get() };
     }
 
-    /// A fatal NAK: the QP is in ERR; responses to earlier requests still go out first (contract
+    /// Moves the QP to ERR and sets a fatal NAK. Answers to earlier requests still go out first (contract
     /// rocev2 7.8).
     pub(super) fn fail(&mut self, code: NakCode, psn: Psn) {
         self.phase = PHASE_ERROR;
@@ -159,7 +159,7 @@ impl ResponderState {
         self.refuse(Syndrome::Nak(code), psn);
     }
 
-    /// XRC: the SRQ by its stored number.
+    /// Returns the SRQ with a stored number, for XRC only.
     pub(super) fn srq(&self, number: u32) -> Option<SrqNumber> {
         self.is_xrc().then(|| SrqNumber::new(number))
     }

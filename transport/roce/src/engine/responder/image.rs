@@ -8,7 +8,7 @@ use super::saved::{MAX_SAVED, Saved, SavedAnswers};
 use super::{Message, Pending, Refusal, ResponderCounters, ResponderState};
 use trunkline_verbs::QpNumber;
 
-/// The most words that an image has.
+/// Maximum number of words in an image.
 pub const IMAGE_WORDS: usize = HEAD_WORDS + MAX_SAVED * SAVED_WORDS;
 /// Words of a responder that has saved nothing.
 const HEAD_WORDS: usize = 41;
@@ -40,7 +40,7 @@ impl Pass for Writer<'_> {
     }
 }
 
-/// Words that are missing are 0.
+/// The words of an image. Missing words read as 0.
 struct Reader<'a>(std::slice::Iter<'a, u64>);
 
 impl Reader<'_> {
@@ -162,7 +162,7 @@ fn pass_counters(counters: &mut ResponderCounters, pass: &mut impl Pass) {
     }
 }
 
-/// Two fields of 32 bits in one word.
+/// Joins two fields of 32 bits into one word.
 fn join(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

@@ -47,8 +47,8 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Returns true if it is proof of where the peer sends from: the packet was the one that the QP waited for, and
-    /// nothing in it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
+    /// Returns true if the packet proves where the peer sends from: the QP was waiting for it, and nothing in
+    /// it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -61,13 +61,13 @@ impl Handled {
     }
 }
 
-/// Something about the QP itself.
+/// Event of the QP itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderEvent {
     /// The first valid packet came while in RTR (contract rocev2 7.15).
     CommunicationEstablished,
-    /// A fatal NAK was answered: the QP is in ERR (0x61: `QpRequestError`; 0x62 and 0x64:
-    /// `QpAccessError`; 0x63: `QpFatal`).
+    /// The responder refused a packet with a fatal NAK, and the QP is in ERR (0x61: `QpRequestError`; 0x62 and
+    /// 0x64: `QpAccessError`; 0x63: `QpFatal`).
     Failed(NakCode),
 }
 
@@ -131,7 +131,7 @@ pub struct ResponderState {
     /// Nonzero if an acknowledgement must be sent.
     ack_due: u8,
     events: u8,
-    /// NAK code of the own failure, for the event.
+    /// NAK code of this side's failure, for the event.
     failure: u8,
     expected: u32,
     /// Completed messages, 24 bits (contract rocev2 6.7).
@@ -140,7 +140,7 @@ pub struct ResponderState {
     acked: u32,
     /// One past the last packet that came too early and was dropped, while a sequence NAK has to be sent.
     gap_end: u32,
-    /// Grows with each packet that is taken and each reset, and never comes again.
+    /// Serial number of the next placement. It grows with each packet taken and each reset, and never repeats.
     serial: u64,
     message: Message,
     pending: Pending,
@@ -169,7 +169,7 @@ impl Message {
     const WRITE: u8 = 2;
 }
 
-/// State to finish a packet once it is placed.
+/// State needed to finish a packet once it is placed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pending {
     active: u8,
@@ -183,7 +183,7 @@ struct Pending {
     length: u32,
 }
 
-/// The NAK that is next, or was sent last.
+/// The NAK to send next, or the last one sent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Refusal {
     due: u8,
@@ -289,7 +289,7 @@ impl ResponderState {
         self.pending.active != 0
     }
 
-    /// Returns true if it is in ERR, by its own failure or by `modify`.
+    /// Returns true if the QP is in ERR, by its own failure or by `modify`.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.phase == PHASE_ERROR
@@ -315,9 +315,8 @@ impl ResponderState {
         self.message.kind != Message::NONE
     }
 
-    /// Identifies the placement that is requested next, or that waits; no other packet of the QP has the
-    /// same number. A packet that the peer repeats because its outcome is unknown has the same number
-    /// again.
+    /// Returns the number of the next placement, or of the waiting one. No other packet of the QP has this
+    /// number. A packet that the peer repeats because its outcome is unknown has the same number again.
     #[must_use]
     pub fn serial(&self) -> u64 {
         self.serial
@@ -341,7 +340,7 @@ impl ResponderState {
         &self.counters
     }
 
-    /// Drops all responses that are due and all work in progress.
+    /// Discards all pending answers and all work in progress.
     fn forget(&mut self) {
         self.ack_due = 0;
         self.refusal = Refusal::default();

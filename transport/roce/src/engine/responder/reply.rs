@@ -12,13 +12,13 @@ impl ResponderState {
         self.transmit(1, target, out)
     }
 
-    /// Like [`ResponderState::poll_transmit`], for a way that carries longer packets than a network: one may
-    /// have the payload of as many successive packets of a READ's answer as [`JOINED_BYTES`] hold.
+    /// Like [`ResponderState::poll_transmit`], for a path that carries longer packets than a network: a packet
+    /// may have the payload of as many successive packets of a READ's answer as [`JOINED_BYTES`] hold.
     pub fn poll_joined(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(JOINED_BYTES / self.mtu(), target, out)
     }
 
-    /// The next answer, with the payload of `most` packets at most.
+    /// Appends the next answer, with the payload of at most `most` packets.
     #[inline]
     fn transmit(&mut self, most: u32, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         if let Some(index) = self.saved.active() {
@@ -38,18 +38,19 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if `poll_transmit` would have something (unless a READ's bytes are still fetched).
+    /// Returns true if `poll_transmit` has a packet to send. It still returns `None` while a READ's bytes are
+    /// being fetched.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
     }
 
-    /// Appends one more acknowledgement of everything that was taken so far; `None` if nothing was.
+    /// Appends one more acknowledgement of everything taken so far; `None` if there is nothing to acknowledge.
     ///
-    /// Called for a QP that is about to stop: its program may exit after the last message, and then nobody
-    /// repeats an acknowledgement that gets lost. To a peer the copies are stale acknowledgements,
-    /// which it ignores (contract rocev2 7.18). If the last request was a READ or atomic, its response
-    /// is the acknowledgement and cannot be repeated so.
+    /// Called for a QP that is about to stop: its program may exit after the last message, and then a lost
+    /// acknowledgement is never repeated. To a peer the copies are stale acknowledgements, which it ignores
+    /// (contract rocev2 7.18). If the last request was a READ or atomic, its response is the acknowledgement,
+    /// and is not repeated.
     pub fn final_ack(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let is_receiving = matches!(self.phase, PHASE_RTR | PHASE_RECEIVING);
         let expected = Psn::new(self.expected);
@@ -86,7 +87,7 @@ impl ResponderState {
         self.answer_read(index, most, target, out)
     }
 
-    /// One packet of a READ's answer (contract rocev2 7.13).
+    /// Appends one packet of a READ's answer (contract rocev2 7.13).
     fn answer_read(
         &mut self,
         index: usize,
@@ -177,7 +178,7 @@ impl ResponderState {
         Transmit { psn, retransmission: false }
     }
 
-    /// Everything before `end` has had its answer.
+    /// Notes that everything before `end` is answered.
     fn covered(&mut self, end: Psn) {
         if end.after(Psn::new(self.acked)) > 0 {
             self.acked = end.get();

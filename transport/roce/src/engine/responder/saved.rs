@@ -15,7 +15,7 @@ pub const MAX_SAVED: usize = 128;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) is_atomic: bool,
-    /// The answer is being sent.
+    /// True if the answer is being sent.
     pub(super) is_active: bool,
     /// True if the answer was sent before.
     pub(super) is_replay: bool,
@@ -55,7 +55,7 @@ impl SavedAnswers {
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
     }
 
-    /// Returns the negotiated depth, as it was set.
+    /// Returns the negotiated depth.
     pub(super) const fn depth(&self) -> u8 {
         self.depth
     }
@@ -68,7 +68,7 @@ impl SavedAnswers {
         self.limit() > 0 && (self.entries.len() < self.limit() || oldest_is_answered())
     }
 
-    /// Keeps an accepted READ or atomic, in place of the oldest when there is no room.
+    /// Keeps an accepted READ or atomic. If there is no room, it replaces the oldest one.
     pub(super) fn keep(&mut self, saved: Saved) {
         while self.entries.len() >= self.room() {
             self.drop_oldest();
@@ -98,8 +98,8 @@ impl SavedAnswers {
         }
     }
 
-    /// Starts the answer of a saved READ again, from the PSN asked for, if the range asked for is
-    /// the rest of the original one or a part of it.
+    /// Starts the answer of a saved READ again, from `psn` on. Returns false if the requested range is not the
+    /// rest of a saved one, or a part of that rest.
     pub(super) fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) -> bool {
         let covers = |saved: &Saved| {
             let packet = u32::try_from(psn.after(Psn::new(saved.first_psn)));
@@ -115,7 +115,7 @@ impl SavedAnswers {
         if !is_inside {
             return false;
         }
-        // The copy of a request whose answer has not reached that packet yet asks for nothing new.
+        // A copy of a request whose answer has not reached that packet yet requests nothing new.
         if !saved.is_active || packet < saved.next {
             saved.start = packet;
             saved.next = packet;
@@ -125,7 +125,8 @@ impl SavedAnswers {
         true
     }
 
-    /// Sends the saved result again; the atomic itself is never executed a second time.
+    /// Sends the saved result again; the atomic itself is never executed a second time. Returns false if it is
+    /// not saved.
     pub(super) fn repeat_atomic(&mut self, psn: Psn) -> bool {
         let is_it = |saved: &Saved| saved.is_atomic && saved.first_psn == psn.get();
         let Some(index) = self.entries.iter().position(is_it) else { return false };

@@ -38,7 +38,7 @@ impl Rig {
         self.take(&request(Operation::SEND_ONLY, psn, b"hi"))
     }
 
-    /// All answers that are due: operation, PSN, syndrome and MSN, payload length.
+    /// Returns all pending answers: operation, PSN, syndrome and MSN, payload length.
     fn answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         let mut out = Vec::new();
@@ -59,7 +59,7 @@ impl Rig {
         std::iter::from_fn(|| self.state.poll_event()).collect()
     }
 
-    /// The packet is refused with this code, and the QP fails.
+    /// Asserts that the packet is refused with this code, and that the QP fails.
     fn refuses(mut self, packet: &Packet<'_>, code: NakCode) {
         let before = self.target.asked.len();
         assert_eq!(self.take(packet), Handled::Refused);
@@ -583,7 +583,7 @@ fn reset_forgets_all_but_the_counts() {
 }
 
 proptest! {
-    /// A state torn by another process and packets of a hostile peer never make it panic.
+    /// A state torn by another process and packets of a hostile peer never cause a panic.
     #[test]
     fn no_bytes_make_it_panic(
         small in proptest::array::uniform32(any::<u8>()),

@@ -43,7 +43,7 @@ impl Rig {
         Self::with(&attributes(QpType::XrcIni), Tuning { probe_floor_ns: 0, ..Tuning::default() })
     }
 
-    /// The ACK timeout is the nominal one.
+    /// Returns a requester with the nominal ACK timeout.
     fn with(attributes: &QpAttributes, tuning: Tuning) -> Self {
         Self::tuned(attributes, Tuning { ack_floor_ns: 0, first_ack_floor_ns: 0, ..tuning })
     }
@@ -82,7 +82,7 @@ impl Rig {
         self.post(wr_id, SendOperation::Send, 10);
     }
 
-    /// Sends all it wants to send now.
+    /// Sends everything that may be sent now.
     fn flush(&mut self) -> Vec<Sent> {
         let mut all = Vec::new();
         let mut out = Vec::new();
@@ -111,7 +111,7 @@ impl Rig {
         self.requester.handle_response(self.now, packet, &mut self.ram)
     }
 
-    /// The READ requests it sends now: PSN, offset from 0x4000, packets.
+    /// Sends, and returns the READ requests: PSN, offset from 0x4000, packets.
     fn reads(&mut self) -> Vec<(u32, u64, u32)> {
         let sent = self.flush();
         sent.into_iter()
@@ -136,7 +136,7 @@ impl Rig {
         }
     }
 
-    /// Goes to the next deadline; the time it took.
+    /// Advances to the next deadline. Returns the time that took.
     fn wait(&mut self) -> u64 {
         let next = self.requester.next_timeout().expect("something to wait for");
         let waited = next.since(self.now);
@@ -160,7 +160,7 @@ fn response(operation: Operation, psn: u32, payload: &[u8]) -> Packet<'_> {
     answer(operation, psn, Syndrome::ACK, payload)
 }
 
-/// Pieces of four packets, eight packets under way.
+/// Returns a requester with pieces of four packets and a READ window of eight.
 fn in_pieces(max_rd_atomic: u8) -> Rig {
     let tuning = Tuning { read_piece: 4, read_window: 8, ..Tuning::default() };
     Rig::with(&QpAttributes { max_rd_atomic, ..attributes(QpType::XrcIni) }, tuning)
@@ -281,7 +281,7 @@ fn credits_count_pieces_as_the_peer_does() {
     let mut last = response(Operation::READ_RESPONSE_LAST, 107, &[0; 256]);
     last.aeth = Some(Aeth::new(Syndrome::Ack { credits: CreditCode(1) }, 2));
     rig.requester.handle_response(rig.now, &last, &mut rig.ram);
-    // Message 3 is promised; the others wait for its acknowledgement.
+    // There is credit for message 3; the others wait for its acknowledgement.
     assert_eq!(rig.psns(), [108]);
 }
 
@@ -302,7 +302,7 @@ fn credits_hold_back_all_but_a_probe() {
         rig.send(wr_id);
     }
     rig.hear(&grant(101, 2, 1));
-    // One is promised, one is not.
+    // There is credit for one message.
     assert_eq!(rig.psns(), [102]);
     rig.hear(&grant(102, 3, 0));
     assert_eq!(rig.psns(), [103]);

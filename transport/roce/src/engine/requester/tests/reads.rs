@@ -1,4 +1,4 @@
-//! READs and atomics: their answers, their pieces, their turn.
+//! READs and atomics: their answers, pieces and order.
 
 use super::*;
 

@@ -90,7 +90,8 @@ fn probes_are_early_double_and_cost_no_retry() {
     assert_eq!(rig.now.0, 4 * TIMEOUT, "probes must not put off death, nor hasten it");
 }
 
-/// A peer that takes 3.5 ms each time is probed for less and less, until a message was answered without a probe and measured.
+/// A peer that takes 3.5 ms each time is probed less and less often, until a message was answered without a
+/// probe and measured.
 #[test]
 fn a_slow_peer_is_found_to_be_slow() {
     let mut rig = Rig::new();
@@ -121,7 +122,7 @@ fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
     assert_eq!(rig.psns(), [100]);
     rig.hear(&ack(100));
     assert_eq!(rig.psns(), [101, 102]);
-    // Not so if the answer covers more.
+    // An answer that covers more does not have this effect.
     rig.send(4);
     rig.flush();
     rig.wait();
