@@ -55,8 +55,8 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// Asks again with the path MTU of the peer, whose interface carries smaller packets than those of the
-    /// REQ. This can happen once per smaller MTU.
+    /// Repeats the request with the path MTU of the peer's interface, which is smaller than the one in the REQ.
+    /// This can happen once per smaller MTU.
     pub(super) fn ask_with_mtu(&mut self, now: u64, id: ConnectionId, mtu: Mtu) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Some(CmMessage::Req(req)) = connection.unanswered.take().map(|unanswered| unanswered.message)

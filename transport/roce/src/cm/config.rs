@@ -29,13 +29,13 @@ pub struct CmConfig {
     pub timewait_min_ns: u64,
     /// Our target ACK delay, in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to 31.
     pub ack_delay: u8,
-    /// The most connections, including those in timewait.
+    /// Maximum number of connections, including those in timewait.
     pub connections: usize,
-    /// The most passive connections from one peer address that are not established yet.
+    /// Maximum number of passive connections from one peer address that are not established yet.
     pub half_open_per_peer: usize,
     /// The same limit for all peers together.
     pub half_open: usize,
-    /// The most answers to SIDR requests that are kept.
+    /// Maximum number of answers to SIDR requests that are kept.
     pub answers: usize,
 }
 
@@ -88,7 +88,7 @@ impl CommIds {
         Self { slot: Some(slot), ..self }
     }
 
-    /// Returns the comm id of an index, of which a process with a slot has 2^22.
+    /// Returns the comm id of an index. A process with a slot has 2^22 indices.
     #[must_use]
     pub fn number_of(&self, index: u32) -> u32 {
         let index = match self.slot {
@@ -106,7 +106,7 @@ impl CommIds {
     }
 }
 
-/// Minimum time between two questions whether a peer still has a connection.
+/// Minimum time between two checks that a peer still has a connection.
 pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
 
 /// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
@@ -123,7 +123,7 @@ const fn cm_time_ns(code: u8) -> u64 {
 /// Time for which the kernel's active side repeats a DREQ: 16 times 6.144 s.
 pub(super) const CLOSING_NS: u64 =
     (1 + MAX_CM_RETRIES as u64) * (2 * cm_time_ns(PACKET_LIFE_TIME) + cm_time_ns(RESPONSE_TIMEOUT));
-/// The longest time between two of them.
+/// Maximum time between two of these repetitions.
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
 /// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is

@@ -54,7 +54,8 @@ pub(super) struct Unanswered {
     pub(super) sent: u32,
     /// Time from which on MRAs no longer extend the wait.
     pub(super) patience_until: u64,
-    /// A DREQ of a program that waits for its outcome: sent until this time, not a number of times.
+    /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
+    /// transmissions is limited.
     pub(super) until: Option<u64>,
 }
 
@@ -74,11 +75,11 @@ pub(super) struct Connection {
     pub(super) transaction: u64,
     pub(super) state: State,
     pub(super) unanswered: Option<Unanswered>,
-    /// The REQ offered an alternate path.
+    /// True if the REQ offered an alternate path.
     pub(super) has_alternate: bool,
     /// Private data of the REP, until `confirm`.
     pub(super) reply_private: Vec<u8>,
-    /// The program has released it: only the last event is reported.
+    /// True if the program has released the connection: only the last event is reported.
     pub(super) is_released: bool,
     /// Time for which a DREQ is repeated while the program waits for its outcome.
     pub(super) closing_ns: u64,

@@ -2,7 +2,7 @@
 
 use trunkline_verbs::RejectReason;
 
-/// Why a message was dropped. Duplicates are counted too, since they indicate loss.
+/// Reason why a message was dropped. Duplicates are counted too, since they indicate loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum CmDrop {
@@ -50,7 +50,7 @@ impl CmDrop {
     ];
 }
 
-/// Why the machine itself refuses, each with its name in metrics.
+/// Reasons for which the machine itself refuses requests, with their names in metrics.
 const REFUSALS: [(RejectReason, &str); 8] = [
     (RejectReason::NO_QP, "cm_refused_no_qp"),
     (RejectReason::UNSUPPORTED, "cm_refused_pkey"),
@@ -65,9 +65,9 @@ const REFUSALS: [(RejectReason, &str); 8] = [
 /// Counters of messages received, sent and dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CmCounters {
-    /// Messages that came in.
+    /// Messages received.
     pub received: u64,
-    /// Messages that were queued, retransmissions included.
+    /// Messages queued, retransmissions included.
     pub sent: u64,
     /// Retransmissions.
     pub retransmitted: u64,

@@ -42,8 +42,8 @@ impl CmMachine {
 
     /// Ends a connection; `Disconnected` follows. Does nothing if it is ending already.
     ///
-    /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and
-    /// on the passive side as the REQ asked, at most as long. [`Self::release`] ends the wait.
+    /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and on the
+    /// passive side for the time that the REQ asked for, but no longer. [`Self::release`] ends the wait.
     ///
     /// # Errors
     /// [`CmError::Unknown`]; [`CmError::WrongState`] before there is a connection (`release` or
@@ -304,8 +304,8 @@ impl CmMachine {
         }
     }
 
-    /// Stops waiting for the outcome: the DREQ is then repeated as often as any other message, for the peer's
-    /// sake. If that has been done, the connection ends at once.
+    /// Stops waiting for the outcome. The DREQ is then repeated only as often as any other message. If it was
+    /// sent that often already, the connection ends at once.
     fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
         unanswered.until = None;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why a call on the machine failed; it has changed nothing.
+/// Reason why a call on the machine failed. The call has changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {

@@ -51,7 +51,7 @@ pub enum Event {
     Disconnected {
         /// The connection.
         id: ConnectionId,
-        /// The peer disconnected, or answered our DREQ; `false` when it answered none of them.
+        /// True if the peer disconnected, or answered our DREQ; false if it answered none of them.
         is_answered: bool,
     },
     /// A peer asks for a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.

@@ -15,7 +15,7 @@ pub struct ListenerId(pub u64);
 pub struct Listen {
     /// Our address; `0.0.0.0` means every IPv4 address, `::` every address.
     pub address: IpAddr,
-    /// `::` means every IPv6 address only, so that another listener may have `0.0.0.0` at the port.
+    /// True if `::` means every IPv6 address only, so that another listener may have `0.0.0.0` at the port.
     pub is_family_only: bool,
     /// Together with the port, the service.
     pub port_space: PortSpace,
@@ -23,8 +23,8 @@ pub struct Listen {
     pub port: u16,
     /// The kind of connection that is accepted; others are refused (contract J7). `None` accepts both.
     pub transport: Option<Transport>,
-    /// The most requests that wait to be reported to the program, at least 1; further ones are dropped,
-    /// and the peer repeats them.
+    /// Maximum number of requests that wait to be reported to the program, at least 1. Further ones are
+    /// dropped, and the peer repeats them.
     pub backlog: u32,
 }
 

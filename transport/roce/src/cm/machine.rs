@@ -22,7 +22,7 @@ pub struct Transmit {
     pub mad: Mad,
 }
 
-/// The most messages that wait to be fetched; further ones are dropped, as a network would.
+/// Maximum number of messages that wait to be fetched. Further ones are dropped, as a network would.
 const TRANSMIT_QUEUE: usize = 8_192;
 
 /// The connections of one device, on all of its addresses.
@@ -162,14 +162,14 @@ impl CmMachine {
         self.transmits.push_back(Transmit { from: addresses.local, to: addresses.remote, mad });
     }
 
-    /// Sends on behalf of a connection, once.
+    /// Sends a message of a connection, once.
     pub(super) fn send(&mut self, id: ConnectionId, message: &CmMessage) {
         if let Some((addresses, transaction)) = self.table.get(id).map(|c| (c.addresses, c.transaction)) {
             self.queue(addresses, transaction, message);
         }
     }
 
-    /// Sends until it is answered. The connection is in the state that awaits the answer.
+    /// Sends a message until it is answered. The connection is in the state that awaits the answer.
     pub(super) fn send_until_answered(&mut self, now: u64, id: ConnectionId, message: CmMessage) {
         self.send(id, &message);
         let patience_until = now.saturating_add(self.config.patience_ns);
@@ -216,7 +216,7 @@ impl CmMachine {
         }
     }
 
-    /// Returns the next number of `SplitMix64`, which do not repeat. Not for secrets.
+    /// Returns the next number of `SplitMix64`. The numbers do not repeat. Not for secrets.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

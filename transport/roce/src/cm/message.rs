@@ -14,7 +14,7 @@ use crate::wire::cm::{
 use std::net::SocketAddr;
 use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
 
-/// Marks a RoCE path that routers may be on (contract rocev2 11.5).
+/// LID of a RoCE path that may contain routers (contract rocev2 11.5).
 const LID_ROUTED: u16 = 0xffff;
 const HOP_LIMIT: u8 = 64;
 /// Failover accepted: no alternate path was offered, or it was and is not supported.
@@ -24,7 +24,7 @@ const FAILOVER_UNSUPPORTED: u8 = 1;
 /// out whether we are still alive.
 const SERVICE_TIMEOUT: u8 = 18;
 
-/// `bytes` padded with zeros; longer input was refused before.
+/// Returns `bytes` padded with zeros; longer input was refused before.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut field = [0; N];
     for (to, from) in field.iter_mut().zip(bytes) {
@@ -168,7 +168,8 @@ pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, pri
     })
 }
 
-/// Refuses a REQ whose path MTU is too large, and names the largest supported one (contract rocev2 9.8).
+/// Returns a REJ for a REQ whose path MTU is too large. It names the largest supported one (contract rocev2
+/// 9.8).
 pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -189,8 +190,8 @@ pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
 }
 
-/// Takes a REQ back. The peer's id is unknown, so the additional information names the adapter that the
-/// local id belongs to.
+/// Returns a REJ that takes a REQ back. The peer's id is unknown, so the additional information names the
+/// adapter that the local id belongs to.
 pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     let guid = config.ca_guid.to_be_bytes();
     CmMessage::Rej(Rej {
@@ -206,7 +207,7 @@ pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     })
 }
 
-/// Returns the GUID from the place where a peer that REJs by [`rej_timeout`] puts it.
+/// Returns the GUID in a REJ of [`rej_timeout`].
 pub(super) fn guid_of_rej(rej: &Rej) -> Option<u64> {
     let guid = rej.info.first_chunk::<8>().copied().map(u64::from_be_bytes);
     guid.filter(|_| rej.reason == RejectReason::TIMEOUT && rej.info_length >= 8)
@@ -238,7 +239,7 @@ pub(super) fn sidr_rep(key: &QuestionKey, status: SidrStatus, answer: &Answer<'_
     })
 }
 
-/// Returns the peer's announcement in a REP: its QP and its first PSN.
+/// Returns the QP and the first PSN that the peer announces in a REP.
 pub(super) const fn rep_qp(transport: Transport, rep: &Rep) -> (QpNumber, Psn) {
     let qpn = match transport {
         Transport::Rc => rep.qpn,

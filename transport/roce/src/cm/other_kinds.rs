@@ -8,7 +8,7 @@ use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-/// The most peers that are reported.
+/// Maximum number of peers that are reported.
 const NAMED: usize = 64;
 
 /// A peer that asked for the other kind of connection.

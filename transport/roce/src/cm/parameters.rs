@@ -32,7 +32,7 @@ impl Transport {
     }
 }
 
-/// A connection to ask for. The QP is in INIT.
+/// A connection to request. The QP is in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// Our address, and the port that the peer sees.
@@ -45,13 +45,13 @@ pub struct Connect<'a> {
     pub transport: Transport,
     /// Our QP, an INI for XRC.
     pub qpn: QpNumber,
-    /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
+    /// First PSN that the peer sends, as announced to it; the QP's own `rq_psn`.
     pub starting_psn: Psn,
     /// MTU of both directions.
     pub mtu: Mtu,
-    /// READs and atomics that this side serves at once; not sent for XRC.
+    /// Number of READs and atomics that this side serves at once; not sent for XRC.
     pub responder_resources: u8,
-    /// READs and atomics that this side has outstanding at most.
+    /// Maximum number of outstanding READs and atomics of this side.
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7, for both sides of an RC connection; not sent for XRC.
     pub retry_count: u8,
@@ -59,11 +59,11 @@ pub struct Connect<'a> {
     pub rnr_retry: u8,
     /// Local ACK timeout of the peer's QP, and ours unless the peer is slower; 4.096 us * 2^n.
     pub ack_timeout: u8,
-    /// The program's word on end-to-end flow control of the QP; no effect here.
+    /// True if the program asks for end-to-end flow control of the QP; no effect here.
     pub flow_control: bool,
     /// Traffic class of the path, for the peer's QP.
     pub traffic_class: u8,
-    /// The QP has an SRQ; not sent for XRC.
+    /// True if the QP has an SRQ; not sent for XRC.
     pub srq: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
@@ -74,18 +74,18 @@ pub struct Connect<'a> {
 pub struct Accept<'a> {
     /// Our QP, a TGT for XRC.
     pub qpn: QpNumber,
-    /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
+    /// First PSN that the peer sends, as announced to it; the QP's own `rq_psn`.
     pub starting_psn: Psn,
-    /// READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
+    /// Number of READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
     /// Maximum number of outstanding READs and atomics of this side, reduced to what the peer serves
     /// ([`Peer::initiator_depth`]; reduce the QP's `max_rd_atomic` too). Not sent for XRC.
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
-    /// The program's word on end-to-end flow control of the QP; no effect here.
+    /// True if the program asks for end-to-end flow control of the QP; no effect here.
     pub flow_control: bool,
-    /// The QP has an SRQ; always sent as true for XRC.
+    /// True if the QP has an SRQ; always sent as true for XRC.
     pub srq: bool,
     /// Private data, up to 196 bytes.
     pub private: &'a [u8],
@@ -134,7 +134,7 @@ pub struct Peer {
     pub rnr_retry: u8,
     /// `timeout`, 4.096 us * 2^n; never 0, which would mean no timeout.
     pub ack_timeout: u8,
-    /// The peer's word on end-to-end flow control.
+    /// True if the peer asks for end-to-end flow control.
     pub flow_control: bool,
     /// The traffic class of the path, from the REQ.
     pub traffic_class: u8,

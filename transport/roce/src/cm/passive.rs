@@ -12,7 +12,7 @@ use crate::wire::cm::{
 use std::net::{IpAddr, SocketAddr};
 use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PortSpace, QpNumber, RejectReason};
 
-/// Why the machine refuses a request itself.
+/// A request that the machine refuses itself.
 struct Refusal {
     reason: RejectReason,
     /// Set if the only fault is that the listener accepts the other kind of connection.
@@ -73,8 +73,8 @@ impl CmMachine {
         self.questions.stop_counting(&mut self.listeners, id);
     }
 
-    /// Handles a packet at a QP that is in RTR or RTS: if its connection still awaits the RTU,
-    /// this does as well (contract rocev2 12.4).
+    /// Handles a packet at a QP in RTR or RTS. If its connection still awaits the RTU, the packet counts as the
+    /// RTU (contract rocev2 12.4).
     pub fn communication_established(&mut self, qpn: QpNumber) {
         if let Some(id) = self.table.awaiting_rtu(qpn) {
             self.enter(id, State::Established);
@@ -137,7 +137,7 @@ impl CmMachine {
         self.report(Event::ConnectRequest(id, Box::new(request)));
     }
 
-    /// Returns true if the REQ was seen before; answers it if so (contract rocev2 12.4).
+    /// Answers a REQ that was seen before. Returns true if it was (contract rocev2 12.4).
     fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
         let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
         let Some(connection) = self.table.with_remote_id(&key) else { return false };
@@ -146,7 +146,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // The id was given away again: a new incarnation, or a forgery. `check_req` decides.
+            // The id was used again: by a new incarnation, or by a forger. `check_req` decides.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -242,7 +242,7 @@ impl CmMachine {
     pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
         let id = ConnectionId(rtu.remote_id);
         let Some(connection) = self.table.get(id) else {
-            // The peer believes to be connected, but this side has given up.
+            // The peer takes itself for connected, but this side has given up.
             self.counters.count(CmDrop::UnknownConnection);
             let ids = (rtu.remote_id, rtu.local_id);
             let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);

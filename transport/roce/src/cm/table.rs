@@ -12,11 +12,11 @@ use trunkline_verbs::QpNumber;
 #[derive(Debug, Default)]
 pub(super) struct Table {
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Finds the connection of a repeated REQ (contract rocev2 12.5).
+    /// Connections by the peer's comm id, to recognise a repeated REQ (contract rocev2 12.5).
     by_remote_id: BTreeMap<RemoteKey<u32>, ConnectionId>,
-    /// Finds the connection that another REQ of the same QP makes stale; none in timewait.
+    /// Connections by the peer's QP, to find those that another REQ of the QP makes stale. Excludes timewait.
     by_remote_qpn: BTreeMap<RemoteKey<QpNumber>, ConnectionId>,
-    /// Connections that wait for an RTU, by QP, for data that arrives before it.
+    /// Connections that wait for an RTU, by QP. Data may arrive before the RTU.
     awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
     timers: BTreeSet<(u64, ConnectionId)>,
     half_open: BTreeMap<IpAddr, usize>,
@@ -79,7 +79,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// Takes the ids from the peer's REP.
+    /// Changes the peer's ids, which its REP brings.
     pub(super) fn set_peer(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.unindex_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {

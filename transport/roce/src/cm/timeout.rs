@@ -41,7 +41,7 @@ impl CmMachine {
         }
     }
 
-    /// Repeats the unanswered message, unless it was repeated often enough.
+    /// Repeats the unanswered message. Returns false if it was repeated often enough.
     fn send_again(&mut self, now: u64, id: ConnectionId) -> bool {
         let Self { config, table, .. } = self;
         let Some(unanswered) = table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return false };

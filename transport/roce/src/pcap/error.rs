@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a capture file can't be read further.
+/// Reason why a capture file can't be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PcapError {

@@ -1,6 +1,6 @@
-//! Why a captured frame is skipped.
+//! Reasons for which captured frames are skipped.
 
-/// Why no UDP datagram could be extracted from a frame.
+/// Reason why no UDP datagram could be extracted from a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Skip {

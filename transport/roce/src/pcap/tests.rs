@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// An IPv4 datagram 10.0.0.1:50000 -> 10.0.0.2:4791 with `options` words of IP options.
+/// Returns an IPv4 datagram 10.0.0.1:50000 -> 10.0.0.2:4791 with `options` words of IP options.
 fn ipv4(options: u8, flags: u16, payload: &[u8]) -> Vec<u8> {
     let header = 20 + usize::from(options) * 4;
     let total = u16::try_from(header + 8 + payload.len()).unwrap();
@@ -105,15 +105,15 @@ fn each_unusable_ip_packet_has_its_own_reason() {
     assert!(found.headers.v4_dont_fragment && found.is_on_roce_port());
 }
 
-/// The words' bytes in one byte order.
+/// Returns the words' bytes in one byte order.
 fn words(big: bool, words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| if big { word.to_be_bytes() } else { word.to_le_bytes() }).collect()
 }
 
-/// Time, link type, bytes.
+/// Time, link type and bytes of a frame.
 type Kept = (u64, LinkType, Vec<u8>);
 
-/// All frames up to the end or the first error, and that error.
+/// Returns all frames up to the end or the first error, and that error.
 fn frames(file: &[u8]) -> (Vec<Kept>, Option<PcapError>) {
     let mut reader = match PcapReader::new(file) {
         Ok(reader) => reader,
@@ -158,7 +158,7 @@ fn classic_files_of_each_order_and_unit_are_read() {
     }
 }
 
-/// A pcapng block.
+/// Returns a pcapng block.
 fn block(big: bool, kind: u32, body: &[u8]) -> Vec<u8> {
     let body = [body, &vec![0; body.len().next_multiple_of(4) - body.len()][..]].concat();
     let length = u32::try_from(body.len() + 12).unwrap();

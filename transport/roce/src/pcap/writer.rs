@@ -22,7 +22,7 @@ const SNAP_LENGTH: u32 = 262_144;
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
-    /// A write failed, so the file may end in part of a record; nothing after it could be read.
+    /// True if a write failed: the file may end in part of a record, and nothing after it could be read.
     torn: bool,
 }
 

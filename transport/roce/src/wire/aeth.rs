@@ -29,7 +29,7 @@ pub struct CreditCode(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RnrTimer(pub u8);
 
-/// Why a request was refused, 5 bits.
+/// Reason why a request was refused, 5 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NakCode(pub u8);
 

@@ -8,7 +8,7 @@ use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 pub struct Bth {
     /// Transport service and operation.
     pub opcode: Opcode,
-    /// The receiver's completion raises a solicited event.
+    /// True if the receiver's completion raises a solicited event.
     pub solicited: bool,
     /// Path migration state. Senders differ in it, receivers ignore it.
     pub migrated: bool,
@@ -22,7 +22,7 @@ pub struct Bth {
     pub congestion: u8,
     /// Destination QP.
     pub destination: QpNumber,
-    /// The sender wants an acknowledgement.
+    /// True if the sender wants an acknowledgement.
     pub ack_request: bool,
     /// The seven reserved bits next to `ack_request`. We send 0, and keep received bits so that a capture
     /// re-emits equal.

@@ -96,7 +96,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::joined(bytes)?)
     }
 
-    // Always, and never an error: a packet is large, and is written once where the caller wants it.
+    // Always inlined, and returns a `Result` although it cannot fail: a packet is large, so it is written once,
+    // where the caller wants it.
     #[inline(always)]
     #[allow(clippy::unnecessary_wraps, reason = "see above")]
     fn of(view: PacketView<'a>) -> Result<Self, WireError> {
@@ -171,7 +172,7 @@ impl<'a> Packet<'a> {
 
     /// Appends the headers only, for senders that gather the payload from registered memory. They set
     /// `bth.pad` to [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
-    // Always: a caller sets few of the headers, and need not look for the others.
+    // Always inlined: a caller sets few of the headers, so the checks for the others disappear.
     #[inline(always)]
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bth.to_bytes());

@@ -3,7 +3,7 @@ use super::*;
 use crate::wire::Attribute;
 use trunkline_verbs::{QpNumber, RejectReason};
 
-/// A network with one connection; ids of the active and the passive side.
+/// Returns a network with one connection, and its ids on the active and the passive side.
 fn connected(mut network: Network, transport: Transport) -> (Network, ConnectionId, ConnectionId) {
     let id = network.connect(transport, 0x17);
     network.run(milliseconds(10));
@@ -84,7 +84,7 @@ fn lost_dreqs_and_dreps_are_repeated() {
     }
 }
 
-/// The names of the end as the program sees it: when it came, and whether the peer answered.
+/// Waits for the end of a connection. Returns the time that took, and whether the peer answered.
 fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
     let started = network.now;
     loop {
@@ -246,7 +246,7 @@ fn a_restarted_peer_s_comm_id_ends_what_it_left_behind() {
     assert_eq!(network.nodes[B].names(passive).last(), Some(&"Disconnected"));
 }
 
-/// B is sent a good REQ of A's with this QP number, comm id and GUID, which A never sent.
+/// Sends B a valid REQ from A's address with this QP number, comm id and GUID, which A never sent.
 fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
     let mut forger = CmMachine::new(CmConfig { seed, ..CmConfig::new(guid, seed) });
     forger.connect(network.now, &connect_to(B, Transport::Xrc, qpn)).unwrap();
@@ -291,7 +291,8 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 
 #[test]
 fn a_qp_that_asks_twice_loses_its_first_connection() {
-    // contract J11: the asking side ends it, which alone knows that the second request is its own.
+    // contract J11: the asking side ends the connection, since only that side knows that the second request is
+    // its own.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);
     network.settle();

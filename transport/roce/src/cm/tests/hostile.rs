@@ -7,7 +7,7 @@ use crate::wire::{Attribute, MAD_BYTES, Mad};
 use std::net::IpAddr;
 use trunkline_verbs::{Gid, PortSpace, QpNumber, RejectReason};
 
-/// A good REQ from A to B, with some change.
+/// Returns a good REQ from A to B, changed by `change`.
 fn spoiled(change: impl FnOnce(&mut Req)) -> Mad {
     let mut machine = CmMachine::new(network::config(A));
     machine.connect(0, &connect_to(B, Transport::Rc, 0x17)).unwrap();
@@ -22,7 +22,7 @@ fn listening() -> CmMachine {
     std::mem::replace(&mut network.nodes[B].machine, CmMachine::new(network::config(B)))
 }
 
-/// The reason that a REQ is refused with.
+/// Returns the reason with which a changed REQ is refused.
 fn refusal(change: impl FnOnce(&mut Req)) -> Option<RejectReason> {
     let mut machine = listening();
     machine.handle_mad(0, address(A), address(B), &spoiled(change));

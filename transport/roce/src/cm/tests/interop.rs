@@ -1,5 +1,5 @@
-//! Messages sent equal a kernel's, and a kernel's are understood: against the
-//! messages of captured connections between two kernels at 10.77.0.2 (active) and 10.77.0.1.
+//! Interoperation with the kernel, tested with captured connections between two kernels at 10.77.0.2 (active)
+//! and 10.77.0.1. Our messages equal the captured ones, and the captured ones are understood.
 
 use super::*;
 use crate::wire::cm::{CmMessage, Rep, Req};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber, RejectReason};
 
 pub(super) const PORT: u16 = 7471;
-/// The two nodes' indices.
+/// Indices of the two nodes.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
@@ -25,9 +25,9 @@ pub(super) type Fate = Box<dyn FnMut(usize, Attribute, u32) -> Vec<u64>>;
 pub(super) struct Node {
     pub(super) machine: CmMachine,
     pub(super) events: Vec<Event>,
-    /// Requests are accepted as soon as they are reported.
+    /// True if requests are accepted as soon as they are reported.
     pub(super) accepts: bool,
-    /// Replies are confirmed as soon as they are reported.
+    /// True if replies are confirmed as soon as they are reported.
     pub(super) confirms: bool,
     /// MTU of the node's interface.
     pub(super) mtu: Mtu,
@@ -120,7 +120,7 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// Answers questions, too.
+    /// Starts a listener for questions.
     pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
         let listen = Listen {
             is_family_only: false,
@@ -155,7 +155,7 @@ impl Node {
         }
     }
 
-    /// The events of one connection, by name.
+    /// Returns the events of one connection, by name.
     pub(super) fn names(&self, id: ConnectionId) -> Vec<&'static str> {
         self.events.iter().filter(|event| event.connection() == id).map(name).collect()
     }
@@ -196,7 +196,8 @@ const fn name(event: &Event) -> &'static str {
 }
 
 impl Network {
-    /// B listens for both transports, and for questions; every message takes a millisecond.
+    /// Creates a network in which B listens for both transports and for questions. Every message takes a
+    /// millisecond.
     pub(super) fn new() -> Self {
         Self::with_fate(Box::new(|_, _, _| vec![milliseconds(1)]))
     }
@@ -209,7 +210,7 @@ impl Network {
         Self { now: 0, nodes, fate, on_the_way: BTreeMap::new(), serial: 0 }
     }
 
-    /// Loses the first `count` messages of a kind.
+    /// Creates a network that loses the first `count` messages of a kind.
     pub(super) fn losing(lost: Attribute, count: u32) -> Self {
         Self::with_fate(Box::new(move |_, attribute, before| {
             if attribute == lost && before < count { vec![] } else { vec![milliseconds(1)] }
@@ -220,7 +221,7 @@ impl Network {
         self.fate = fate;
     }
 
-    /// A process dies and another starts at its address, with the same GUID.
+    /// Replaces a node's process by another at the same address, with the same GUID.
     pub(super) fn restart(&mut self, node: usize, seed: u64) {
         self.nodes[node] = Node::new(node);
         self.nodes[node].machine = CmMachine::new(CmConfig { seed, ..config(node) });
@@ -265,7 +266,7 @@ impl Network {
         self.now = end;
     }
 
-    /// Runs until nothing is on its way, and only established connections are left; bounded.
+    /// Runs until no message is on its way and only established connections are left; bounded.
     pub(super) fn settle(&mut self) {
         self.run(milliseconds(200_000));
         assert!(self.next_step().is_none(), "still busy: {:?}", self.next_step());

@@ -14,7 +14,8 @@ impl Random {
     }
 }
 
-/// Loses up to 30 %, repeats up to 20 %, delays by up to 200 ms, so that much is overtaken.
+/// Returns a fate that loses up to 30 %, repeats up to 20 % and delays by up to 200 ms, so that many messages
+/// are overtaken.
 fn rough(mut random: Random) -> network::Fate {
     let (lost, repeated, delay) = (random.below(31), random.below(21), 1 + random.below(200));
     Box::new(move |_, _, _| {
@@ -29,7 +30,7 @@ fn rough(mut random: Random) -> network::Fate {
     })
 }
 
-/// One run: connections are made, and either side does something at some time.
+/// Runs one seed: connections are made, and either side does something at some time.
 fn run(seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut network = Network::with_fate(rough(Random(random.0 ^ 0xabcd)));
@@ -60,8 +61,8 @@ fn run(seed: u64) {
         }
         network.drain();
     }
-    // The farewells of a lossy network may all be lost: that is where the protocol ends and
-    // keepalive begins. So the network heals, and a node without its peer tries again.
+    // The last messages of a lossy network may all be lost: there the protocol ends and keepalive begins. So
+    // the network heals, and a node without its peer tries again.
     network.set_fate(Box::new(|_, _, _| vec![milliseconds(1)]));
     network.settle();
     judge(&network, seed);
@@ -117,7 +118,7 @@ fn both_sides_agree() {
         let is_up = network.nodes[A].is_established(id);
         let requests = network.nodes[B].requests();
         let up: Vec<_> = requests.iter().filter(|id| network.nodes[B].is_established(**id)).collect();
-        // All farewells may be lost; that is rare, since each is sent five times.
+        // All last messages may be lost. That is rare, since each is sent five times.
         assert_eq!(usize::from(is_up), up.len(), "seed {seed}: {:?}", network.nodes[A].names(id));
         established += up.len();
     }

@@ -4,7 +4,7 @@ use crate::wire::cm::{AddressHeader, CmMessage, ServiceId, SidrRep, SidrReq};
 use crate::wire::{Attribute, Mad};
 use trunkline_verbs::{PortSpace, QpNumber, SidrStatus};
 
-/// Longer than anything that a question leads to.
+/// Time, in nanoseconds, after which every question has ended.
 const LONG: u64 = milliseconds(100_000);
 
 fn sent(network: &Network, node: usize, attribute: Attribute) -> usize {
@@ -16,7 +16,7 @@ fn only_question() -> SidrReq {
     req
 }
 
-/// A good SIDR_REQ from A to B, with some change.
+/// Returns a good SIDR_REQ from A to B, changed by `change`.
 fn spoiled(change: impl FnOnce(&mut SidrReq)) -> Mad {
     let mut machine = CmMachine::new(network::config(A));
     machine.ask(0, &question_to(B)).unwrap();
@@ -263,7 +263,7 @@ fn floods_of_questions_are_bounded() {
         ask(&mut machine, number, PORT + 1);
     }
     assert_eq!((machine.connections(), machine.counters().dropped(CmDrop::Limit)), (8, 15));
-    // Those that were heard of no longer fill the backlog.
+    // Questions that were reported no longer fill the backlog.
     let heard: Vec<_> = std::iter::from_fn(|| machine.poll_event()).map(|event| event.connection()).collect();
     machine.request_delivered(heard[0]);
     machine.request_delivered(heard[0]);

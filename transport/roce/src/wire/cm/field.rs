@@ -29,7 +29,7 @@ impl Field {
         Self { bit, bits }
     }
 
-    /// The same field, `bytes` bytes further on.
+    /// Returns the same field, `bytes` bytes further on.
     pub(super) const fn shifted(self, bytes: usize) -> Self {
         Self::after(bytes, self.bit, self.bits)
     }

@@ -45,7 +45,7 @@ pub struct Path {
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub service_level: u8,
-    /// Both sides are in the same subnet.
+    /// True if both sides are in the same subnet.
     pub subnet_local: bool,
     /// The three reserved bits of byte 42.
     pub reserved_42: u8,

@@ -54,17 +54,17 @@ pub struct Rep {
     pub vendor_23: u8,
     /// Number of READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// Number of READs and atomics that the sender will have outstanding at most.
+    /// Maximum number of outstanding READs and atomics of the sender.
     pub initiator_depth: u8,
     /// Time that the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Acceptance of the alternate path, 2 bits.
     pub failover: u8,
-    /// The sender implements end-to-end flow control.
+    /// True if the sender implements end-to-end flow control.
     pub flow_control: bool,
     /// RNR retries for the receiver's QP, 3 bits.
     pub rnr_retry: u8,
-    /// The sender's QP has an SRQ; set for XRC.
+    /// True if the sender's QP has an SRQ; set for XRC.
     pub srq: bool,
     /// The four reserved bits of byte 27.
     pub reserved_27: u8,

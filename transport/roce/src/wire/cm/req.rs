@@ -68,7 +68,7 @@ pub struct Req {
     pub responder_resources: u8,
     /// The sender's EE context, 24 bits.
     pub eecn: u32,
-    /// Number of READs and atomics that the sender will have outstanding at most.
+    /// Maximum number of outstanding READs and atomics of the sender.
     pub initiator_depth: u8,
     /// The receiver's EE context, 24 bits.
     pub remote_eecn: u32,
@@ -76,7 +76,7 @@ pub struct Req {
     pub remote_timeout: u8,
     /// RC, UC, RD or XRC.
     pub transport: TransportType,
-    /// The sender implements end-to-end flow control.
+    /// True if the sender implements end-to-end flow control.
     pub flow_control: bool,
     /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
     pub starting_psn: Psn,
@@ -88,13 +88,13 @@ pub struct Req {
     pub pkey: u16,
     /// Path MTU code, 4 bits.
     pub mtu: u8,
-    /// A reliable datagram channel exists already; unused by RC and XRC.
+    /// True if a reliable datagram channel exists already; unused by RC and XRC.
     pub rdc_exists: bool,
     /// RNR retries for the receiver's QP, 3 bits; 7 means no limit.
     pub rnr_retry: u8,
     /// Number of times that the sender repeats a CM message, 4 bits.
     pub max_cm_retries: u8,
-    /// The sender's QP has an SRQ.
+    /// True if the sender's QP has an SRQ.
     pub srq: bool,
     /// Primary path.
     pub primary: Path,

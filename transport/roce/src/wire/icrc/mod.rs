@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The register after eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4).
 const SEED: u32 = 0xdebb_20e3;
 
-/// Four bytes that make a register of 0 the seed. Zero bytes before them change nothing.
+/// Four bytes that turn a register of 0 into the seed. Zero bytes before them change nothing.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
 /// Initial value of a CRC whose register starts at 0.
@@ -81,7 +81,7 @@ const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
 /// CRC has a fixed cost, so a small packet gets a single CRC over everything.
 const TOGETHER: usize = 256 - PACKET;
 
-/// Room for both.
+/// Buffer for the masked headers and a small packet.
 type Together = [u8; PACKET + TOGETHER];
 
 /// Computes the ICRCs of packets with the same headers below the BTH, apart from the lengths. Writes those
@@ -302,7 +302,7 @@ mod tests {
         {
             let packet: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0] ^ 0x5a).collect();
             let mut flow = Flow::new(&headers);
-            // Long and short in turn, so that something of the one before would be left.
+            // Long and short packets alternate, so that leftovers of the previous one would show.
             for length in (0..packet.len()).zip((0..packet.len()).rev()).flat_map(|(low, high)| [low, high]) {
                 let mut masked = vec![0; if headers.v4().is_some() { 28 } else { 48 }];
                 put_headers(&mut masked, &headers);
