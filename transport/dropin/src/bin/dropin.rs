@@ -113,7 +113,7 @@ fn symbols(map: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the version script of libibverbs, with a version of our own for what librdmacm jumps to.
+/// Returns the version script of libibverbs, with a separate version for the symbols that librdmacm jumps to.
 fn with_inner_symbols(cm: &[&str]) -> String {
     let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
     format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n")

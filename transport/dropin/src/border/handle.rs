@@ -21,7 +21,7 @@ pub(crate) unsafe trait Structure {
     const OFFSET: usize = 0;
 }
 
-/// An object of this library, found by the C structure that the program names it by.
+/// An object of this library, found through its C structure, which the program passes.
 #[derive(Debug)]
 pub(crate) struct Handle<'a, C: Structure> {
     structure: NonNull<C>,
@@ -40,8 +40,8 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Takes the object that the program must name: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or [`hand_out`] made it and the object is not released during `'a`. It is
-    /// the program that passes such pointers only, and destroys no object while a call uses it.
+    /// `pointer` is null, or [`hand_out`] made it and the object is not released during `'a`. The program must
+    /// pass only such pointers, and destroy no object while a call uses it.
     pub(crate) unsafe fn new(pointer: *mut C) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)

@@ -130,7 +130,7 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<T> Out<'_, T> {
-    /// Takes the place of a result that the program must want: null is `EINVAL`.
+    /// Takes memory for a required result: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to memory for a `T` that nobody else uses during
@@ -140,7 +140,7 @@ impl<T> Out<'_, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes the place of a result that the program may not want.
+    /// Takes memory for an optional result.
     ///
     /// # Safety
     /// As for [`Self::new`].

@@ -21,7 +21,7 @@ impl Errno {
     pub(crate) const ENODATA: Self = Self(libc::ENODATA);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
-    /// Stores it in the calling thread's `errno`.
+    /// Stores the number in the calling thread's `errno`.
     pub(crate) fn set(self) {
         nix::errno::Errno::set_raw(self.0);
     }

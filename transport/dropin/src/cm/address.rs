@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_verbs::{Device, Gid, PKEY_DEFAULT};
 
 impl Id<'_> {
-    /// Shows the endpoint's addresses, and the device as soon as an address determines it. A listener at
-    /// every address has no device.
+    /// Stores the endpoint's addresses in the C structure, and the device as soon as an address determines it.
+    /// A listener at every address has no device.
     pub(super) fn show_addresses(self) -> Result<(), Errno> {
         let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
         self.set(SOURCE, sockaddr::stored(local));
@@ -34,7 +34,7 @@ impl Id<'_> {
         Ok(())
     }
 
-    /// Shows a path record for the path to the peer.
+    /// Stores a path record for the path to the peer in the C structure.
     pub(super) fn show_route(self) {
         let gids = self.get(GIDS);
         let traffic_class = lock(&self.facts).traffic_class;
@@ -66,7 +66,7 @@ const RATE: u8 = 16;
 /// `CMA_IBOE_PACKET_LIFETIME` of Linux: 4.096 µs times 2 to the power of 16.
 const PACKET_LIFE_TIME: u8 = 16;
 
-/// Returns the code of the port's MTU; of 1,024 bytes if there is no port any more.
+/// Returns the code of the port's MTU, or of 1,024 bytes if there is no port any more.
 fn active_mtu() -> u8 {
     let port = host().device().and_then(|device| Ok(device.port(1)?));
     port.map_or(3, |port| port.active_mtu.code())

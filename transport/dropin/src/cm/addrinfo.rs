@@ -47,7 +47,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     })
 }
 
-/// The result, before it gets the form of C.
+/// The result, before its conversion to C.
 #[derive(Default)]
 struct Found {
     flags: c_int,
@@ -72,7 +72,7 @@ impl Found {
         self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
     }
 
-    /// Asks the host's resolver. Returns its number, 0 for success.
+    /// Asks the host's resolver. Returns the resolver's error number, 0 for success.
     ///
     /// # Safety
     /// `node` and `service` are null or C strings.

@@ -20,8 +20,8 @@ pub(super) type Channel<'a> = Handle<'a, rdma_event_channel>;
 pub(crate) struct ChannelObject {
     base: UnsafeCell<rdma_event_channel>,
     pub(super) inner: Arc<dyn CmChannel>,
-    /// Locked while an event is taken and made into C's. The next event may be of the id that this one
-    /// makes, and another thread may take it.
+    /// Locked while an event is taken and converted to C. The next event may be for the id that this one
+    /// creates, and another thread may take it.
     turn: Mutex<()>,
     /// The number of threads in [`Self::next`].
     waiting: AtomicUsize,
@@ -49,7 +49,7 @@ impl ChannelObject {
         Ok(hand_out(Self::new()?))
     }
 
-    /// Takes events until `take` makes something of one. Waits for events unless the program has set
+    /// Takes events until `take` returns a value for one. Waits for events unless the program has set
     /// `O_NONBLOCK`.
     pub(super) fn next<T>(&self, take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
         self.waiting.fetch_add(1, Ordering::SeqCst);

@@ -11,7 +11,7 @@ use std::mem::replace;
 use std::sync::Arc;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
-/// The most READs and atomics at once, in either direction: the device's limit, and the default.
+/// Maximum number of READs and atomics at once, in either direction: the device's limit, and the default.
 const MAX_RD_ATOMIC: u8 = 128;
 /// The number of requests that may wait for `rdma_accept`, if the program names none.
 const BACKLOG: u32 = 1024;
@@ -245,8 +245,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. Without a connection, be it before,
-/// after or in port space UDP, it succeeds as well, unless neither side has ever asked for one.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. It succeeds without a connection as well,
+/// and in port space UDP, unless neither side has ever asked for one.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             facts.was_connected && facts.is_disconnected
         };
         match result {
-            // The peer was faster. No further event comes, so the call must not wait for one.
+            // The peer disconnected first. No further event comes, so the call must not wait for one.
             _ if is_told => forget_event(id),
             Ok(()) if is_synchronous => wait_for_outcome(id)?,
             Err(error) if !was_asked => return Err(error.into()),

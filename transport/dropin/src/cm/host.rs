@@ -46,7 +46,7 @@ pub(super) fn host() -> &'static Host {
 }
 
 impl Host {
-    /// Returns the context that ids show.
+    /// Returns the context that is stored in ids.
     pub(super) fn context(&self) -> Result<*mut ibv_context, Errno> {
         lock(&self.opened).context()
     }

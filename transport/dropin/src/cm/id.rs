@@ -42,16 +42,16 @@ pub(super) struct Facts {
     pub(super) offered: (u8, u8),
     /// Attributes of the QPs of a listener's connections, if `rdma_create_ep` made it.
     pub(super) template: Option<ibv_qp_init_attr>,
-    /// Bringing the QP up failed, which was the program's last event of the connection.
+    /// True if bringing the QP up has failed, which was the program's last event of the connection.
     pub(super) has_failed: bool,
-    /// The program has asked a peer for a connection, or a peer has asked the program.
+    /// True if the program has asked a peer for a connection, or a peer has asked the program.
     pub(super) was_asked: bool,
-    /// A peer has asked, and the program has not accepted: as in the kernel, it gets no events until
+    /// True if a peer has asked, and the program has not accepted: as in the kernel, it gets no events until
     /// then.
     pub(super) awaits_accept: bool,
     /// True if there is or was a connection.
     pub(super) was_connected: bool,
-    /// The program has taken the event that the connection ended.
+    /// True if the program has taken the event that the connection ended.
     pub(super) is_disconnected: bool,
     /// The vendor number and the options of `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),

@@ -127,7 +127,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno
     Ok(())
 }
 
-/// Makes the id's CQs of these numbers of entries, each with a channel; 0 makes none.
+/// Makes the id's CQs with these numbers of entries, each with a channel. A number of 0 makes none.
 pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errno> {
     let one = |size: u32| -> Result<Option<(*mut ibv_comp_channel, *mut ibv_cq)>, Errno> {
         let Ok(entries) = c_int::try_from(size) else { return Err(Errno::EINVAL) };

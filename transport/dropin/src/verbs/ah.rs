@@ -1,7 +1,7 @@
 //! Address handles, multicast groups and fork: functions that do nothing with the device.
 //!
-//! No QP type of this device uses an address handle. Programs may make one anyway; it is the UD QP
-//! for it that they cannot make.
+//! No QP type of this device uses an address handle. Programs may make one anyway, but not the UD QP that would
+//! use it.
 
 use super::host::host;
 use super::objects::AhObject;

@@ -86,7 +86,7 @@ pub(super) fn create<'a>(
     Ok(cq)
 }
 
-/// Shows the number of CQs that use a channel, as rdma-core does.
+/// Stores in a channel's C structure how many CQs use it, as rdma-core does.
 fn count_users(channel: Handle<'_, ibv_comp_channel>, users: usize) {
     channel.set(field!(ibv_comp_channel, refcnt), c_int::try_from(users).unwrap_or(c_int::MAX));
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Completions that are taken from the device at a time.
+/// Number of completions that are taken from the device at a time.
 const BATCH: usize = 32;
 
 /// `ibv_poll_cq(3)`.

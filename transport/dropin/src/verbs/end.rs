@@ -7,7 +7,7 @@
 use super::host::host;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The process has forked, so its child may continue to use the connections.
+/// True if the process has forked, so that its child may continue to use the connections.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
 #[used]

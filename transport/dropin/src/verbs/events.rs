@@ -175,7 +175,7 @@ impl Router {
         lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
     }
 
-    /// Ends that for the object at `address`, and removes its events from the queue.
+    /// Stops delivering events of `subject` for the object at `address`, and removes its events from the queue.
     pub(crate) fn leave(&self, subject: AsyncSubject, events: &ContextEvents, address: usize) {
         let mut tables = lock(&self.tables);
         if let Some(listeners) = tables.by_subject.get_mut(&subject) {

@@ -34,7 +34,7 @@ pub(super) fn install() {
     });
 }
 
-/// Takes what [`before`] has left in this thread.
+/// Takes the value that [`before`] has stored for this thread.
 fn take() -> Option<Forking> {
     FORKING.with_borrow_mut(|forking| forking.take())
 }

@@ -129,7 +129,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// The type of a GID in the numbers of sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
+/// Reports the type of a GID in the numbers of sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

@@ -2,8 +2,8 @@
 //!
 //! The C interface has no handle that could hold it. The device is opened with the first context and
 //! stays open after the last: objects that a program has not destroyed would keep its addresses taken,
-//! so it could not be opened again. A device that was removed is opened again when it is back; contexts
-//! of the removed one keep that.
+//! so it could not be opened again. A removed device is opened again when it is back; contexts of the removed
+//! device keep using that one.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -27,7 +27,7 @@ pub(crate) fn host() -> &'static Host {
 }
 
 impl Host {
-    /// Returns the device, which this opens if it is not open. All contexts of the process share it, since an
+    /// Returns the device, and opens it if it is not open. All contexts of the process share it, since an
     /// address can be taken only once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);

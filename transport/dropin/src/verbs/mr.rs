@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use trunkline_verbs::{Access, IoAddress, Memory};
 
-/// Registers `length` bytes at `addr`, which work requests and peers name from `iova` on.
+/// Registers `length` bytes at `addr`. Work requests and peers address them from `iova` on.
 ///
 /// # Safety
 /// `pd` is null or a PD that the program has not deallocated. The program keeps the range mapped
@@ -64,8 +64,8 @@ fn page_size() -> Result<usize, Errno> {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
 }
 
-/// Returns `EFAULT` for a range that is not completely mapped, as the kernel does when it pins the range.
-/// Ranges that the program unmaps later are not detected.
+/// Checks that a range is completely mapped. Fails with `EFAULT` otherwise, as the kernel does when it pins the
+/// range. Ranges that the program unmaps later are not detected.
 fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     const PIECE: usize = 1 << 30;
     let mut at = address & !(page - 1);
@@ -84,9 +84,9 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// Returns `EFAULT` for memory that is mapped for reading only, as the kernel does when it pins memory for
-/// writing. Only the first and the last page are checked. Kernels before 5.14 cannot check, and the range
-/// passes.
+/// Checks that memory is mapped for writing. Fails with `EFAULT` otherwise, as the kernel does when it pins
+/// memory for writing. Only the first and the last page are checked. Kernels before 5.14 cannot check, and the
+/// range passes.
 fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     let first = address & !(page - 1);
     let last = (address + length - 1) & !(page - 1);

@@ -98,9 +98,9 @@ pub(crate) struct QpObject {
     pub(crate) base: UnsafeCell<ibv_qp_ex>,
     pub(crate) inner: Arc<dyn QueuePair>,
     pub(crate) events: Arc<EventCount>,
-    /// Every send request completes with an entry in the CQ, signalled or not.
+    /// True if every send request completes with an entry in the CQ, signalled or not.
     pub(crate) signal_all: bool,
-    /// The program asked for `ibv_wr_*` by `send_ops_flags`.
+    /// True if the program asked for `ibv_wr_*` by `send_ops_flags`.
     pub(crate) is_extended: bool,
     /// Taken from `wr_start` to `wr_complete` or `wr_abort`; holds the requests so far.
     pub(crate) turn: Turn<Posting>,

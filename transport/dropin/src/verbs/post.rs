@@ -156,7 +156,7 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The most inline bytes of a request, more than any QP grants: a wrong length is refused before the
+/// Maximum number of inline bytes of a request, more than any QP grants. A wrong length is refused before the
 /// bytes are copied.
 const MAX_INLINE_BYTES: usize = 4096;
 
@@ -178,7 +178,7 @@ pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) ->
     Ok(())
 }
 
-/// Names the request that was not posted, to a program that asks for it.
+/// Stores a pointer to the request that was not posted, if the program asks for it.
 fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(at);

@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, QpInit, QpNumber, QpType, QueueCapacities, QueuePair};
 
-/// Inline bytes that every sending QP gets at least: rdma_xclient asks for none and posts 16
+/// Minimum number of inline bytes of every sending QP: rdma_xclient asks for none and posts 16
 /// (`librdmacm/examples/rdma_xclient.c` of rdma-core).
 const MIN_INLINE_BYTES: u32 = 64;
 

@@ -7,7 +7,7 @@ use trunkline_verbs::{Device, DeviceAttributes, DeviceCapabilities};
 
 /// Value of `fw_ver`: the version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The reported limit of protection domains and of address handles, which in truth only memory limits.
+/// Reported limit of protection domains and of address handles. The real limit is memory.
 const UNLIMITED: c_int = 1 << 20;
 
 /// A vendor number that no vendor has; the kernel's software device has the same. It is not 0, which

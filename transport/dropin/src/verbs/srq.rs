@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, SrqInit, SrqKind};
 
-/// `ibv_create_srq(3)`: a basic one (contract D10).
+/// `ibv_create_srq(3)`: creates a basic SRQ (contract D10).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     object(|| {
@@ -99,7 +99,7 @@ fn create(
     Ok(srq.as_ptr())
 }
 
-/// `ibv_modify_srq(3)`: its size (contract D7) and its limit (contract D6).
+/// `ibv_modify_srq(3)`: changes the size (contract D7) and the limit (contract D6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {

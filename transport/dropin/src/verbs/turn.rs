@@ -39,7 +39,7 @@ impl<T> Turn<T> {
     /// Runs `body` on the value.
     ///
     /// # Safety
-    /// The calling thread has taken the turn, and `body` does not come back here.
+    /// The calling thread has taken the turn, and `body` does not call this function.
     pub(crate) unsafe fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: only the thread that has the turn gets here, and only once at a time, by this
         // function's contract; so this is the only reference.

@@ -223,7 +223,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
-/// An operation that this device does not have: `wr_complete` returns `EOPNOTSUPP`.
+/// Records an operation that this device does not have: `wr_complete` returns `EOPNOTSUPP`.
 ///
 /// # Safety
 /// As for [`with`].

@@ -17,7 +17,7 @@ use trunkline_verbs::{
     CmEvent, CmEventKind, CmId, ConnectParameters, Device, QpState, RejectReason, SidrStatus,
 };
 
-/// Makes the program's event of an endpoint's, or `None` if the program gets none.
+/// Converts an endpoint's event to the program's; `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
         // The program has destroyed the id in the meantime. If it was a listener and this is a request, the
@@ -146,7 +146,7 @@ fn request(
     Some(EventContent { private_data, parameters: Some(parameters), new: Some(id), ..plain })
 }
 
-/// The peer has accepted: an id with a QP is connected by that; without one, the program does the rest.
+/// Handles a peer's acceptance: connects an id that has a QP. Without a QP, the program does the rest.
 fn response(id: Id<'_>, parameters: ConnectParameters, private_data: Vec<u8>) -> EventContent<'static> {
     let event = if id.get(QP).is_null() {
         RDMA_CM_EVENT_CONNECT_RESPONSE
