@@ -84,7 +84,7 @@ impl AsFd for EventQueue {
     }
 }
 
-/// An object that is not destroyed, as its events name it, and the opening that it was made through.
+/// An object that is not destroyed: the subject of its events, and the opening that it was made through.
 #[derive(Debug)]
 struct Known {
     subject: AsyncSubject,
@@ -96,7 +96,7 @@ struct Table {
     /// The objects by the address of their C structure, which is compared and never followed.
     live: HashMap<usize, Known>,
     queues: Vec<Weak<EventQueue>>,
-    /// The descriptor has failed: the device was removed.
+    /// True if the descriptor has failed, because the device was removed.
     is_dead: bool,
 }
 
@@ -255,7 +255,7 @@ mod tests {
         _context: EventFd,
     }
 
-    /// Two openings of one device, and an object of the first.
+    /// Creates two openings of one device, and an object of the first.
     fn two_openings() -> TwoOpenings {
         let context = EventFd::new().unwrap();
         let queues = [(); 2].map(|()| Arc::new(EventQueue::new(context.as_fd()).unwrap()));

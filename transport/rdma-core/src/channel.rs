@@ -62,7 +62,8 @@ impl CompletionChannel for Channel {
         let event = self.handle.with(|channel| {
             let mut cq = null_mut();
             let mut context = null_mut();
-            // SAFETY: the channel is `Live`, and both results are local. It does not block: `new` saw to it.
+            // SAFETY: the channel is `Live`, and both results are local. It does not block: `new` has made its
+            // descriptor non-blocking.
             if unsafe { ibv_get_cq_event(channel.raw(), &raw mut cq, &raw mut context) } != 0 {
                 return None;
             }

@@ -15,7 +15,7 @@ use trunkline_verbs::{
 
 /// `IBV_WC_WITH_IMM`.
 const WC_WITH_IMM: u32 = 1 << 1;
-/// `IBV_GID_TYPE_ROCE_V2`, as an entry of `ibv_query_gid_table` has it.
+/// `IBV_GID_TYPE_ROCE_V2`, as in an entry of `ibv_query_gid_table`.
 const GID_ENTRY_ROCE_V2: u32 = 2;
 
 /// Returns a C structure of zeros.
@@ -104,7 +104,7 @@ pub(crate) fn qp_type(qp_type: QpType) -> ibv_qp_type::Type {
     }
 }
 
-/// Capacities as C has them.
+/// Converts capacities to C.
 pub(crate) fn to_cap(capacities: QueueCapacities) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: capacities.max_send_wr,
@@ -115,7 +115,7 @@ pub(crate) fn to_cap(capacities: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// Capacities that C reports.
+/// Converts capacities from C.
 pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     QueueCapacities {
         max_send_wr: cap.max_send_wr,
@@ -267,7 +267,7 @@ pub(crate) fn gid_entry(entry: &ibv_gid_entry) -> Option<GidEntry> {
     })
 }
 
-/// Converts a limit, which C has as a signed number.
+/// Converts a limit, which is a signed number in C.
 pub(crate) fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }

@@ -73,7 +73,7 @@ impl RdmaDevice {
         }
     }
 
-    /// Returns the objects of a QP, which this checks to fit its type, and the capacities to ask for.
+    /// Checks that the objects of a QP fit its type. Returns them, and the capacities to request.
     fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
         let needs = VerbsError::Invalid;
         let capacities = self.capacities(&init)?;
@@ -111,7 +111,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// Returns the capacities to ask for: 0 for those that mean nothing for the type (contract C2).
+    /// Returns the capacities to request: 0 for those that mean nothing for the type (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;

@@ -160,7 +160,7 @@ fn unsupported(doing: Doing) -> &'static str {
     }
 }
 
-/// Returns why memory could not be pinned: nearly always because of the process's limit.
+/// Returns the reason why memory could not be pinned, which is nearly always the process's limit.
 fn memlock() -> &'static str {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a local `rlimit`, which the call fills in.

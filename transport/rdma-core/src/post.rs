@@ -71,9 +71,9 @@ pub(crate) fn send(
 /// The queue that receives are posted to.
 #[derive(Clone, Copy)]
 pub(crate) enum Receiver<'a> {
-    /// A QP's own.
+    /// The receive queue of a QP.
     Qp(Live<'a, ibv_qp>),
-    /// A shared one.
+    /// A shared receive queue.
     Srq(Live<'a, ibv_srq>),
 }
 
@@ -113,8 +113,8 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
     Ok(())
 }
 
-/// Returns the result of a post of which `posted` requests were posted before. A device that does not set
-/// `refused` is taken to mean the first request.
+/// Returns the result of one call, before which `posted` requests were posted. If the device does not set
+/// `refused`, the first request of the call counts as refused.
 fn outcome<T>(
     status: c_int,
     first: *mut T,

@@ -17,9 +17,9 @@ use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 /// Limits of READs and atomics; `None` stands for the values that both sides agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
-    /// The most that the QP serves at once.
+    /// Maximum number that the QP serves at once.
     pub(super) resources: Option<u8>,
-    /// The most that the QP has outstanding.
+    /// Maximum number that the QP has outstanding.
     pub(super) depth: Option<u8>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) ->
     Ok(())
 }
 
-/// Moves a QP to ERR. Failure only means that it is there already, or destroyed.
+/// Moves a QP to ERR. This fails only if the QP is in ERR already, or destroyed.
 pub(super) fn to_error(qp: &Qp) {
     let change = QpModify { state: Some(QpState::Error), ..QpModify::default() };
     if let Err(error) = qp.modify(&change) {

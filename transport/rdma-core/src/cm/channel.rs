@@ -88,7 +88,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// librdmacm's channel, which is destroyed together with this value.
+    /// Returns librdmacm's channel, which is destroyed together with this value.
     pub(super) fn raw(&self) -> *mut rdma_event_channel {
         self.raw.as_ptr()
     }

@@ -1,8 +1,8 @@
 //! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
 //!
-//! No other call makes endpoints for XRC (contract J1, J2). Its callers are
-//! those that may wait for an endpoint, and the resolver's threads; none of them holds a lock. The id
-//! that it makes is synchronous, and only its caller knows it until the manager adopts it.
+//! No other call makes endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
+//! callers that may wait for an endpoint. None of them holds a lock. The id that it makes is synchronous, and
+//! only its caller knows it until the manager adopts it.
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
@@ -95,7 +95,7 @@ pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> 
     }
 }
 
-/// Address information of librdmacm's, which is freed on drop.
+/// Address information of librdmacm, which is freed on drop.
 struct AddressInfo(NonNull<rdma_addrinfo>);
 
 impl AddressInfo {

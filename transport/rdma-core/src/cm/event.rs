@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason};
 
-/// The content of an event that may be acknowledged since.
+/// Copied content of an event, which may be acknowledged since.
 #[derive(Debug)]
 pub(super) struct Copied {
     /// The number of the endpoint that it is for; for a request, of the listener.

@@ -252,7 +252,7 @@ impl CmId for Id {
                 return Ok(());
             }
             if entry.is_synchronous {
-                // Its descriptor is watched by the other channel, with the requests that wait there.
+                // The other channel watches the listener's descriptor, with the requests that wait there.
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {

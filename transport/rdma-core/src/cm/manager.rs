@@ -50,9 +50,10 @@ pub(super) struct Entry {
     /// True if it has a separate descriptor, like a listener of `rdma_create_ep`.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
-    /// The program has set its ACK timeout, which `connect` then leaves as it is.
+    /// True if the program has set the ACK timeout, which `connect` then leaves as it is.
     pub(super) has_ack_timeout: bool,
-    /// The program got the event that it failed on this side, and gets none about the peer's reaction.
+    /// True if the program got the event that the endpoint failed on this side. It gets none about the peer's
+    /// reaction.
     pub(super) has_failed: bool,
 }
 

@@ -98,7 +98,8 @@ impl AddressThread {
         begun.inspect_err(|_| self.end(self.last))
     }
 
-    /// Returns the outcome for the next address, if there is one.
+    /// Takes the outcome for the next address and destroys the id that resolved it; `None` if there is no
+    /// outcome yet.
     fn next(&mut self) -> Option<(Way, Result<(), VerbsError>)> {
         loop {
             let mut event = null_mut();

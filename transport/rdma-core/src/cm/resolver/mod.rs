@@ -36,9 +36,9 @@ use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::internal_thread::{self, InternalThread};
 use trunkline_verbs::{EndpointDone, EndpointRequest, VerbsError};
 
-/// The most threads that call `rdma_create_ep`.
+/// Maximum number of threads that call `rdma_create_ep`.
 const MAKERS: usize = 4;
-/// The most endpoints that may be requested and not made.
+/// Maximum number of endpoints that are requested and not made yet.
 const REQUESTED: usize = 4096;
 
 /// The peer's address, and the local one if the request names it.
@@ -63,7 +63,7 @@ struct Work {
     ready: VecDeque<Job>,
     /// Peers to which a maker makes an endpoint now.
     busy: HashSet<IpAddr>,
-    /// The number of all requests that are not finished.
+    /// Number of requests that are not finished.
     requested: usize,
     idle_makers: usize,
     has_ended: bool,
