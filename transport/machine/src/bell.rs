@@ -1,19 +1,20 @@
-//! The word between a machine and those who wake it, in a simulation.
+//! The word by which a simulated machine is woken.
 
 use trunkline_rings::doorbell::Doorbell;
 
-/// Records whether a simulated machine is asleep. In place of a descriptor there is only this word.
+/// Sleep state of a simulated machine, which has no descriptor to be woken by.
 #[derive(Debug, Default)]
 pub struct Bell(Doorbell);
 
 impl Bell {
-    /// Wakes the machine if it has announced sleep. The simulation calls it for a [`crate::Simulator::ring`].
+    /// Wakes the machine if it has announced sleep. Called by the simulation for each
+    /// [`crate::Simulator::ring`].
     pub fn ring(&self) {
         // The sleeping machine's word is enough: there is no descriptor to write.
         let _was_asleep = self.0.ring();
     }
 
-    /// The machine's side of the word.
+    /// Returns the machine's side of the word.
     pub(crate) fn doorbell(&self) -> &Doorbell {
         &self.0
     }

@@ -1,15 +1,15 @@
-//! Machines: what a thread drives in production, and a seeded scheduler in a simulation.
+//! Machines, which threads drive in production, and a seeded scheduler in a simulation.
 //!
-//! The body of each of Trunkline's threads is a [`Machine`]: a value that does one bounded turn at a
-//! time and reports what it wants next. A [`Runtime`] starts machines. The default one gives each a
-//! thread and the system's clock; a simulation hands in its own, runs all machines of all nodes on one
-//! thread in an order that a seed decides, and moves a virtual clock.
+//! The body of each of Trunkline's threads is a [`Machine`]: a value that does one bounded turn at a time and
+//! reports what it wants next. A [`Runtime`] starts machines. The default runtime gives each machine a thread
+//! and the system's clock. A simulation runs all machines of all nodes on one thread, in an order that a seed
+//! decides, and moves a virtual clock.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `machine` | [`Machine`] and [`Turn`] |
-//! | `simulator`, `bell` | [`Simulator`]: the seam to a simulation; [`Bell`]: what it wakes a machine by |
-//! | `runtime` | [`Runtime`]: clock, randomness, and what runs machines |
+//! | `simulator`, `bell` | [`Simulator`]: the interface to a simulation; [`Bell`]: wakes a simulated machine |
+//! | `runtime` | [`Runtime`]: clock, randomness, and the start of machines |
 //! | `sleeper` | [`Sleeper`] and [`Waker`]: going to sleep without losing a wake-up |
 //! | `thread` | a thread that drives a machine, and [`Running`], its handle |
 //!

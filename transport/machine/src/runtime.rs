@@ -17,32 +17,31 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A thread per machine, the system's clock and randomness: the default.
+    /// Creates the default runtime: a thread per machine, the system's clock and randomness.
     #[must_use]
     pub fn threads() -> Self {
         Self::default()
     }
 
-    /// Machines that a simulation runs, by this clock.
+    /// Creates a runtime whose machines a simulation runs, by this clock.
     #[must_use]
     pub fn simulated(clock: Clock, simulator: Arc<dyn Simulator>) -> Self {
         Self { clock, simulator: Some(simulator) }
     }
 
-    /// The clock that all its machines read.
+    /// Returns the clock that all machines of the runtime read.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Returns true if a simulation runs the machines: then nothing may block, start a thread or open a
-    /// socket.
+    /// Returns true if a simulation runs the machines. Nothing may then block, start a thread or open a socket.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulator.is_some()
     }
 
-    /// A number that nobody can foresee; in a simulation the next of the seeded source.
+    /// Returns an unpredictable number; in a simulation, the next number of the seeded source.
     #[must_use]
     pub fn random(&self) -> u64 {
         match &self.simulator {
@@ -56,8 +55,8 @@ impl Runtime {
     /// Starts a machine. Its `make` runs on the thread that drives it.
     ///
     /// # Errors
-    /// The system's error when it has no thread to give, or the error of `make`. A simulation makes the
-    /// machine later, and fails as a whole when that fails.
+    /// The system's error if it has no thread to give, or the error of `make`. A simulation makes the machine
+    /// later, and fails as a whole if that fails.
     pub fn spawn(&self, name: &str, make: MakeMachine) -> io::Result<Running> {
         match &self.simulator {
             Some(simulator) => {
@@ -68,10 +67,10 @@ impl Runtime {
         }
     }
 
-    /// The two halves of sleeping: one for the machine, one for everyone who brings it work.
+    /// Creates the two halves of sleeping: one for the machine, one for the threads that bring it work.
     ///
     /// # Errors
-    /// The system's error when it has no descriptor to give.
+    /// The system's error if it has no descriptor to give.
     pub fn sleeper(&self) -> io::Result<(Sleeper, Waker)> {
         Sleeper::new(&self.clock, self.simulator.as_ref())
     }

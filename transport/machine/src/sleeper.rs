@@ -26,7 +26,7 @@ use trunkline_verbs::{Clock, Time};
 const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
 
-/// A machine's own half.
+/// The machine's half.
 pub struct Sleeper {
     clock: Clock,
     half: SleeperHalf,
@@ -37,7 +37,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// The half of those who bring work. Clones wake the same machine.
+/// The half of the threads that bring work. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 
@@ -74,8 +74,8 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Wakes up when the descriptor becomes readable, too, edge-triggered. Does nothing in a simulation,
-    /// where there is no descriptor to ask for.
+    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. Does nothing in a
+    /// simulation, where `fd` is not called.
     ///
     /// # Errors
     /// The error of the system call.
@@ -88,7 +88,7 @@ impl Sleeper {
         }
     }
 
-    /// Watches a descriptor no longer. Does nothing in a simulation.
+    /// Stops watching a descriptor. Does nothing in a simulation.
     ///
     /// # Errors
     /// The error of the system call.
@@ -99,13 +99,13 @@ impl Sleeper {
         }
     }
 
-    /// The machine is about to sleep. It must look into all its queues once more after this, and then
-    /// sleep or call [`Sleeper::awake`].
+    /// Announces that the machine is about to sleep. It must look into all its queues once more after this, and
+    /// then sleep or call [`Sleeper::awake`].
     pub fn announce(&self) {
         self.doorbell().prepare();
     }
 
-    /// The machine is awake, for whatever reason. It must look into its queues after this.
+    /// Notes that the machine is awake, for any reason. It must look into its queues after this.
     pub fn awake(&self) {
         let _ringer_was_faster = self.doorbell().woken();
     }
@@ -144,7 +144,7 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Waker {
-    /// Returns true if both wake the same machine.
+    /// Returns true if both wakers wake the same machine.
     #[must_use]
     pub fn wakes_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -156,8 +156,8 @@ impl Waker {
         }
     }
 
-    /// Makes sure that the machine looks at its queues again: what was pushed before this call will
-    /// be seen. A system call only if it sleeps.
+    /// Makes sure that the machine looks at its queues again, and sees everything pushed before this call.
+    /// Makes a system call only if the machine sleeps.
     pub fn wake(&self) {
         match &self.0 {
             WakerHalf::Thread(bell) => {

@@ -8,11 +8,11 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::headroom;
 use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
-/// A machine's thread panicked; the panic has been printed.
+/// Panic of a machine's thread, which has been printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Why a machine that was waited for has not ended in order.
+/// Reason why a joined machine has not ended in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotJoined {
     /// The thread panicked; the panic has been printed.
@@ -40,8 +40,8 @@ impl Running {
         Self { thread: None }
     }
 
-    /// Waits until the machine is done. Returns at once when its own thread asks, and in a simulation,
-    /// where nothing may wait: the scheduler runs the machine to its end.
+    /// Waits until the machine is done. Returns at once on the machine's own thread, and in a simulation, where
+    /// nothing may wait: the scheduler runs the machine to its end.
     ///
     /// # Errors
     /// [`Panicked`].
@@ -54,7 +54,7 @@ impl Running {
         }
     }
 
-    /// The same, with a time limit.
+    /// Like [`Running::join`], with a time limit.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.
@@ -68,14 +68,14 @@ impl Running {
         self.join().map_err(|Panicked| NotJoined::Panicked)
     }
 
-    /// The thread that drives it; `None` in a simulation.
+    /// Returns the number of the thread that drives the machine; `None` in a simulation.
     #[must_use]
     pub fn thread_number(&self) -> Option<ThreadNumber> {
         self.thread.as_ref().map(|thread| thread.handle.number())
     }
 }
 
-/// Starts a thread, has it make its machine, and returns when that is done.
+/// Starts a thread that makes a machine and drives it. Returns once the machine is made.
 pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     headroom::check(headroom::STACK)?;
     let (made, outcome) = mpsc::channel();
@@ -122,7 +122,7 @@ mod tests {
     use std::time::Duration;
     use trunkline_verbs::Time;
 
-    /// Sleeps until it was brought the given amount of work.
+    /// A machine that ends after it was brought three pieces of work.
     struct Worker {
         sleeper: Sleeper,
         work: Arc<AtomicUsize>,
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// A worker on a separate thread, its work, and what wakes it.
+    /// Starts a worker on a separate thread. Returns it, its work, and its waker.
     fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
         let runtime = Runtime::threads();
         let (sleeper, waker) = runtime.sleeper().unwrap();
