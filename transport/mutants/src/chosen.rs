@@ -23,8 +23,8 @@ pub fn is_chosen(name: &str) -> bool {
     is_on
 }
 
-/// Returns true if the code asked about the fault that is on since it was chosen: one that never does
-/// was missed by a change of the code.
+/// Returns true if the code has asked about the chosen fault since it was chosen. If it never does, a change of
+/// the code has removed the place.
 #[must_use]
 pub fn was_reached() -> bool {
     REACHED.get()

@@ -1,9 +1,9 @@
 //! Deliberate faults, by which the simulation proves that it can fail.
 //!
-//! Code that must hold a rule asks [`mutant!`] at the place where a plausible mistake would break
-//! it. The answer is a constant `false`, and nothing is left of the question in the program, unless
-//! the feature `active` is on. With it, one fault at a time can be switched on for the thread that
-//! runs the simulation, so that a single build serves all of them.
+//! Code that must hold a rule asks [`mutant!`] at the place where a plausible mistake would break it. Unless
+//! the feature `active` is on, the answer is a constant `false`, and nothing of the question is left in the
+//! program. With the feature, one fault at a time can be switched on for the thread that runs the simulation,
+//! so that a single build serves all of them.
 //!
 //! ```
 //! # let mut queue = vec![1];
