@@ -287,7 +287,7 @@ impl Consumer {
         Ok(available > 0)
     }
 
-    /// Returns the space of the messages taken out to the sender.
+    /// Makes the space of the messages taken out available to the sender.
     pub fn release(&mut self, mine: &impl Mine) {
         if self.released != self.taken.count {
             self.released = self.taken.count;
