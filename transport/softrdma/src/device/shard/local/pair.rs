@@ -273,7 +273,7 @@ impl Pair {
         Ok(popped)
     }
 
-    /// Returns the space of the packets taken out to the sender.
+    /// Makes the space of the packets taken out available to the sender.
     pub(super) fn release(&mut self) {
         self.consumer.release(&Own(&self.own));
     }
