@@ -34,7 +34,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Returns the next byte; zeros when the data has ended.
+    /// Takes the next byte; 0 when the data has ended.
     fn byte(&mut self) -> u8 {
         let byte = self.data.get(self.at).copied().unwrap_or(0);
         self.at += 1;

@@ -112,18 +112,18 @@ impl CmMachine {
         }
     }
 
-    /// Returns the next message to send.
+    /// Takes the next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// Returns the next event.
+    /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Returns the next peer that was refused because it asked for RC where an XRC listener is, or the other
-    /// way round. Each peer is reported once, and at most 64 of them.
+    /// Takes the next peer that was refused because it asked for RC where an XRC listener is, or the other way
+    /// round. Each peer is reported once, and at most 64 of them.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }

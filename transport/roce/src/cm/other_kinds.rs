@@ -36,7 +36,7 @@ impl OtherKinds {
         }
     }
 
-    /// Returns the next peer to report.
+    /// Takes the next peer to report.
     pub(super) fn poll(&mut self) -> Option<OtherKind> {
         self.unnamed.pop_front()
     }

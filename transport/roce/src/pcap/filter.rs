@@ -20,7 +20,8 @@ pub struct RoceFilter {
 }
 
 impl RoceFilter {
-    /// Returns true if the datagram is RoCE, judging by its content and by the datagrams before it.
+    /// Returns true if the datagram is RoCE, judging by its content and by the datagrams before it. Remembers
+    /// the endpoints of RoCE datagrams, other than those at port 4791.
     pub fn takes(&mut self, datagram: &Datagram<'_>) -> bool {
         let ends = [datagram.headers.source, datagram.headers.destination];
         let known = datagram.is_on_roce_port() || ends.iter().all(|end| self.endpoints.contains(end));

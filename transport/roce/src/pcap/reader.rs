@@ -39,7 +39,7 @@ impl<R: Read> PcapReader<R> {
         Ok(Self { source, format, frames: 0, buffer: Vec::new() })
     }
 
-    /// Returns the next frame, or `None` at the end of the file. After an error the rest of the file can't be
+    /// Reads the next frame; `None` at the end of the file. After an error the rest of the file can't be
     /// understood, and the reader should be dropped.
     ///
     /// # Errors

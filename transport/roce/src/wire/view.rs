@@ -67,7 +67,7 @@ impl Fields<'_> {
         *field
     }
 
-    /// Returns a word with a separate first byte and a 24-bit number.
+    /// Reads a word with a separate first byte and a 24-bit number.
     pub(super) fn topped(&mut self) -> (u8, u32) {
         let [top, a, b, c] = self.next();
         (top, u32::from_be_bytes([0, a, b, c]))

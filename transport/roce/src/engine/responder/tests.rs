@@ -38,7 +38,7 @@ impl Rig {
         self.take(&request(Operation::SEND_ONLY, psn, b"hi"))
     }
 
-    /// Returns all pending answers: operation, PSN, syndrome and MSN, payload length.
+    /// Takes all pending answers: operation, PSN, syndrome and MSN, payload length.
     fn answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         let mut out = Vec::new();
