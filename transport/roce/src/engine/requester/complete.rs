@@ -298,8 +298,8 @@ impl Requester {
         self.complete(wqe, CompletionStatus::Success);
     }
 
-    /// Sends again from `una` after the answer to a probe: it acknowledges the probed packet only, so
-    /// everything sent after that packet was lost.
+    /// Sends again from `una` if an answer acknowledges the probed packet only: everything sent after that
+    /// packet was lost.
     fn after_probe(&mut self, now: Time, answered: Psn) {
         let Some(probed) = self.retry.probed else { return };
         if self.una.after(probed) <= 0 {

@@ -65,7 +65,7 @@ pub struct Tuning {
     pub probe_round_trips: u32,
     /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard leaves, from the
     /// nominal value to four times that (contract rocev2 7.22). Probes find losses long before. The timeout
-    /// decides when a peer counts as dead, and a peer that waits for a processor must not.
+    /// decides when a peer counts as dead, which a peer that waits for a processor must not.
     pub ack_floor_ns: u64,
     /// Minimum ACK timeout until the peer has responded for the first time, since it may still be starting.
     pub first_ack_floor_ns: u64,

@@ -38,7 +38,7 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if `poll_transmit` has a packet to send. It still returns `None` while a READ's bytes are
+    /// Returns true if `poll_transmit` may have a packet to send. It returns `None` while a READ's bytes are
     /// being fetched.
     #[must_use]
     pub fn has_output(&self) -> bool {
