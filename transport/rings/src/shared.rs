@@ -39,7 +39,7 @@ pub trait Mine {
     /// Stores a word, with release ordering.
     fn store(&self, word: Word, value: u64);
 
-    /// Copies bytes into the ring; the range is inside.
+    /// Copies bytes into the ring. The range is in bounds.
     fn write(&self, at: usize, bytes: &[u8]);
 }
 
