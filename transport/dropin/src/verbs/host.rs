@@ -2,8 +2,8 @@
 //!
 //! The C interface has no handle that could hold it. The device is opened with the first context and
 //! stays open after the last: objects that a program has not destroyed would keep its addresses taken,
-//! so it could not be opened again. A removed device is opened again when it is back; contexts of the removed
-//! device keep using that one.
+//! so it could not be opened again. A removed device is opened again when it is back; its old contexts keep the
+//! removed device.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
