@@ -51,10 +51,10 @@ const REST: usize = 64;
 
 /// The table of registered memory.
 ///
-/// A key is a permutation of a slot and its generation, keyed by a secret of the device. The next registration
-/// in the slot has another generation, so a key that outlived its region names nothing. A peer that has seen
-/// some keys learns nothing about others. The permutation is computed at registration only: accesses look up
-/// the region by its key.
+/// A key is a slot and its generation, permuted by a secret of the device. The next registration in the slot
+/// has another generation, so a key that outlived its region names nothing. A peer that has seen some keys
+/// learns nothing about others. The permutation is computed at registration only: accesses look up the region
+/// by its key.
 #[derive(Debug)]
 pub(super) struct Keys {
     table: Keyed<Region>,

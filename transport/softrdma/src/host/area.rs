@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{Memory, MemoryError, headroom};
 
-/// Creates and maps areas for one process.
+/// The areas of one process: creates its own, and maps those of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Areas(Kind);
 
