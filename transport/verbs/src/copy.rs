@@ -2,8 +2,8 @@
 //!
 //! Owns the only way in which bytes are copied out of and into memory that a device, a NIC or another thread
 //! may write or read meanwhile. Such a copy may tear, and its bytes then mean nothing. It must never be
-//! undefined, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it for ranges
-//! that it has checked.
+//! undefined behaviour, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it for
+//! ranges that it has checked.
 //!
 //! | where | how |
 //! |---|---|

@@ -60,8 +60,8 @@ impl Memory {
         if length >= headroom::LARGE && headroom::check(length).is_err() {
             return Err(MemoryError::OutOfMemory);
         }
-        // The page is aligned here. If it were asked for page alignment, the standard library would write the
-        // zeros itself, into every page, although the system has zero pages to give.
+        // Aligned here. If the standard library were asked for page alignment, it would write the zeros itself,
+        // into every page, although the system has zero pages to give.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
         let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.
