@@ -44,7 +44,7 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     unsafe { how::write(from, to) }
 }
 
-/// Copies `length` bytes from shared memory to shared memory.
+/// Copies `length` bytes from shared memory to shared memory. If the ranges overlap, what is written is unspecified.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of that many bytes, which others may read and write meanwhile.

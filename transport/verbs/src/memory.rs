@@ -156,7 +156,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies `length` bytes from `offset` on into another memory, from `at` on.
+    /// Copies `length` bytes from `offset` on into another memory, from `at` on. If the ranges overlap, what is written
+    /// is unspecified.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of either range.

@@ -31,10 +31,10 @@ pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
     unsafe { copy(from, to, length) }
 }
 
-/// Copies from the first byte on.
+/// Copies from the first byte on. If the ranges overlap, what is written is unspecified.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `length` bytes, and the two do not overlap.
+/// `from` is valid for reads and `to` for writes of `length` bytes.
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     match length {
         0 => {}
