@@ -34,7 +34,7 @@ impl LinkFlag {
     /// Refuses a link that the environment rules out, which a server process could not explain.
     ///
     /// # Errors
-    /// Why not.
+    /// Fails with the setting that rules out the link.
     pub(crate) fn check(self) -> Result<(), String> {
         let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
         if self == Self::Shm && (device.faults.is_some() || device.capture.is_some()) {

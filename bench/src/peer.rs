@@ -47,7 +47,7 @@ impl Peer {
     /// Starts this program again as the server and waits until it serves.
     ///
     /// # Errors
-    /// Why it does not start; it has printed more itself.
+    /// Fails with the reason if it does not start. The process prints details itself.
     pub(crate) fn start(
         address: IpAddr,
         link: LinkFlag,
@@ -62,7 +62,7 @@ impl Peer {
     /// Starts it with the servers of a fleet.
     ///
     /// # Errors
-    /// Those of [`Peer::start`].
+    /// See [`Peer::start`].
     pub(crate) fn start_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<Self, Failure> {
         link.check()?;
         let Wanted { servers, pollers, services } = wanted;
@@ -129,7 +129,7 @@ impl Drop for Peer {
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Why the node does not start.
+/// Fails with the reason if the node does not start.
 pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
     serve.core.map_or(Ok(()), pin::to)?;
     let node = stream_budget(serve.link.builder())
@@ -145,7 +145,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
 /// Serves a fleet's servers until the end of standard input.
 ///
 /// # Errors
-/// Why a node does not start.
+/// Fails with the reason if a node does not start.
 pub(crate) fn serve_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<(), Failure> {
     core.map_or(Ok(()), pin::to)?;
     until_the_end(&servers::start(wanted, link)?)

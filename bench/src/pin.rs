@@ -40,7 +40,7 @@ impl Pin {
     /// The cores, checked. Without a choice they are the first two that the process may use, if there are two.
     ///
     /// # Errors
-    /// The process may not use one of them.
+    /// Fails if the process may not use one of the cores.
     pub(crate) fn cores(choice: Option<Self>) -> Result<Option<Cores>, String> {
         let usable = usable()?;
         match choice {
@@ -70,7 +70,7 @@ fn usable() -> Result<Vec<usize>, String> {
 /// Pins the calling thread, and those that it starts later.
 ///
 /// # Errors
-/// The operating system's.
+/// Fails with the error of the operating system.
 pub(crate) fn to(core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core)

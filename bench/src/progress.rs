@@ -19,7 +19,7 @@ pub(crate) fn bar(is_quiet: bool, steps: u64) -> ProgressBar {
 /// Prints the last line of a run that succeeded, unless it is quiet: results in short, time taken, files written.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub(crate) fn end<'a>(
     is_quiet: bool,
     what: &str,

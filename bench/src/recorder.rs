@@ -86,7 +86,7 @@ impl Recorder {
     /// The result.
     ///
     /// # Errors
-    /// Why a call failed, or that too few ended.
+    /// Fails with the reason if a call failed, or if too few calls ended.
     pub(crate) fn finish(self) -> Result<Sample, String> {
         if let Some(why) = self.failed {
             return Err(why);

@@ -90,7 +90,7 @@ impl Report {
     /// Writes the files that the settings name. One that is there already stays as it is until the new one is complete.
     ///
     /// # Errors
-    /// Why a file cannot be written. The other one is written.
+    /// Fails with the reason if a file cannot be written. The other file is still written.
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), String> {
         let json = settings.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, self));
         let html = settings.html.as_ref().map_or(Ok(()), |path| self.write_page(path));

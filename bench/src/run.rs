@@ -32,7 +32,7 @@ impl<'a> Run<'a> {
     /// Plans the run. `sizes` and `outstanding` count where the settings have none.
     ///
     /// # Errors
-    /// The quantity that cannot be measured.
+    /// Fails with the quantity that cannot be measured.
     pub(crate) fn new(
         measure: Measure,
         settings: &'a Settings,
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
     /// Measures everything. Results from before a failure stay in the points.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         (0..self.settings.repetitions).try_for_each(|_| self.repeat(bar))
     }
@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
     /// Measures every point and every floor once.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
         bar.set_message("start");

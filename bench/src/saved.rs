@@ -93,7 +93,7 @@ impl Saved {
     /// Checks what is there; `name` is where it comes from.
     ///
     /// # Errors
-    /// The value that is missing or of another type, and its place.
+    /// Fails with the place of a value that is missing or has the wrong type.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;

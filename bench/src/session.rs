@@ -42,7 +42,7 @@ impl Session {
     /// Starts both nodes, each on its core, and connects them. The calling thread stays on the client's core.
     ///
     /// # Errors
-    /// Why a node does not start, or the first call fails.
+    /// Fails with the reason if a node does not start or the first call fails.
     pub(crate) fn start(
         link: LinkFlag,
         nodes: &Nodes,
@@ -73,7 +73,7 @@ impl Session {
     /// the reason is returned too, and printed unless `is_quiet`.
     ///
     /// # Errors
-    /// Those of [`Session::start`].
+    /// See [`Session::start`].
     pub(crate) fn link(
         link: LinkFlag,
         nodes: &Nodes,
@@ -93,7 +93,7 @@ impl Session {
     /// Measures calls.
     ///
     /// # Errors
-    /// Why a call failed, or that the server has died.
+    /// Fails with the reason if a call fails, or if the server has died.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
         self.client.measure(plan).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }
@@ -101,7 +101,7 @@ impl Session {
     /// Runs a job on the given number of workers.
     ///
     /// # Errors
-    /// Why one could not, or that the server has died.
+    /// Fails with the reason if a worker cannot call, or if the server has died.
     pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), Failure> {
         self.client.run(job, workers).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }

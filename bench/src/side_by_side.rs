@@ -67,10 +67,10 @@ struct OfLink {
     rate: Option<Results>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
     whole_file::check(&wanted.json)?;
     let began = Instant::now();

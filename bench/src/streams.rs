@@ -125,10 +125,10 @@ struct Results {
     open: Open,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     whole_file::check(&streams.json)?;
     let began = Instant::now();

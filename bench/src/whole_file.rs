@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Tries whether [`write()`] can write these files, before what goes into them is measured. Files that exist stay as they are.
 ///
 /// # Errors
-/// Why the first of them cannot be written, with its name.
+/// Fails with the name and the reason of the first file that cannot be written.
 pub(crate) fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
     paths.into_iter().try_for_each(|path| tried(path).map_err(|error| named(path, &error)))
 }
@@ -37,7 +37,7 @@ fn partial(target: &Path) -> PathBuf {
 /// a terminal or a pipe, is written to; a symbolic link stays one.
 ///
 /// # Errors
-/// Why that is not possible, with the file's name.
+/// Fails with the file's name and the reason.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
@@ -58,7 +58,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
 /// Writes JSON in the same way, over several lines.
 ///
 /// # Errors
-/// Those of [`write()`].
+/// See [`write()`].
 pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| named(path, &error.into()))?;
     text.push(b'\n');

@@ -87,7 +87,7 @@ impl Measurement {
     /// The result.
     ///
     /// # Errors
-    /// Why a call failed, or that too few ended.
+    /// Fails with the reason if a call failed, or if too few calls ended.
     pub(crate) fn finish(&self) -> Result<Sample, String> {
         let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish()

@@ -32,7 +32,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// The line that is not part of the format.
+    /// Fails with the line that is not part of the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {

@@ -41,7 +41,7 @@ impl PerCall {
 /// Counts one side of a run.
 ///
 /// # Errors
-/// Why valgrind does not run, or its output cannot be read.
+/// Fails with the reason if valgrind does not run or its output cannot be read.
 pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let (profile, log) = (folder.join("profile"), folder.join("log"));

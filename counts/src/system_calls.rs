@@ -28,7 +28,7 @@ pub(crate) fn mark(path: &str) {
 /// System calls in the turns of a side, by a log of `--trace-syscalls=yes`.
 ///
 /// # Errors
-/// When the log lacks a mark.
+/// Fails if the log lacks a mark.
 pub(crate) fn count(log: &str, side: Side) -> Result<u64, String> {
     let own = match side {
         Side::Client => marks::CLIENT,

@@ -20,7 +20,7 @@ impl Toolchain {
     /// Returns the toolchain of this machine and this build.
     ///
     /// # Errors
-    /// Valgrind is missing; the text tells how to install it.
+    /// Fails if valgrind is missing; the text tells how to install it.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {

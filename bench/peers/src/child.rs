@@ -18,7 +18,7 @@ impl Server {
     /// Starts it on a core, and waits until it serves.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Fails with the reason if it does not start.
     pub(crate) fn start(exchange: &Exchange, folder: &Path, core: Option<usize>) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -62,7 +62,7 @@ impl Drop for Server {
 /// Prints the server's address for the client.
 ///
 /// # Errors
-/// Nobody reads it.
+/// Fails if the reader has closed the pipe.
 pub(crate) fn announce(address: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())

@@ -52,7 +52,7 @@ fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Those of iceoryx2.
+/// Returns errors of iceoryx2.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     exchange.cores().map_or(Ok(()), |cores| pin::to(cores.server))?;
     quiet();
@@ -80,7 +80,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Those of iceoryx2, or that no server is there.
+/// Returns errors of iceoryx2, or an error if there is no server.
 pub(crate) fn measure(exchange: &Exchange, name: &str) -> Result<Sample, String> {
     quiet();
     let node = NodeBuilder::new().create::<Ipc>().map_err(named)?;

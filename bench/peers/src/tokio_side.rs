@@ -19,7 +19,7 @@ pub(crate) trait Caller: Clone + 'static {
 /// Runs one side until its future ends.
 ///
 /// # Errors
-/// The runtime's, or the future's.
+/// Returns errors of the runtime and of the future.
 pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -40,7 +40,7 @@ pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T,
 /// Serves on the side's core until the end of standard input.
 ///
 /// # Errors
-/// The core's, the runtime's, or the server's.
+/// Fails if the thread cannot be pinned, or with an error of the runtime or the server.
 pub(crate) fn serve(
     exchange: &Exchange,
     server: impl Future<Output = Result<(), String>>,
@@ -59,7 +59,7 @@ pub(crate) fn serve(
 /// Measures calls.
 ///
 /// # Errors
-/// Why a call failed.
+/// Fails with the reason if a call fails.
 pub(crate) async fn measure(caller: impl Caller, exchange: &Exchange) -> Result<Sample, String> {
     let recorder = Rc::new(RefCell::new(Recorder::new(nanoseconds(exchange.measured()))));
     let (watch, request, reply) = (Stopwatch::start(), Bytes::from(vec![1; exchange.size]), exchange.reply);

@@ -54,7 +54,7 @@ impl Caller for EchoClient<Channel> {
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// The operating system's.
+/// Fails with the error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let echo = EchoServer::new(Mirror).max_decoding_message_size(usize::MAX);
     let router = Server::builder()
@@ -81,7 +81,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Why a call failed.
+/// Fails with the reason if a call fails.
 pub(crate) fn measure(exchange: &Exchange, address: &str) -> Result<Sample, String> {
     tokio_side::run(async {
         let to = if exchange.system == System::TonicTcp { address } else { "localhost" };

@@ -42,7 +42,7 @@ impl Fleet {
     /// Starts it. The calling thread stays on the client's core.
     ///
     /// # Errors
-    /// Why a node does not start.
+    /// Fails with the reason if a node does not start.
     pub(super) fn start(link: LinkFlag, wanted: Wanted, cores: Option<Cores>) -> Result<Self, Failure> {
         cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
         let listening = |builder: NodeBuilder| {
@@ -77,7 +77,7 @@ impl Fleet {
     /// Has the workers, at least one for each server, call until the measurement is over.
     ///
     /// # Errors
-    /// Why one could not.
+    /// Fails with the reason if a worker cannot call.
     pub(super) fn work(&self, measurement: &Arc<Measurement>, workers: u16) -> Result<(), Failure> {
         self.first_calls(Stopwatch::start(), true)?;
         let workers = workers.max(self.wanted.servers);
@@ -103,7 +103,7 @@ impl Fleet {
     /// Makes the first call to each server, all at once or one after the other. Returns how many nanoseconds each took.
     ///
     /// # Errors
-    /// Why one failed.
+    /// Fails with the reason if a call fails.
     pub(super) fn first_calls(&self, watch: Stopwatch, at_once: bool) -> Result<Vec<u64>, Failure> {
         let call = |server: SocketAddr| {
             self.client.run_on(PollerIndex(0), async move |context| {

@@ -126,10 +126,10 @@ struct Results {
     error: Option<String>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     whole_file::check(&scale.json)?;
     let began = Instant::now();

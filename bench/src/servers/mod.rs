@@ -23,7 +23,7 @@ pub(crate) struct Wanted {
 /// Starts the servers of a fleet, in the process that it has for them.
 ///
 /// # Errors
-/// Why a node does not start.
+/// Fails with the reason if a node does not start.
 pub(crate) fn start(wanted: Wanted, link: LinkFlag) -> Result<Vec<Node>, Failure> {
     let start = |_| {
         let builder = link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);

@@ -65,7 +65,7 @@ impl Running {
     /// The first line that `parse` accepts.
     ///
     /// # Errors
-    /// The last line, if there is none and the program has ended, or that it takes longer than `limit`.
+    /// Fails with the last line if the program ends without a match, or if it takes longer than `limit`.
     pub(super) fn first<T>(
         &mut self,
         limit: Duration,

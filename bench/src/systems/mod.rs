@@ -41,7 +41,7 @@ impl System {
     /// All of them. Builds the program that has those in Rust, unless it is named.
     ///
     /// # Errors
-    /// Why that cannot be built or run.
+    /// Fails with the reason if the program cannot be built or run.
     pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
         let mut all: Vec<_> = program::peers(named)?
             .into_iter()
@@ -60,7 +60,7 @@ impl System {
     /// Measures it.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn measure(&self, measure: Measure, shape: &Shape) -> Result<Figures, String> {
         match &self.way {
             Way::Program(peer) => peer.measure(shape),

@@ -38,7 +38,7 @@ struct Line {
 /// Returns the systems that the program can measure.
 ///
 /// # Errors
-/// Why it cannot be built or run.
+/// Fails with the reason if the program cannot be built or run.
 pub(super) fn peers(named: Option<&Path>) -> Result<Vec<Peer>, String> {
     let program = match named {
         Some(named) => named.to_owned(),
@@ -94,7 +94,7 @@ impl Peer {
     /// Measures it.
     ///
     /// # Errors
-    /// Why it has no result.
+    /// Fails with the reason if there is no result.
     pub(super) fn measure(&self, shape: &Shape) -> Result<Figures, String> {
         let mut command = Command::new(&self.program);
         command.args(["measure", &self.word]);

@@ -144,7 +144,7 @@ impl World {
     /// Starts both nodes and the tasks that call.
     ///
     /// # Errors
-    /// Why a node does not start.
+    /// Fails with the reason if a node does not start.
     pub(crate) fn start(
         Steps { linked, outstanding, shape, .. }: Steps,
         runtime_directory: &Path,
@@ -218,7 +218,7 @@ impl World {
     /// Steps the pollers until the given number of further calls is done; returns how many were.
     ///
     /// # Errors
-    /// When calls fail, or do not end.
+    /// Fails if calls fail or do not end.
     pub(crate) fn exchange(&mut self, calls: u64) -> Result<u64, String> {
         let began = self.calls.done();
         let mut turns = 0;
