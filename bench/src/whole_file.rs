@@ -1,11 +1,11 @@
-//! Files that are replaced as a whole.
+//! Atomic replacement of files.
 
 use nix::unistd::AccessFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Tries whether [`write()`] can write these files, before what goes into them is measured. Files that exist stay as they are.
+/// Checks before a measurement that [`write()`] can write these files. Existing files are unchanged.
 ///
 /// # Errors
 /// Fails with the name and the reason of the first file that cannot be written.
@@ -26,15 +26,15 @@ fn tried(path: &Path) -> io::Result<()> {
     fs::remove_file(&partial)
 }
 
-/// The name of a file until it is complete.
+/// Returns the name of a file until it is complete.
 fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     PathBuf::from(name)
 }
 
-/// Writes a file. One that is there already stays as it is until the new one is complete. Anything else at the path, such as
-/// a terminal or a pipe, is written to; a symbolic link stays one.
+/// Writes a file. An existing file is replaced only when the new one is complete. Anything else at the path, such as a
+/// terminal or a pipe, is written to; a symbolic link is followed.
 ///
 /// # Errors
 /// Fails with the file's name and the reason.
