@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::spawn_local;
 
-/// Most bytes of a frame.
+/// Maximum length of a frame, in bytes.
 const FRAME: usize = 65 << 20;
 
 #[tarpc::service]

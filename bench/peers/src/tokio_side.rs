@@ -1,5 +1,5 @@
-//! Parts common to systems on tokio: a runtime of one thread that polls instead of sleeping, as our pollers do while
-//! they have work, and calls that are made by as many tasks.
+//! Parts common to systems on tokio: a single-threaded runtime that polls instead of sleeping, as our pollers do while
+//! they have work, and one task for each call under way.
 
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
@@ -12,7 +12,7 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 
 /// Makes calls.
 pub(crate) trait Caller: Clone + 'static {
-    /// Sends a request; returns the bytes of the reply.
+    /// Sends a request, and returns the length of the reply.
     fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>>;
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T,
         .map_err(|error| format!("cannot start tokio: {error}"))?;
     let local = LocalSet::new();
     local.block_on(&runtime, async {
-        // While a task is ready, the runtime looks for events without waiting for them.
+        // While a task is ready, the runtime polls for events without waiting.
         spawn_local(async {
             loop {
                 yield_now().await;
