@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The verdict after this change.
+    /// Returns the verdict after this change.
     fn verdict(change: impl FnOnce(&mut Record)) -> Verdict {
         let mut now = record();
         change(&mut now);

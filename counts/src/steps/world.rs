@@ -34,7 +34,7 @@ const STEP_NS: u64 = 1_000;
 /// Maximum number of turns in which a call must be answered.
 const MOST_TURNS: u64 = 1_000_000;
 /// Interval between turns of connection managers and cards during an exchange, in turns of pollers. A poller that has just
-/// woken leaves its card's work to the card for a few polls. A card with a turn before each of these would take what arrives.
+/// woken leaves its card's work to the card for a few polls. A card with a turn before each of these would take the arrivals.
 const OTHERS_EVERY: u64 = 64;
 /// Port of the server.
 const PORT: u16 = 7471;
