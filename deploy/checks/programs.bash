@@ -38,7 +38,7 @@ places_possible() {
     fi
 }
 
-# enter_user_namespace ARGUMENTS...: an ordinary user restarts the check as root of its own user namespace.
+# enter_user_namespace ARGUMENTS...: if the caller is an ordinary user, restarts the check as root of a new user namespace.
 enter_user_namespace() {
     if ((EUID != 0)); then
         rm -rf "$scratch"
