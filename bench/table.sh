@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The table of docs/performance.md: calls over UDP, in process and through shared memory, all floors, and other systems, in seven interleaved repetitions.
-# Some eight minutes on two cores, which nothing else should use meanwhile.
+# Takes about eight minutes on two cores, which should be otherwise idle.
 #
 #   bench/table.sh FOLDER [REPETITIONS [SECONDS]]
 #
-# FOLDER gets one JSON file for each part, and report.html with all of them. Of two folders,
-# `trunkline-bench compare ONE/rate.json OTHER/rate.json` says what has changed beyond noise.
+# FOLDER gets one JSON file for each part, and report.html with all of them. To compare two folders, run
+# `trunkline-bench compare ONE/rate.json OTHER/rate.json`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if (($# < 1 || $# > 3)); then
@@ -20,7 +20,7 @@ mkdir -p "$folder"
 cargo build --profile dist --locked --package trunkline-bench
 program=${CARGO_TARGET_DIR:-target}/dist/trunkline-bench
 
-# part NAME ARGUMENTS...: what one measurement prints is shown, and goes to FOLDER/NAME.json.
+# part NAME ARGUMENTS...: runs a measurement, shows its output, and writes FOLDER/NAME.json.
 part() {
     local name=$1
     shift

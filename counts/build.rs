@@ -1,4 +1,4 @@
-//! Records which compiler builds the program: instructions are compared only with those of the same one.
+//! Records the compiler that builds the program, since instructions are compared only between equal compilers.
 
 use std::process::Command;
 

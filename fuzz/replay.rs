@@ -1,4 +1,4 @@
-//! Replays a corpus and a short run of mutations of it, for every `fuzz_replay` test.
+//! Replays a corpus and some mutations of it, for every `fuzz_replay` test.
 //!
 //! The tests of several crates include this file.
 //! The seed is printed on failure; `TRUNKLINE_FUZZ_SEED` replays it, `TRUNKLINE_FUZZ_RUNS` sets
@@ -8,10 +8,10 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Length of the longest input in bytes.
+/// Maximum length of an input, in bytes.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
 
-/// All files below a folder, in a fixed order.
+/// Reads all files below a folder, in a fixed order.
 pub(crate) fn files(folder: &Path) -> Vec<Vec<u8>> {
     let mut entries: Vec<_> = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -43,7 +43,7 @@ impl Random {
     }
 }
 
-/// One to four small changes of an input, or a splice of two.
+/// Returns an input with one to four small changes, including splices with another input.
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.below(corpus.len())].clone();
     for _ in 0..=random.below(4) {

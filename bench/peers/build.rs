@@ -1,4 +1,4 @@
-//! Generates the gRPC service by hand, so that no `protoc` is needed.
+//! Generates the gRPC service without `protoc`.
 
 use tonic_build::manual::{Builder, Method, Service};
 

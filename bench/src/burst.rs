@@ -1,7 +1,7 @@
-//! Many calls at once, each by a task of tokio: how long they take together, and how much memory they need.
+//! Many calls at once, each by a task of tokio: their total time and their memory.
 //!
-//! Each of the two parts is a separate process, this program again, so that neither has memory of the other: the calls,
-//! and as many tasks that wait for a timer in place of a call.
+//! The measurement has two parts: the calls, and the same number of tasks that wait for a timer instead. Each part runs in a
+//! separate process, so that their memory does not mix.
 
 use crate::client::Kind;
 use crate::failure::Failure;
@@ -22,21 +22,21 @@ use tokio::runtime::{Builder, Runtime};
 use trunkline::{Bytes, CallOptions, Code};
 use trunkline_testkit::output;
 
-/// Bytes there and back.
+/// Payload in both directions.
 const PAYLOAD: &[u8] = &[0x5a; 64];
-/// A timer in place of a call.
+/// Duration of the timer that replaces a call.
 const TIMER: Duration = Duration::from_secs(1);
 
 /// Number of calls, and their settings.
 #[derive(Debug, Args)]
 pub(crate) struct Burst {
-    /// Calls that are made at once, 64 bytes there and back.
+    /// Number of calls made at once, 64 bytes there and back.
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     calls: u32,
-    /// Time limit of each.
+    /// Time limit of each call.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Path of the packets; with `process` the memory covers client and server.
+    /// Path of the packets; with `process`, memory includes client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Process)]
     link: LinkFlag,
     /// Also write the results to this file.
@@ -45,7 +45,7 @@ pub(crate) struct Burst {
     /// Print nothing but errors.
     #[arg(long)]
     quiet: bool,
-    /// One part of the measurement; the program starts itself so.
+    /// Part of the measurement to run, set when the program starts itself.
     #[arg(long, hide = true, value_enum)]
     part: Option<Part>,
     #[command(flatten)]
@@ -80,16 +80,16 @@ struct Results {
     failed: u32,
     seconds: f64,
     calls_per_s: f64,
-    /// Resident memory at its peak, beyond that before.
+    /// Growth of resident memory from the start to its peak.
     grown_bytes: u64,
-    /// The same of tasks with a timer.
+    /// The same for tasks with a timer.
     timer_grown_bytes: u64,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why a part cannot be measured, or the file not be written.
+/// Fails with the reason if a part cannot be measured or the file cannot be written.
 pub(crate) fn measure(burst: &Burst) -> Result<(), Failure> {
     if burst.part.is_some() {
         thread::spawn(|| {
@@ -170,18 +170,18 @@ fn run(burst: &Burst, part: Part) -> Result<Outcome, Failure> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| format!("cannot start the part {}: {error}", name(part)))?;
-    // It ends when this is closed, as it is when this process is killed.
+    // The child ends when its input is closed, which also happens when this process is killed.
     let _input = child.stdin.take();
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if !output.status.success() {
-        // It has printed the reason.
+        // The child has printed the reason.
         return Err(Failure::Unmeasured(format!("the part {} has ended, {}", name(part), output.status)));
     }
     let parsed = serde_json::from_slice(&output.stdout);
     Ok(parsed.map_err(|error| format!("the part {} has no result: {error}", name(part)))?)
 }
 
-/// The word that the command line has for it.
+/// Returns the name on the command line.
 fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())
 }
@@ -224,7 +224,7 @@ fn timers(burst: &Burst) -> Result<Outcome, Failure> {
     Ok(ends?)
 }
 
-/// Starts the tasks at once; returns how they ended, and how much the process has grown.
+/// Starts the tasks at once. Returns their outcomes and the growth of the process.
 fn grow<F>(tasks: u32, task: impl Fn() -> F) -> Result<Outcome, String>
 where
     F: Future<Output = Result<(), Code>> + Send + 'static,

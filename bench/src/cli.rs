@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `trunkline-bench`.
 
 use crate::across::{Host, Orders};
 use crate::burst::Burst;
@@ -60,7 +60,7 @@ use std::path::PathBuf;
 /// --json and --html are tried before anything is measured.
 ///
 /// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written any more; 2 wrong usage, or something cannot be
-/// measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts
+/// measured; 3 the server process died; 4 `compare` found a regression; 5 some nodes or calls of a run between hosts
 /// failed, and the others were measured. Results from before a failure are printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
@@ -111,7 +111,7 @@ pub(crate) struct Settings {
     /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     pub(crate) link: LinkFlag,
-    /// Why `auto` did not lead to shared memory.
+    /// Reason for which `auto` did not choose shared memory.
     #[arg(skip)]
     pub(crate) link_why: Option<&'static str>,
     /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
@@ -120,7 +120,7 @@ pub(crate) struct Settings {
     /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
     #[arg(long, value_name = "CALLS")]
     pub(crate) outstanding: Option<Outstanding>,
-    /// Measured time of each repetition; a quarter of it is added as warm-up, and a floor has a fifth of it.
+    /// Measured time of each repetition, after a warm-up of a quarter of it. Floors take a fifth of it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Number of repetitions of all measurements, in turn.
@@ -174,7 +174,7 @@ pub(crate) struct Settings {
 /// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
 #[derive(Debug, Args)]
 pub(crate) struct SideBySide {
-    /// Measured time of each repetition; a floor has a fifth of it.
+    /// Measured time of each repetition. Floors take a fifth of it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Number of repetitions of all measurements, in turn.
@@ -216,7 +216,7 @@ impl ServeFleet {
 }
 
 impl SideBySide {
-    /// Settings of the runs over one link. Other systems take part in those over UDP.
+    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
     pub(crate) fn settings(&self, link: LinkFlag) -> Settings {
         let peers = link == LinkFlag::Udp;
         Settings {
@@ -244,10 +244,10 @@ impl SideBySide {
 }
 
 impl Settings {
-    /// Refuses what cannot be measured, before anything is.
+    /// Refuses settings that cannot be measured, before the measurement starts.
     ///
     /// # Errors
-    /// The reason.
+    /// Fails with the reason.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.json.is_some() && self.json == self.html {
             return Err("--json and --html name the same file".to_owned());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use trunkline::{Bytes, Node, PollerIndex, block_on};
 
-/// Most calls under way by threads: each needs one.
+/// Maximum number of calls under way by threads. Each call needs a thread.
 pub(crate) const MOST_THREADS: usize = 256;
 
 /// Kind of caller.
@@ -34,12 +34,12 @@ impl Kind {
     }
 }
 
-/// Work of a measurement's workers: each has one call under way at a time.
+/// Work of a measurement's workers. Each worker has one call under way at a time.
 pub(crate) trait Job: Send + Sync + 'static {
     /// Makes calls until the measurement is over.
     async fn work(&self, calls: &impl Calls);
 
-    /// A worker cannot call.
+    /// Records that a worker cannot call.
     fn failed(&self, why: String);
 }
 
@@ -63,17 +63,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, and makes the first call.
+    /// Connects and makes the first call.
     ///
     /// # Errors
-    /// Why that fails.
+    /// Fails with the reason if the first call fails.
     pub(crate) fn connect(node: Arc<Node>, server: SocketAddr, kind: Kind) -> Result<Self, String> {
         let client = EchoClient::connect(&node, server).map_err(|status| status.to_string())?;
         block_on(client.echo(Bytes::new())).map_err(|status| format!("the first call failed: {status}"))?;
         Ok(Self { node, server, kind, client })
     }
 
-    /// The client that any thread may use.
+    /// Returns the client that any thread may use.
     pub(crate) const fn sendable(&self) -> &EchoClient {
         &self.client
     }
@@ -83,10 +83,10 @@ impl Client {
         self.server
     }
 
-    /// Measures.
+    /// Measures calls according to the plan.
     ///
     /// # Errors
-    /// Why a call failed, or that too few ended.
+    /// Fails with the reason if a call failed, or if too few calls ended.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, String> {
         let measurement = Arc::new(Measurement::begin(plan));
         self.run(&measurement, plan.outstanding)?;
@@ -96,7 +96,7 @@ impl Client {
     /// Runs a job on the given number of workers, and waits until all have ended.
     ///
     /// # Errors
-    /// Why one could not.
+    /// Fails with the reason if a worker cannot call.
     pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
         match self.kind {
             Kind::Poller => self.on_poller(job, workers),
@@ -143,7 +143,6 @@ impl Client {
             let (client, job) = (self.client.clone(), Arc::clone(job));
             drop(tasks.spawn_local(async move { job.work(&client).await }));
         }
-        // The set ends when its tasks have.
         runtime.block_on(tasks);
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! The distribution of times, as a table of quantiles.
+//! Distributions of times, as tables of quantiles.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Times in nanoseconds by quantile, which is text like `0.99`: `0` is the shortest, `1` the longest.
+/// Times in nanoseconds by quantile. Quantiles are text such as `0.99`; `0` is the shortest time, `1` the longest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Distribution(BTreeMap<String, u64>);
 
 impl Distribution {
-    /// Creates the distribution of times. Quantiles above which less than one time would be are left out, apart from the longest.
+    /// Creates the distribution of times. Omits quantiles with less than one time above them, except the longest time.
     pub(crate) fn of(times: &Histogram<u64>) -> Self {
         let low = ["0", "0.1", "0.25", "0.5", "0.75"].into_iter().map(str::to_owned);
         let digits = |nines: usize| ["", "5", "75"].map(|end| format!("0.{}{end}", "9".repeat(nines)));
         let mut quantiles = BTreeMap::new();
         for text in low.chain((1..=9).flat_map(digits)) {
-            // Written above, so they are numbers.
+            // The quantiles are the constants above, so they parse.
             let quantile: f64 = text.parse().unwrap_or_default();
             #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
             let above = (1.0 - quantile) * times.len() as f64;

@@ -1,26 +1,26 @@
-//! Notices that the host has moved the processors, which changes every time that is measured.
+//! Detects that the host has moved virtual processors, which changes all measured times.
 //!
 //! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
 //! by more than [`MOST`], the measurement in between is dropped and repeated.
 
 /// Largest ratio of two samples that does not count as drift.
 pub(crate) const MOST: f64 = 1.4;
-/// A measurement is repeated so often; the last one counts whatever the samples are.
+/// Maximum number of repeats. The last measurement counts regardless of its samples.
 const REPEATS: u32 = 3;
 
-/// A result, and how many were dropped before it.
+/// A result and the number of results dropped before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept<T> {
     pub(crate) value: T,
     pub(crate) dropped: u32,
-    /// True if the samples of the result itself still differed too much.
+    /// True if the samples around this result still differed too much.
     pub(crate) drifted: bool,
 }
 
-/// Measures between two samples of the line, again while they differ too much.
+/// Measures between two samples of the line, and repeats that while the samples differ too much.
 ///
 /// # Errors
-/// Those of the measurement and of the samples.
+/// Returns errors of the measurement and of the samples.
 pub(crate) fn steady<T, E>(
     mut line_ns: impl FnMut() -> Result<u64, E>,
     mut measure: impl FnMut() -> Result<T, E>,

@@ -1,4 +1,4 @@
-//! The service that is measured, and what its local and its sendable client have in common.
+//! The measured service, and a trait for its local and its sendable client.
 
 use trunkline::{Bytes, Status};
 
@@ -8,13 +8,13 @@ pub(crate) trait Echo {
     /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
 
-    /// Returns the number of bytes, in 8 bytes.
+    /// Returns the length of the payload, in 8 bytes.
     async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
 
     /// Returns a digest of the payload, in 8 bytes.
     async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
 
-    /// Takes the payload. The call ends when it is in the server's memory.
+    /// Accepts the payload. The call ends when the payload is in the server's memory.
     #[oneway]
     async fn post(&self, payload: Bytes);
 }
@@ -39,7 +39,7 @@ impl Echo for Mirror {
     async fn post(&self, _payload: Bytes) {}
 }
 
-/// FNV-1a over words of 8 bytes, the last one filled with zeros, and the length.
+/// Computes FNV-1a over words of 8 bytes, the last one padded with zeros, and the length.
 pub(crate) fn digest(payload: &[u8]) -> u64 {
     let words = payload.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -51,15 +51,15 @@ pub(crate) fn digest(payload: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The calls of a client, on a poller or not.
+/// Calls of a client, on a poller or on another thread.
 pub(crate) trait Calls {
-    /// [`Echo::echo`].
+    /// Calls [`Echo::echo`].
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// [`Echo::absorb`].
+    /// Calls [`Echo::absorb`].
     async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// [`Echo::digest`].
+    /// Calls [`Echo::digest`].
     async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
-    /// [`Echo::post`].
+    /// Calls [`Echo::post`].
     async fn post(&self, payload: Bytes) -> Result<(), Status>;
 }
 

@@ -1,4 +1,4 @@
-//! Why the program ends without a result, and its exit code.
+//! Failures that end the program, and their exit codes.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ pub(crate) enum Failure {
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),
-    /// Something became worse between two runs.
+    /// A value became worse between two runs.
     Worse(String),
     /// Some nodes or calls of a run between hosts have failed; the others were measured.
     Partial(String),
 }
 
 impl Failure {
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) const fn code(&self) -> u8 {
         match self {
             Self::Unwritten(_) => 1,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, CallOptions, block_on};
 use trunkline_testkit::output;
 
-/// Bytes that a small call may wait for: four pieces of one READ each.
+/// Bytes for which a small call may wait: four pieces, each fetched by one READ.
 const FOUR_PIECES: f64 = (4 << 20) as f64;
 /// Time limit of a large call.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(crate) struct Load {
     /// Large calls under way at a time.
     #[arg(long, value_name = "N", default_value_t = 8)]
     large: usize,
-    /// Bytes of each, the same in both directions.
+    /// Bytes of a large call, the same in both directions.
     #[arg(long, value_name = "N", default_value_t = 60 << 20)]
     bytes: usize,
     /// Measured time of the small calls.
@@ -62,15 +62,15 @@ struct Results {
     small_calls: u64,
     rtt_p50_ns: u64,
     rtt_p99_ns: u64,
-    /// The time of four pieces of 1 MiB at that bandwidth.
+    /// Time of four pieces of 1 MiB at that bandwidth.
     four_pieces_ns: f64,
 }
 
 /// Measures small calls while large ones are under way, and prints their times next to the time of four pieces at the
-/// bandwidth that the large ones had meanwhile.
+/// bandwidth of the large calls.
 ///
 /// # Errors
-/// Why the nodes do not start, or a small call failed.
+/// Fails with the reason if the nodes do not start or a small call fails.
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     whole_file::check(&load.json)?;
     let began = Instant::now();

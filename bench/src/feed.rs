@@ -1,4 +1,4 @@
-//! The service whose streams are measured. Items are numbered, so both sides see their order.
+//! The service whose streams are measured. Items are numbered, so that both sides can check their order.
 
 use crate::machine::memory;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) trait Feed {
     /// Reads numbered items. Returns their number and their bytes.
     async fn upload(&self, items: Streaming<Bytes>) -> Result<(u64, u64), Status>;
 
-    /// Takes the item with this number.
+    /// Accepts the item with this number.
     async fn store(&self, number: u64, item: Bytes) -> Result<(), Status>;
 
     /// Returns each item.
@@ -70,7 +70,7 @@ impl Feed for Source {
     }
 }
 
-/// Lets one peer have as many streams open as the benchmark opens.
+/// Raises the limit of open streams per peer to what the benchmark needs.
 pub(crate) fn stream_budget(node: NodeBuilder) -> NodeBuilder {
     node.decoded_bytes(Limit { per_peer: 1 << 30, in_all: 1 << 30 })
 }
@@ -109,7 +109,7 @@ pub(crate) fn numbered(number: u64, size: usize) -> Bytes {
     item.into()
 }
 
-/// The items of a handler.
+/// Items that a handler sends.
 struct Accepted(Numbered);
 
 impl Stream for Accepted {
@@ -120,7 +120,7 @@ impl Stream for Accepted {
     }
 }
 
-/// Returns true if all bytes are [`FILL`]. It looks at all of them, so that the compiler can compare many at once.
+/// Returns true if all bytes are [`FILL`]. Checks all bytes without an early exit, so that the compiler can vectorise.
 fn is_filled(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |wrong, byte| wrong | (byte ^ FILL)) == 0
 }
@@ -136,7 +136,7 @@ impl Checked {
     /// Reads a stream up to its end.
     ///
     /// # Errors
-    /// The stream fails, or an item is not the next one.
+    /// Fails if the stream fails or an item is out of order.
     pub(crate) async fn read(&mut self, mut items: Streaming<Bytes>) -> Result<(), Status> {
         while let Some(item) = items.message().await? {
             self.add(&item)?;

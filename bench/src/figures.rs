@@ -1,6 +1,6 @@
 //! Figures that other systems report.
 
-/// Results of one measurement of a system. Programs that others wrote do not report everything.
+/// Results of one measurement of a system. Other projects' programs do not report all values.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Figures {
     /// Nanoseconds of a round trip.

@@ -1,4 +1,4 @@
-//! Nodes of one process whose packets pass queues instead of sockets.
+//! Nodes of one process that exchange packets through queues instead of sockets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::Folder;
 use trunkline_transport::NodeOptions;
 
-/// State that such nodes share.
+/// State that these nodes share.
 #[derive(Debug)]
 pub(crate) struct Host {
     hub: Arc<Hub>,
@@ -19,13 +19,13 @@ impl Host {
     /// Creates a host without nodes.
     ///
     /// # Errors
-    /// There is nowhere for a temporary directory.
+    /// Fails if no temporary directory can be created.
     pub(crate) fn new() -> Result<Self, String> {
         let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
         Ok(Self { hub: Hub::new(), folder })
     }
 
-    /// A node with this address.
+    /// Returns a builder for a node with this address.
     pub(crate) fn node(&self, address: IpAddr, pollers: u16) -> NodeBuilder {
         let device = SoftOptions {
             addresses: vec![address],

@@ -1,4 +1,4 @@
-//! The machine that a run was on, as far as its times depend on it, and this process's memory.
+//! The properties of the machine that affect times, and the memory of this process.
 
 use serde::Serialize;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// The present time.
+    /// Returns the version and the current time.
     pub(crate) fn now() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { version: env!("CARGO_PKG_VERSION"), date: date(since_1970.as_secs()) }
@@ -43,14 +43,14 @@ fn date(seconds: u64) -> String {
 }
 
 impl Machine {
-    /// A few words, such as `AMD EPYC 7B13, 2 cores, virtual machine, Linux 6.1.0`.
+    /// Describes the machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine, Linux 6.1.0`.
     pub(crate) fn class(&self) -> String {
         let Self { processor, cores, is_virtual, kernel } = self;
         let kind = if *is_virtual { "virtual machine" } else { "no virtual machine" };
         format!("{processor}, {cores} cores, {kind}, Linux {kernel}")
     }
 
-    /// Describes this machine. Facts that cannot be found out are "unknown".
+    /// Describes this machine. Properties that cannot be determined are "unknown".
     pub(crate) fn here() -> Self {
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processors.lines().find(|line| line.starts_with("model name"));
@@ -71,10 +71,10 @@ fn named(text: &str) -> String {
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
 }
 
-/// Resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
+/// Returns the resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
 ///
 /// # Errors
-/// The operating system does not tell.
+/// Fails if the operating system does not report it.
 pub(crate) fn memory(field: &str) -> Result<u64, String> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;

@@ -1,13 +1,13 @@
-//! Measures generated calls, and next to them what the machine allows in the same run.
+//! Measures generated calls, and the floors of the machine in the same run.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
-//! | `paths` | the way of packets to the server |
-//! | `run`, `drift`, `others` | the order of measurements, which are dropped, and what else the machine does |
+//! | `paths` | the path of packets to the server |
+//! | `run`, `drift`, `others` | the order of measurements, dropped measurements, and other load of the machine |
 //! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
-//! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
-//! | `echo`, `feed` | the services that are called |
+//! | `client`, `worker`, `payload` | callers, exchanges and payloads |
+//! | `echo`, `feed` | the called services |
 //! | `floors` | the same exchanges without any middleware |
 //! | `systems`, `figures` | the same exchanges over other systems, for `--peers` |
 //! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
@@ -19,11 +19,11 @@
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
 //! | `streams` | items of streams, and the memory of streams |
-//! | `compare`, `saved` | what changed between the files of two runs |
+//! | `compare`, `saved` | changes between the files of two runs |
 //! | `html`, `distribution` | a page with plots |
 //! | `pin`, `failure`, `whole_file`, `progress` | cores, exit codes, and files that are replaced as a whole |
 //!
-//! `trunkline-bench --help` teaches the rest.
+//! See also `trunkline-bench --help`.
 
 #![forbid(unsafe_code)]
 
@@ -86,7 +86,7 @@ use trunkline_testkit::output;
 
 /// Sizes without a subcommand.
 const SIZES: [usize; 6] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
-/// Seconds of a run from which on it has a progress bar.
+/// Duration of a run, in seconds, from which it has a progress bar.
 const LONG_S: f64 = 2.0;
 
 fn main() -> ExitCode {
@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures, and reports what was measured even if something failed on the way.
+/// Measures, and reports the results even if a later measurement fails.
 fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usize) -> Result<(), Failure> {
     settings.check()?;
     whole_file::check(settings.json.iter().chain(&settings.html))?;
@@ -126,7 +126,7 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     let (link, link_why) = Session::link(settings.link, &settings.nodes, settings.quiet)?;
     let settings = &Settings { link, link_why, ..settings.clone() };
     let mut run = Run::new(measure, settings, sizes, outstanding)?;
-    // A thread that is pinned sees one core only, so this comes before.
+    // A pinned thread sees one core only, so the machine is described first.
     let machine = Machine::here();
     let bar = bar(settings, run.steps());
     let others = Others::watch();
@@ -143,12 +143,12 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     if let (Err(_), Err(why)) = (&measured, &written) {
         output::err(&format!("error: {why}"));
     }
-    // Why measuring ended early decides the exit code.
+    // The reason for which the measurement ended early decides the exit code.
     measured.and(written.map_err(Failure::Unwritten))?;
     progress::end(settings.quiet, &summary, began, settings.json.iter().chain(&settings.html))
 }
 
-/// Returns a bar that is drawn on a terminal only, and only after a while.
+/// Returns a bar that is drawn only on a terminal, and only for long runs.
 fn bar(settings: &Settings, steps: u64) -> ProgressBar {
     #[expect(clippy::cast_precision_loss, reason = "a number of measurements")]
     let is_long = steps as f64 * settings.seconds > LONG_S;

@@ -1,4 +1,4 @@
-//! Calls of several sizes and kinds in a mix, next to each of them alone in the same run.
+//! Calls of several sizes and kinds in a mix, and each kind alone in the same run.
 
 use crate::client::{Job, Kind};
 use crate::drift::{Kept, steady};
@@ -34,7 +34,7 @@ mod members;
 /// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
 
-/// The mix, and how to measure it.
+/// The mix and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
@@ -74,7 +74,7 @@ struct Mixture {
     members: Vec<Member>,
     watch: Stopwatch,
     recorders: Mutex<Recorders>,
-    /// The next member: a sequence without chance, so that each has its share in every measurement.
+    /// Number of the next call. Members follow a fixed order, so that each has its share in every measurement.
     next: AtomicU64,
 }
 
@@ -105,19 +105,19 @@ struct Results {
     #[serde(flatten)]
     stamp: Stamp,
     machine: Machine,
-    /// Rate of the mix, all members together.
+    /// Rate of all members of the mix together.
     calls_per_s: f64,
-    /// Payloads, in both directions unless calls are one-way.
+    /// Payload bytes per second, in both directions unless calls are one-way.
     bytes_per_s: f64,
     members: Vec<OfMember>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     whole_file::check(&mixed.json)?;
     let began = Instant::now();
@@ -144,7 +144,7 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     progress::end(mixed.quiet, &what, began, &mixed.json)
 }
 
-/// One repetition: the mix, and each member alone.
+/// Runs one repetition: the mix, then each member alone.
 fn repeat(
     mixed: &Mixed,
     session: &Session,

@@ -1,4 +1,4 @@
-//! Options for the two nodes, and for the link between them.
+//! Options for the two nodes and the link between them.
 
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ pub(crate) struct Nodes {
     /// Pollers of each node.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) pollers: u16,
-    /// The server's address; by default a loopback address that nobody else uses.
+    /// The server's address; by default an unused loopback address.
     #[arg(long, value_name = "IP")]
     pub(crate) peer_address: Option<IpAddr>,
-    /// The client's address; the same default.
+    /// The client's address, with the same default.
     #[arg(long, value_name = "IP")]
     pub(crate) address: Option<IpAddr>,
 }
@@ -31,10 +31,10 @@ impl LinkFlag {
         }
     }
 
-    /// Refuses a link that the environment rules out, which a server process could not explain.
+    /// Refuses a link that the environment rules out, since a server process could not report the reason.
     ///
     /// # Errors
-    /// Why not.
+    /// Fails with the setting that rules out the link.
     pub(crate) fn check(self) -> Result<(), String> {
         let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
         if self == Self::Shm && (device.faults.is_some() || device.capture.is_some()) {
@@ -44,27 +44,27 @@ impl LinkFlag {
         Ok(())
     }
 
-    /// A node of a separate process, whose packets to another process of this host take this link. Everything else comes from
+    /// Returns a builder for a node whose packets to another process of this host take this link. All other settings come from
     /// the environment.
     pub(crate) fn builder(self) -> NodeBuilder {
         match self {
             Self::Auto | Self::Process => Node::builder(),
             Self::Udp => Node::builder().link(PathChoice::Udp),
-            // Only the software device has it.
+            // Only the software device has this link.
             Self::Shm => Node::builder().link(PathChoice::Shm).provider(ProviderChoice::Soft),
         }
     }
 }
 
-/// A link, as it is asked for.
+/// A requested link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkFlag {
-    /// The value of TRUNKLINE_LINK, by default shared memory; floors and results use the link that it leads to.
+    /// The value of TRUNKLINE_LINK, by default shared memory; floors and results use the resulting link.
     Auto,
     /// UDP sockets of the loopback interface.
     Udp,
-    /// Memory that both processes share. It ends with the reason where they cannot.
+    /// Memory that both processes share. Fails with the reason where that is impossible.
     Shm,
-    /// Queues within one process, which then has both nodes.
+    /// Queues within one process, which then runs both nodes.
     Process,
 }

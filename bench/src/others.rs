@@ -1,18 +1,18 @@
 //! Load that other programs put on the machine during a run.
 //!
-//! A compiler that runs next to a measurement makes it slower by more than any change to the program, and in all
-//! repetitions alike, so that no statistics over them notices it.
+//! A compiler that runs next to a measurement slows it down more than any change to the program does. It slows all
+//! repetitions alike, so no statistics over them can detect it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-/// Cores in use by other programs, above which a change may be theirs.
+/// Number of cores in use by other programs above which they may be the cause of a change.
 pub(crate) const BUSY_CORES: f64 = 0.15;
-/// Ticks per second of `/proc`, on every Linux since 2.6.
+/// Ticks per second in `/proc`, the same on every Linux since 2.6.
 const TICKS: f64 = 100.0;
 
-/// A point in time, and what had been used until then.
+/// A point in time, and the processor time used until then.
 #[derive(Debug)]
 pub(crate) struct Others {
     began: Instant,
@@ -20,13 +20,13 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Begins to watch.
+    /// Starts watching.
     pub(crate) fn watch() -> Self {
         Self { began: Instant::now(), ticks: ticks() }
     }
 
-    /// Returns the cores that other programs have used since then, on average; 0.5 is half of one. Includes what the host took away. `None`
-    /// if the operating system does not report it.
+    /// Returns the average number of cores that other programs have used since the start, including time stolen by the host.
+    /// `None` if the operating system does not report it.
     pub(crate) fn cores(&self) -> Option<f64> {
         let ticks = ticks()?.saturating_sub(self.ticks?);
         #[expect(clippy::cast_precision_loss, reason = "ticks of a run")]
@@ -36,28 +36,28 @@ impl Others {
     }
 }
 
-/// Ticks of all processors, without those of this process and its descendants.
+/// Returns the ticks of all processors, without the ticks of this process and its descendants.
 fn ticks() -> Option<u64> {
     let all = used(&fs::read_to_string("/proc/stat").ok()?)?;
     let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
-        // It may have ended meanwhile.
+        // The process may have ended meanwhile.
         process(&fs::read_to_string(entry.path().join("stat")).ok()?).map(|process| (number, process))
     });
     Some(all.saturating_sub(of_family(&processes.collect(), std::process::id())))
 }
 
-/// Parses the first line of `/proc/stat`: user, nice, system and steal. Interrupts are left out, because those of our own packets
-/// are among them.
+/// Sums user, nice, system and steal from the first line of `/proc/stat`. Interrupts are left out, because they include the
+/// interrupts of our own packets.
 fn used(stat: &str) -> Option<u64> {
     let mut numbers =
         stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(|text| text.parse::<u64>().ok());
     let (user, nice, system) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    // Then come idle, waiting for I/O, and two kinds of interrupts.
+    // Skip idle, iowait and two kinds of interrupts.
     Some(user + nice + system + numbers.nth(4)??)
 }
 
-/// Parent and ticks of a process, with those of its children that have ended.
+/// Parent and ticks of a process. The ticks include those of its children that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,

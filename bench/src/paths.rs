@@ -1,28 +1,28 @@
-//! Wait for shared memory: sessions begin on the network and move when both sides have agreed.
+//! Waits for shared memory: sessions begin on the network and move when both sides have agreed.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// Time in which processes have to agree, on a busy machine.
+/// Time limit for processes to agree, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval at which the node is asked.
+/// Interval at which the node's paths are checked.
 const EVERY: Duration = Duration::from_millis(1);
 
 /// Waits until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
-/// Why they do not.
+/// Fails with the reason if they do not.
 pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> {
     become_memory(node, peer, PATIENCE)
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// The same, for a given time.
+/// Waits for the same, up to a given time.
 ///
 /// # Errors
-/// Why they do not.
+/// Fails with the reason if they do not.
 pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -> Result<(), &'static str> {
     let began = Instant::now();
     loop {

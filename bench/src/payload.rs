@@ -1,4 +1,4 @@
-//! The payloads of calls: one that is sent again and again, one that is written each time, or a new one each time.
+//! The payloads of calls: reused, rewritten for each call, or allocated for each call.
 
 use clap::ValueEnum;
 use trunkline::Bytes;
@@ -25,7 +25,7 @@ impl Buffer {
     }
 }
 
-/// The payloads of one of the calls that are under way at a time.
+/// The payloads of one worker, which has one call under way at a time.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     buffer: Buffer,
@@ -40,7 +40,7 @@ impl Payloads {
         Self { buffer, size, last: filled(size, 0), written: 0 }
     }
 
-    /// The payload of the next call.
+    /// Returns the payload of the next call.
     pub(crate) fn next(&mut self) -> Bytes {
         match self.buffer {
             Buffer::Reused => {}
@@ -50,7 +50,7 @@ impl Payloads {
             }
             Buffer::Rewritten => {
                 self.written = self.written.wrapping_add(1);
-                // The call before has ended, and nobody else has the bytes; if the node still holds them, they are copied.
+                // The previous call has ended, so the bytes are usually unshared. If the node still holds them, they are copied.
                 let mut bytes = match std::mem::take(&mut self.last).try_into_mut() {
                     Ok(bytes) => bytes,
                     Err(held) => held.as_ref().into(),
@@ -69,7 +69,7 @@ fn filled(size: usize, written: u8) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Differs from place to place and from call to call, so that a payload in the wrong place is noticed.
+/// Fills the bytes with values that differ by place and by call, so that a misplaced payload is detected.
 fn fill(bytes: &mut [u8], written: u8) {
     for (chunk, place) in bytes.chunks_mut(256).zip(0_u64..) {
         let [low, high, ..] = place.to_le_bytes();

@@ -1,7 +1,7 @@
 //! The server: a separate process, or a second node in this one.
 //!
-//! The process is this program again. It prints its address, and serves until the end of its standard input, which also
-//! comes when its parent is killed.
+//! The process runs this program. It prints its address, and serves until the end of its standard input, which is also closed
+//! when its parent is killed.
 
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// Time after the death of its parent after which a process ends, even if its node does not shut down.
+/// Time after the death of its parent after which the process exits even if its node does not shut down.
 const LAST: Duration = Duration::from_secs(5);
 
 /// Arguments of the server process.
@@ -35,19 +35,19 @@ pub(crate) struct Serve {
     core: Option<usize>,
 }
 
-/// A running server process; it ends when this is dropped.
+/// A running server process, which ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Mutex<Child>,
-    /// Addresses that it listens on; those of a fleet, with one for each node.
+    /// Addresses on which the server listens; one per node for a fleet.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl Peer {
-    /// Starts this program again as the server and waits until it serves.
+    /// Starts this program as the server process, and waits until it serves.
     ///
     /// # Errors
-    /// Why it does not start; it has printed more itself.
+    /// Fails with the reason if it does not start. The process prints details itself.
     pub(crate) fn start(
         address: IpAddr,
         link: LinkFlag,
@@ -59,10 +59,10 @@ impl Peer {
         Self::with(&["serve", "--address", &address, "--link", link.name(), "--pollers", &pollers], core)
     }
 
-    /// Starts it with the servers of a fleet.
+    /// Starts the process with the servers of a fleet.
     ///
     /// # Errors
-    /// Those of [`Peer::start`].
+    /// See [`Peer::start`].
     pub(crate) fn start_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<Self, Failure> {
         link.check()?;
         let Wanted { servers, pollers, services } = wanted;
@@ -110,7 +110,7 @@ impl Peer {
         Err(Failure::ServerDied(format!("it did not start, {status}")))
     }
 
-    /// Returns how it ended, if it has.
+    /// Returns how the process ended, if it has ended.
     pub(crate) fn death(&self) -> Option<Failure> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let status = child.try_wait().ok().flatten()?;
@@ -129,7 +129,7 @@ impl Drop for Peer {
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Why the node does not start.
+/// Fails with the reason if the node does not start.
 pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
     serve.core.map_or(Ok(()), pin::to)?;
     let node = stream_budget(serve.link.builder())
@@ -145,7 +145,7 @@ pub(crate) fn serve(serve: &Serve) -> Result<(), Failure> {
 /// Serves a fleet's servers until the end of standard input.
 ///
 /// # Errors
-/// Why a node does not start.
+/// Fails with the reason if a node does not start.
 pub(crate) fn serve_fleet(wanted: Wanted, link: LinkFlag, core: Option<usize>) -> Result<(), Failure> {
     core.map_or(Ok(()), pin::to)?;
     until_the_end(&servers::start(wanted, link)?)

@@ -4,7 +4,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::str::FromStr;
 
-/// The cores of client and server: everything of a side runs on its one core.
+/// The cores of client and server. All threads of a side run on its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cores {
     pub(crate) client: usize,
@@ -37,10 +37,10 @@ impl FromStr for Pin {
 }
 
 impl Pin {
-    /// The cores, checked. Without a choice they are the first two that the process may use, if there are two.
+    /// Returns the cores after checking them. By default they are the first two that the process may use, if there are two.
     ///
     /// # Errors
-    /// The process may not use one of them.
+    /// Fails if the process may not use one of the cores.
     pub(crate) fn cores(choice: Option<Self>) -> Result<Option<Cores>, String> {
         let usable = usable()?;
         match choice {
@@ -67,10 +67,10 @@ fn usable() -> Result<Vec<usize>, String> {
     Ok((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect())
 }
 
-/// Pins the calling thread, and those that it starts later.
+/// Pins the calling thread and the threads that it starts later.
 ///
 /// # Errors
-/// The operating system's.
+/// Fails with the error of the operating system.
 pub(crate) fn to(core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core)

@@ -1,4 +1,4 @@
-//! One point of a run, such as one size: its repetitions, and what they come to.
+//! One point of a run, such as one size: its repetitions and their summary.
 
 use crate::distribution::Distribution;
 use crate::drift::Kept;
@@ -35,13 +35,13 @@ pub(crate) struct Repetitions {
     p50_ns: Vec<f64>,
     p99_ns: Vec<f64>,
     per_s: Vec<f64>,
-    /// All repetitions together.
+    /// Times of all repetitions together.
     times: Option<Histogram<u64>>,
     dropped: u32,
     drifted: u32,
 }
 
-/// The floors that ratios refer to, by what is measured.
+/// The floors that ratios refer to, by measured quantity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct References {
     pub(crate) latency: Floor,
@@ -49,7 +49,7 @@ pub(crate) struct References {
     pub(crate) bandwidth: Floor,
 }
 
-/// One point, while it is measured.
+/// One point during the measurement.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) measure: Measure,
@@ -59,11 +59,11 @@ pub(crate) struct Point {
     calls: Repetitions,
     floors: BTreeMap<Floor, Repetitions>,
     systems: BTreeMap<String, Vec<Figures>>,
-    /// Why systems are not measured here.
+    /// Reasons for which systems are not measured at this point.
     skipped: BTreeMap<String, String>,
 }
 
-/// One point's results, in JSON.
+/// Results of one point, in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Results {
     pub(crate) size_bytes: usize,
@@ -71,18 +71,18 @@ pub(crate) struct Results {
     /// Medians over the repetitions. Values that the subcommand does not measure are left out.
     #[serde(flatten)]
     pub(crate) headline: BTreeMap<&'static str, f64>,
-    /// The values whose medians these are, in the order of measurement: `compare` takes the noise from them.
+    /// Values behind the medians, in the order of measurement. `compare` derives the noise from them.
     each_repetition: BTreeMap<&'static str, Vec<f64>>,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
-    /// Other systems, and why some were not measured.
+    /// Other systems, and the reasons for which some were not measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers: BTreeMap<String, OfPeer>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers_skipped: BTreeMap<String, String>,
 }
 
-/// Summary of another system's repetitions, as far as it reports them.
+/// Summary of another system's repetitions, with the values that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct OfPeer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,15 +118,15 @@ pub(crate) struct Summary {
     /// Distribution over all repetitions together.
     distribution_ns: Distribution,
     repetitions: usize,
-    /// Measurements that were dropped because the cache line's time had changed meanwhile.
+    /// Measurements that were dropped because the time of the cache line changed meanwhile.
     dropped: u32,
-    /// Repetitions that count although it had changed each time.
+    /// Repetitions that count although that time changed in each attempt.
     drifted: u32,
 }
 
 impl Repetitions {
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-    /// Adds one.
+    /// Adds a repetition.
     pub(crate) fn add(&mut self, kept: &Kept<Sample>) {
         let at = |quantile| kept.value.times.value_at_quantile(quantile) as f64;
         self.p50_ns.push(at(0.5));
@@ -134,7 +134,7 @@ impl Repetitions {
         self.per_s.push(kept.value.per_s);
         match &mut self.times {
             None => self.times = Some(kept.value.times.clone()),
-            // All are made alike, so none has a value that another has no place for.
+            // All histograms have the same range, so the addition cannot fail.
             Some(times) => times.add(&kept.value.times).unwrap_or_default(),
         }
         self.dropped += kept.dropped;
@@ -164,7 +164,7 @@ impl Repetitions {
 }
 
 impl Point {
-    /// Nothing is measured yet.
+    /// Creates a point without measurements.
     pub(crate) fn new(measure: Measure, size: usize, outstanding: usize, references: References) -> Self {
         let (calls, floors) = (Repetitions::default(), BTreeMap::new());
         let (systems, skipped) = (BTreeMap::new(), BTreeMap::new());
@@ -186,17 +186,17 @@ impl Point {
         self.systems.entry(name.to_owned()).or_default().push(figures);
     }
 
-    /// Another system cannot be measured here.
+    /// Records that another system cannot be measured at this point.
     pub(crate) fn skip(&mut self, name: &str, why: String) {
         self.skipped.insert(name.to_owned(), why);
     }
 
-    /// Returns true if that is known of it.
+    /// Returns true if this system cannot be measured at this point.
     pub(crate) fn is_skipped(&self, name: &str) -> bool {
         self.skipped.contains_key(name)
     }
 
-    /// Returns the results, if each kind was measured at least once.
+    /// Returns the results if each kind was measured at least once.
     pub(crate) fn results(&self) -> Option<Results> {
         let calls = self.calls.summary()?;
         let mut floors = BTreeMap::new();
@@ -219,7 +219,7 @@ impl Point {
         })
     }
 
-    /// Returns the measured values, by their key in JSON, once for each repetition.
+    /// Returns the measured values by their key in JSON, one per repetition.
     fn each_repetition(&self) -> Option<BTreeMap<&'static str, Vec<f64>>> {
         let floor = |floor: Floor| self.floors.get(&floor);
         let mut values = BTreeMap::from([
@@ -236,7 +236,7 @@ impl Point {
             Measure::Bandwidth => {
                 #[expect(clippy::cast_precision_loss, reason = "at most 2^26")]
                 let size = self.size as f64;
-                // The rate of UDP with GSO is in bytes, because the kernel cuts messages.
+                // The rate of UDP with GSO is in bytes, because the kernel splits messages.
                 let unit = if self.references.bandwidth == Floor::UdpGso { 1.0 } else { size };
                 let bytes = |per_s: &[f64], each: f64| per_s.iter().map(|value| value * each).collect();
                 values.insert("bytes_per_s", bytes(&self.calls.per_s, size));
@@ -255,7 +255,7 @@ mod tests {
     const REFERENCES: References =
         References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso };
 
-    /// Makes calls of the given times in microseconds, one after the other.
+    /// Returns a sample of sequential calls of this duration in microseconds.
     fn kept(us: u64) -> Kept<Sample> {
         let mut recorder = Recorder::new(20_000_000);
         let mut now = 0;

@@ -1,4 +1,4 @@
-//! Progress of a run, on a terminal, and the line at its end.
+//! The progress bar of a run, on a terminal, and the line at its end.
 
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// Creates a bar of the given number of steps, unless nothing is to be printed.
+/// Creates a bar of the given number of steps, hidden if the run is quiet.
 pub(crate) fn bar(is_quiet: bool, steps: u64) -> ProgressBar {
     if is_quiet {
         return ProgressBar::hidden();
@@ -16,10 +16,10 @@ pub(crate) fn bar(is_quiet: bool, steps: u64) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Prints the last line of a run that succeeded, unless it is quiet: results in short, time taken, files written.
+/// Prints the last line of a successful run, unless it is quiet: short results, elapsed time, written files.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub(crate) fn end<'a>(
     is_quiet: bool,
     what: &str,

@@ -1,11 +1,11 @@
 //! Times and rates on the command line.
 
-/// A length of time in seconds.
+/// Parses a duration in seconds.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     positive(text, 3600.0).map_err(|why| format!("{why}; it is in seconds, such as 0.5"))
 }
 
-/// A number of calls per second.
+/// Parses a number of calls per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     positive(text, 1e8).map_err(|why| format!("{why}; it is in calls per second, such as 50000"))
 }

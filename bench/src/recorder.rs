@@ -1,8 +1,8 @@
-//! Data of one measurement: the time of each call, and how many end in each slice of time.
+//! Data of one measurement: the time of each call, and the number of calls that end in each slice of time.
 //!
 //! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end
-//! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms: a host that
-//! takes the processor away for some milliseconds makes a few slices slow, and not the result.
+//! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms. A host that
+//! takes the processor away for some milliseconds slows a few slices, but not the result.
 
 use hdrhistogram::Histogram;
 
@@ -10,10 +10,10 @@ use hdrhistogram::Histogram;
 const SLICE_NS: u64 = 1_000_000;
 /// Significant digits that histograms keep.
 const DIGITS: u8 = 3;
-/// The longest time that is told apart; longer ones count as this: 1,000 s.
+/// Maximum recorded time, 1,000 s. Longer times count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
-/// Collects until the measurement is over.
+/// Collector of times until the measurement is over.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     times: Histogram<u64>,
@@ -36,7 +36,7 @@ pub(crate) struct Sample {
 }
 
 impl Recorder {
-    /// Creates a recorder that measures for this time, after a warm-up of a quarter of it.
+    /// Creates a recorder that measures for this time after a warm-up of a quarter of it.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
         let end_ns = warm_ns + measured_ns;
@@ -51,18 +51,18 @@ impl Recorder {
         }
     }
 
-    /// Records a call that was due at one time and ended at the other. Returns whether to go on.
+    /// Records a call with the times at which it was due and ended. Returns true if the measurement continues.
     pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
         self.ended_many(due_ns, now_ns, 1)
     }
 
-    /// Records several that were due at the same time and ended together.
+    /// Records several calls that were due at the same time and ended together.
     pub(crate) fn ended_many(&mut self, due_ns: u64, now_ns: u64, calls: u64) -> bool {
         if now_ns < self.warm_ns {
             return self.failed.is_none();
         }
         self.times.saturating_record_n(now_ns.saturating_sub(due_ns).max(1), calls);
-        // The first call after the warm-up ends at the start of the first slice, and is not in it.
+        // The first call after the warm-up starts the first slice and does not count.
         let Some(began_ns) = self.slice_began_ns else {
             self.slice_began_ns = Some(now_ns);
             return self.goes_on(now_ns);
@@ -83,10 +83,10 @@ impl Recorder {
         self.failed.get_or_insert(why);
     }
 
-    /// The result.
+    /// Returns the result.
     ///
     /// # Errors
-    /// Why a call failed, or that too few ended.
+    /// Fails with the reason if a call failed, or if too few calls ended.
     pub(crate) fn finish(self) -> Result<Sample, String> {
         if let Some(why) = self.failed {
             return Err(why);
@@ -104,19 +104,19 @@ impl Recorder {
         }
     }
 
-    /// Returns true if another slice is to be measured; at least one is, however long a call takes.
+    /// Returns true if the measurement continues. It measures at least one slice, however long a call takes.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }
 }
 
-/// An empty histogram of times in nanoseconds.
+/// Creates an empty histogram of times in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, DIGITS)
         .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"))
 }
 
-/// The middle value, or the lower of the two in the middle.
+/// Returns the middle value, or the lower of the two middle ones.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().checked_sub(1)? / 2).copied()
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn warm_up_does_not_count_and_the_rate_is_a_median_over_slices() {
         let mut recorder = Recorder::new(100 * MS);
-        // One call each 0.1 ms, and one stall of 30 ms.
+        // One call every 0.1 ms, and one stall of 30 ms.
         let mut now = 0;
         loop {
             let due = now;
@@ -143,13 +143,13 @@ mod tests {
         let sample = recorder.finish().unwrap();
         assert!((sample.per_s - 10_000.0).abs() < 1.0, "{}", sample.per_s);
         assert_eq!(sample.times.value_at_quantile(0.5) / 1000, 100);
-        // 100 ms are measured, of which 30 ms are one call.
+        // Of the 100 ms measured, one call takes 30 ms.
         assert_eq!(sample.times.len(), 702);
     }
 
     #[test]
     fn a_stall_counts_for_every_call_that_was_due_meanwhile() {
-        // Open loop: one call begins each millisecond, and the server stands still for 50 ms.
+        // Open loop: one call begins each millisecond, and the server stalls for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;
         for call in 0_u64.. {
@@ -160,7 +160,7 @@ mod tests {
             }
         }
         let sample = recorder.finish().unwrap();
-        // More than 40 of 200 calls waited for at least 10 ms. Measured from when they were made, it would be one.
+        // More than 40 of 200 calls waited for at least 10 ms. A closed loop would show one.
         assert!(sample.times.value_at_quantile(0.8) > 10 * MS, "{}", sample.times.value_at_quantile(0.8));
     }
 

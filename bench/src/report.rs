@@ -33,7 +33,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 struct Described {
     link: &'static str,
-    /// Why `auto` did not lead to shared memory.
+    /// Reason for which `auto` did not choose shared memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     link_why: Option<&'static str>,
     client: &'static str,
@@ -52,7 +52,8 @@ struct Described {
 }
 
 impl Report {
-    /// Creates a report of these results, with the machine, the cores and the load of other programs. `error` tells why there are not more.
+    /// Creates a report of these results, with the machine, the cores and the load of other programs. `error` is the reason for
+    /// which the run ended early.
     pub(crate) fn new(
         measure: Measure,
         settings: &Settings,
@@ -87,10 +88,10 @@ impl Report {
         }
     }
 
-    /// Writes the files that the settings name. One that is there already stays as it is until the new one is complete.
+    /// Writes the files that the settings name. An existing file is replaced only when the new one is complete.
     ///
     /// # Errors
-    /// Why a file cannot be written. The other one is written.
+    /// Fails with the reason if a file cannot be written. The other file is still written.
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), String> {
         let json = settings.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, self));
         let html = settings.html.as_ref().map_or(Ok(()), |path| self.write_page(path));
@@ -100,7 +101,7 @@ impl Report {
         }
     }
 
-    /// A page that shows what the JSON file has.
+    /// Writes a page with the contents of the JSON file.
     fn write_page(&self, path: &Path) -> Result<(), String> {
         let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
         html::write(&[Saved::parse("this run", value)?], path)

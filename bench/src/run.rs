@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
-/// Time without work after which pollers sleep, and disturb no floor.
+/// Time without work after which pollers sleep and do not disturb floors.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// A run, and its progress.
+/// A run and its progress.
 pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
@@ -29,10 +29,10 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Plans the run. `sizes` and `outstanding` count where the settings have none.
+    /// Plans the run. `sizes` and `outstanding` are the defaults of the settings.
     ///
     /// # Errors
-    /// The quantity that cannot be measured.
+    /// Fails with the quantity that cannot be measured.
     pub(crate) fn new(
         measure: Measure,
         settings: &'a Settings,
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
     /// Measures everything. Results from before a failure stay in the points.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         (0..self.settings.repetitions).try_for_each(|_| self.repeat(bar))
     }
@@ -72,12 +72,12 @@ impl<'a> Run<'a> {
     /// Measures every point and every floor once.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
         bar.set_message("start");
-        // New ones each time: where addresses, threads and caches are placed is noise of the repetitions so, and not a
-        // difference between two runs.
+        // New nodes in each repetition: the placement of addresses, threads and caches then varies between repetitions
+        // instead of between runs.
         let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
         for at in 0..self.points.len() {
             let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Other systems; one that cannot be measured at a point is not tried there again.
+    /// Measures other systems. A system that cannot be measured at a point is not tried there again.
     fn measure_systems(&mut self, at: usize, bar: &ProgressBar) -> Result<(), Failure> {
         let point = &self.points[at];
         let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.seconds));
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The floors of a point. Polling ones measure one message at a time.
+    /// Returns the floors of a point. Polling floors measure one message at a time.
     fn floors(&self, point: &Point) -> Vec<Floor> {
         let mut floors = vec![Floor::Line, Floor::EventfdSameCore, Floor::Udp, Floor::Tcp];
         match point.measure {

@@ -1,7 +1,7 @@
-//! A file that `--json` wrote, read again.
+//! Reader for files that `--json` wrote.
 //!
-//! Owns what such a file has to be. Its contents are not trusted: whatever they are, reading ends with a value or with
-//! an error that names the file and the place in it. Called by `compare` and `report`; it never writes.
+//! Defines the valid contents of such a file. Contents are not trusted: reading ends with a value, or with an error that
+//! names the file and the place in it. Called by `compare` and `report`; it never writes.
 
 use crate::spread::Spread;
 use serde_json::{Map, Value};
@@ -10,16 +10,16 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Longer files are refused.
+/// Maximum length of a file.
 const MOST_BYTES: u64 = 256 << 20;
-/// Keys at the top level that describe the run and not a point.
+/// Top-level keys that describe the run and not a point.
 const OF_THE_RUN: [&str; 8] =
     ["command", "error", "version", "date", "settings", "machine", "others_cores", "points"];
 
 /// The results of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved {
-    /// The file's name, as it was given.
+    /// The file's name as given on the command line.
     pub(crate) name: String,
     /// The subcommand.
     pub(crate) command: String,
@@ -30,7 +30,7 @@ pub(crate) struct Saved {
     pub(crate) machine: Map<String, Value>,
     /// Cores that other programs used meanwhile; 0 if unknown.
     pub(crate) others_cores: f64,
-    /// Why the run ended early, if it did.
+    /// Reason for which the run ended early, if it did.
     pub(crate) error: Option<String>,
     pub(crate) points: Vec<SavedPoint>,
 }
@@ -38,9 +38,9 @@ pub(crate) struct Saved {
 /// One point of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct SavedPoint {
-    /// Settings that distinguish the point from the others: its size, for example, as text.
+    /// Settings as text that distinguish the point from the others, such as its size.
     pub(crate) settings: BTreeMap<String, String>,
-    /// Measured values, by key, once for each repetition; all are above 0.
+    /// Measured values by key, one per repetition, all above 0.
     pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
     /// Calls and floors with times, by name.
     pub(crate) calls: Option<Timed>,
@@ -90,10 +90,10 @@ impl Saved {
             .map_err(|why| named(&format_args!("not a result of trunkline-bench: {why}")))
     }
 
-    /// Checks what is there; `name` is where it comes from.
+    /// Parses the contents of the file `name`.
     ///
     /// # Errors
-    /// The value that is missing or of another type, and its place.
+    /// Fails with the place of a value that is missing or has the wrong type.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;
@@ -105,7 +105,7 @@ impl Saved {
         let listed = match top.remove("points") {
             None => {
                 top.retain(|key, _| !OF_THE_RUN.contains(&key.as_str()));
-                // A run that failed at once has no point.
+                // A run that failed at once has no points.
                 if top.is_empty() { Vec::new() } else { vec![Value::Object(top)] }
             }
             Some(Value::Array(points)) => {
@@ -166,14 +166,14 @@ impl SavedPoint {
         Ok(Self { settings, each_repetition, calls, floors, peers })
     }
 
-    /// Returns the settings that distinguish it, as one line.
+    /// Returns the point's settings as one line.
     pub(crate) fn label(&self) -> String {
         let each = |(key, value): (&String, &String)| match (key.as_str(), value.parse()) {
             ("size_bytes", Ok(bytes)) => crate::sizes::with_unit(bytes),
             ("outstanding", _) => format!("{value} under way"),
             _ => format!("{} {value}", key.replace('_', " ")),
         };
-        // Sizes come first, because that is what most sweeps are over.
+        // Sizes come first, because most sweeps vary the size.
         let (size, other): (Vec<_>, Vec<_>) = self.settings.iter().partition(|(key, _)| *key == "size_bytes");
         size.into_iter().chain(other).map(each).collect::<Vec<_>>().join(", ")
     }
@@ -213,7 +213,7 @@ impl SavedPeer {
     }
 }
 
-/// An object whose values are all parsed alike; nothing if it is missing.
+/// Parses an object whose values have the same type. A missing object is empty.
 fn by_name<T>(
     fields: &mut Map<String, Value>,
     key: &str,
@@ -259,7 +259,7 @@ fn numbers(value: &Value) -> Result<Vec<f64>, String> {
     list.iter().map(|value| number(value).ok_or_else(|| format!("{value} is not a number above 0"))).collect()
 }
 
-/// A number above 0, in a range in which a ratio of two is a normal number.
+/// Returns a number between 1e-100 and 1e100, so that the ratio of two is a normal number.
 fn number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|number| (1e-100..=1e100).contains(number))
 }

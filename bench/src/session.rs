@@ -1,4 +1,4 @@
-//! A client that is connected to its server, and what keeps both alive.
+//! A client connected to its server, and the nodes or processes of both.
 
 use crate::client::{Client, Job, Kind};
 use crate::echo::{EchoServer, Mirror};
@@ -18,13 +18,13 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::{fresh_ip, output};
 
-/// Time for which a probe waits for shared memory, which takes some milliseconds to agree on.
+/// Time for which a probe waits for shared memory. Agreement takes some milliseconds.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Location of the server.
 enum Server {
     Process(Peer),
-    /// In this process; with what both share.
+    /// A node in this process, with the host that both nodes share.
     Here {
         node: Node,
         _host: Host,
@@ -39,10 +39,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts both nodes, each on its core, and connects them. The calling thread stays on the client's core.
+    /// Starts both nodes, each on its core, and connects them. The calling thread stays pinned to the client's core.
     ///
     /// # Errors
-    /// Why a node does not start, or the first call fails.
+    /// Fails with the reason if a node does not start or the first call fails.
     pub(crate) fn start(
         link: LinkFlag,
         nodes: &Nodes,
@@ -69,11 +69,11 @@ impl Session {
         Ok(Self { client, node, server })
     }
 
-    /// The link that `link` comes to on this machine: for `auto`, two nodes are started and asked. If it is not shared memory then,
-    /// the reason is returned too, and printed unless `is_quiet`.
+    /// Resolves `auto` to a link by starting two nodes and checking their path. If that is not shared memory, the reason is
+    /// returned too, and printed unless `is_quiet`.
     ///
     /// # Errors
-    /// Those of [`Session::start`].
+    /// See [`Session::start`].
     pub(crate) fn link(
         link: LinkFlag,
         nodes: &Nodes,
@@ -93,7 +93,7 @@ impl Session {
     /// Measures calls.
     ///
     /// # Errors
-    /// Why a call failed, or that the server has died.
+    /// Fails with the reason if a call fails, or if the server has died.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
         self.client.measure(plan).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }
@@ -101,22 +101,22 @@ impl Session {
     /// Runs a job on the given number of workers.
     ///
     /// # Errors
-    /// Why one could not, or that the server has died.
+    /// Fails with the reason if a worker cannot call, or if the server has died.
     pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), Failure> {
         self.client.run(job, workers).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }
 
-    /// The client.
+    /// Returns the client.
     pub(crate) const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The client's node.
+    /// Returns the client's node.
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Returns how the server process ended, if it has.
+    /// Returns how the server process ended, if it has ended.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.server {
             Server::Process(peer) => peer.death(),
@@ -143,7 +143,7 @@ fn within_process(
     let host = Host::new()?;
     let serving = stream_budget(host.node(server, pollers));
     let serving = serving.serve(EchoServer::new(Mirror)).serve(FeedServer::new(Source));
-    // A node's threads run where the thread that starts it does.
+    // A node's threads inherit the core of the thread that starts it.
     let started = thread::scope(|scope| {
         let start = || {
             cores.map_or(Ok(()), |cores| pin::to(cores.server))?;

@@ -22,9 +22,9 @@ use std::fmt::Write as _;
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// Bytes there and back.
+/// Payload bytes in each direction.
 const SIZE: usize = 64;
-/// Calls under way for the rates.
+/// Calls under way when rates are measured.
 const OUTSTANDING: usize = 32;
 
 /// Contents of the JSON file.
@@ -48,7 +48,7 @@ struct Table {
     error: Option<String>,
 }
 
-/// One system.
+/// The figures of one system.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     system: String,
@@ -57,24 +57,24 @@ struct Row {
     rtt_p50_ns: Option<Spread>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calls_per_s: Option<Spread>,
-    /// True if the rate is of messages in one direction.
+    /// True if the rate counts messages in one direction.
     one_way: bool,
 }
 
-/// Times and rates over one link, as far as they were measured.
+/// Times and rates over one link, if they were measured.
 struct OfLink {
     latency: Option<Results>,
     rate: Option<Results>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
     whole_file::check(&wanted.json)?;
     let began = Instant::now();
-    // A thread that is pinned sees one core only, so this comes before.
+    // A pinned thread sees one core only, so the machine is described first.
     let machine = Machine::here();
     let (udp, shm) = (wanted.settings(LinkFlag::Udp), wanted.settings(LinkFlag::Shm));
     let plan = |measure, settings, outstanding| Run::new(measure, settings, &[SIZE], outstanding);
@@ -125,7 +125,7 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
 }
 
 impl OfLink {
-    /// Reasons for missing figures of other systems, the time's first.
+    /// Returns the reasons for missing figures of other systems, reasons for missing times first.
     fn skipped(&self) -> BTreeMap<String, String> {
         let all = self.rate.iter().chain(&self.latency);
         all.flat_map(|results| results.peers_skipped.clone()).collect()
@@ -151,7 +151,7 @@ impl OfLink {
         }
     }
 
-    /// A row for each system with both figures.
+    /// Returns a row with both figures for each other system.
     fn peers(&self) -> Vec<Row> {
         let (Some(latency), Some(rate)) = (&self.latency, &self.rate) else { return Vec::new() };
         let names: BTreeSet<_> = latency.peers.keys().filter(|name| rate.peers.contains_key(*name)).collect();
@@ -165,7 +165,7 @@ impl OfLink {
     }
 }
 
-/// Calls, other systems by name, and floors.
+/// Returns the rows: calls, other systems by name, floors.
 fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
     let mut rows = vec![udp.calls("Trunkline, UDP"), shm.calls("Trunkline, shared memory")];
     rows.extend(udp.peers());
@@ -177,7 +177,7 @@ fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
 }
 
 impl Table {
-    /// The table, and below it a line with date, version, machine and method.
+    /// Returns the table, and below it a line with date, version, machine and method.
     fn markdown(&self) -> String {
         let mut text = format!(
             "| system | round trip of {SIZE} B, µs | calls/s, {OUTSTANDING} outstanding |\n|---|---:|---:|\n"
@@ -207,7 +207,7 @@ impl Table {
         text
     }
 
-    /// Missing figures, and whether the machine was busy.
+    /// Lists missing figures, and warns if the machine was busy.
     fn remarks(&self) -> Vec<String> {
         let skipped = self.peers_skipped.iter();
         let mut remarks =
@@ -219,7 +219,7 @@ impl Table {
     }
 }
 
-/// The median, with the extremes in parentheses if they differ, in units of `unit`.
+/// Formats the median in units of `unit`, with the extremes in parentheses if they differ.
 fn figure(spread: Spread, unit: f64, name: &str) -> String {
     let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| digits(value / unit));
     if min == max { format!("{median}{name}") } else { format!("{median}{name} ({min}–{max})") }

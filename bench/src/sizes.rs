@@ -1,10 +1,10 @@
-//! Sizes and counts as they are written on the command line: units, lists and ranges.
+//! Sizes and counts on the command line: units, lists and ranges.
 
 use std::str::FromStr;
 
 /// The largest payload of a call.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
-/// Most calls under way at a time.
+/// Maximum number of calls under way at a time.
 pub(crate) const MOST_OUTSTANDING: u64 = 4096;
 
 /// Payload sizes in bytes: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles from one to the other.
@@ -47,7 +47,7 @@ impl FromStr for Outstanding {
     }
 }
 
-/// A number with an optional unit: `K` is 2^10, `M` is 2^20.
+/// Parses a number with an optional unit: `K` is 2^10, `M` is 2^20.
 fn number(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, shift) = match text.strip_suffix(['K', 'k']) {
@@ -72,7 +72,7 @@ fn list(text: &str, least: u64, most: u64) -> Result<Vec<usize>, String> {
     all.into_iter().map(|value| usize::try_from(value).map_err(|error| error.to_string())).collect()
 }
 
-/// `from`, doubled until `to`, which is the last whether or not doubling meets it.
+/// Returns `from`, doubled up to `to`. The last value is always `to`.
 fn doubling(from: u64, to: u64, text: &str) -> Result<Vec<u64>, String> {
     if from > to {
         return Err(format!("the range `{text}` ends before it begins"));
@@ -89,7 +89,7 @@ fn doubling(from: u64, to: u64, text: &str) -> Result<Vec<u64>, String> {
     Ok(all)
 }
 
-/// A size with its unit where it is a whole number of them.
+/// Formats a size, with a unit if it is a whole number of units.
 pub(crate) fn written(bytes: usize) -> String {
     match bytes {
         0 => "0".to_owned(),
@@ -99,7 +99,7 @@ pub(crate) fn written(bytes: usize) -> String {
     }
 }
 
-/// A size for people: `64 B`, `4 KiB`, `1 MiB`.
+/// Formats a size for readers: `64 B`, `4 KiB`, `1 MiB`.
 pub(crate) fn with_unit(bytes: usize) -> String {
     match bytes {
         0 => "0 B".to_owned(),

@@ -1,4 +1,4 @@
-//! The median of repetitions, and how far they are apart; digits of a figure.
+//! The median and extremes of repetitions, and the format of figures.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ impl Spread {
     }
 }
 
-/// Three digits, as far as they are after the point.
+/// Formats a number with three digits, or with all digits before the point.
 pub(crate) fn digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

@@ -22,16 +22,16 @@ use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
 use trunkline_testkit::output;
 
-/// Bytes of an item, and of a call's payload.
+/// Bytes of an item or of a call's payload.
 const ITEM: usize = 64;
-/// Calls under way at a time that send the chunks of the upload.
+/// Calls under way at a time when chunks of the upload are sent.
 const CHUNKS_OUTSTANDING: u64 = 4;
 /// Calls under way at a time.
 const OUTSTANDING: u32 = 32;
-/// Items for each call that is made.
+/// Number of items measured for each call.
 const ITEMS_PER_CALL: u64 = 4;
 
-/// Load of the streams, and how to measure it.
+/// Load of the streams, and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Streams {
     /// Items of 64 bytes through each kind of stream, in each repetition.
@@ -49,7 +49,7 @@ pub(crate) struct Streams {
     /// KiB of a chunk of the upload.
     #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     chunk: u64,
-    /// Path of the packets; with `process` the memory covers client and server.
+    /// Path of the packets; with `process`, memory includes client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
     /// Cores of client and server, like `0,1`, or `off`.
@@ -80,7 +80,7 @@ const SHAPES: [Shape; 4] = [Shape::Calls, Shape::Server, Shape::Client, Shape::B
 #[derive(Debug, Serialize)]
 struct Rate {
     shape: &'static str,
-    /// Items, or calls.
+    /// Items or calls per second.
     per_s: Spread,
     /// Multiple of the rate of calls in the same repetition.
     of_calls: Spread,
@@ -90,9 +90,9 @@ struct Rate {
 #[derive(Debug, Serialize)]
 struct Open {
     streams: u32,
-    /// Time in which all were opened and have exchanged an item, one after the other.
+    /// Time to open all streams, one after the other, and exchange an item on each.
     seconds: f64,
-    /// Growth of a side for each, when nothing is under way; of both sides in one process.
+    /// Growth of a side per stream when nothing is under way; of both sides if they share a process.
     client_bytes_each: u64,
     server_bytes_each: u64,
 }
@@ -105,7 +105,7 @@ struct Upload {
     bytes_per_s: f64,
     /// Rate of unary calls with the same chunks, [`CHUNKS_OUTSTANDING`] under way.
     calls_bytes_per_s: f64,
-    /// Growth at the peak beyond the memory before.
+    /// Growth of memory at its peak.
     client_grown_bytes: u64,
     server_grown_bytes: u64,
 }
@@ -125,10 +125,10 @@ struct Results {
     open: Open,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     whole_file::check(&streams.json)?;
     let began = Instant::now();
@@ -136,7 +136,7 @@ pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
         &Streams { link: Session::link(streams.link, &streams.nodes, streams.quiet)?.0, ..streams.clone() };
     let (machine, cores) = (Machine::here(), Pin::cores(streams.pin)?);
     let bar = progress::bar(streams.quiet, u64::from(streams.repetitions) * SHAPES.len() as u64 + 2);
-    // The upload is first: then nothing else has grown the processes.
+    // The upload comes first, before anything else has grown the processes.
     bar.set_message("upload");
     let upload =
         on_session(streams, cores, |session| upload(session, streams.upload << 20, streams.chunk << 10))?;
@@ -342,7 +342,7 @@ fn call_with_chunks(session: &Session, chunks: u64, size: usize) -> Result<(), S
     Ok(())
 }
 
-/// Opens streams, of which each exchanges an item at the start, and again when all are open.
+/// Opens streams. Each exchanges an item at the start, and another when all are open.
 fn open(session: &Session, streams: u32) -> Result<Open, String> {
     let client = FeedClient::connect(session.node(), session.client().server());
     let client = client.map_err(|status| status.to_string())?;

@@ -4,7 +4,7 @@ use crate::point::{Measure, OfPeer, Results, Summary};
 use crate::sizes::with_unit;
 use std::fmt::Write as _;
 
-/// One table for each point: the calls, and each floor, with medians and extremes of the repetitions.
+/// Returns a table for each point: the calls and each floor, with medians and extremes of the repetitions.
 pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
     let mut text = String::new();
     for point in points {
@@ -58,7 +58,7 @@ pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
     text
 }
 
-/// One line: the first and the last point in short.
+/// Returns one line with the first and the last point in short.
 pub(crate) fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
     let short = |point: &Results| {
         let headline = |key: &str| point.headline.get(key).copied().unwrap_or_default();
@@ -89,7 +89,7 @@ fn row(text: &mut String, name: &str, summary: &Summary) {
     );
 }
 
-/// Appends a row of another system; `-` stands for a value that it does not report. A mean stands for a median that it does not have.
+/// Appends the row of another system. `-` stands for a value that it does not report; a mean replaces a missing median.
 fn peer_row(text: &mut String, name: &str, peer: &OfPeer) {
     let us = |ns: f64| format!("{:.2}", ns / 1e3);
     let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());

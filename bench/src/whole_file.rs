@@ -1,14 +1,14 @@
-//! Files that are replaced as a whole.
+//! Atomic replacement of files.
 
 use nix::unistd::AccessFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Tries whether [`write()`] can write these files, before what goes into them is measured. Files that exist stay as they are.
+/// Checks before a measurement that [`write()`] can write these files. Existing files are unchanged.
 ///
 /// # Errors
-/// Why the first of them cannot be written, with its name.
+/// Fails with the name and the reason of the first file that cannot be written.
 pub(crate) fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
     paths.into_iter().try_for_each(|path| tried(path).map_err(|error| named(path, &error)))
 }
@@ -26,18 +26,18 @@ fn tried(path: &Path) -> io::Result<()> {
     fs::remove_file(&partial)
 }
 
-/// The name of a file until it is complete.
+/// Returns the name of a file until it is complete.
 fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     PathBuf::from(name)
 }
 
-/// Writes a file. One that is there already stays as it is until the new one is complete. Anything else at the path, such as
-/// a terminal or a pipe, is written to; a symbolic link stays one.
+/// Writes a file. An existing file is replaced only when the new one is complete. Anything else at the path, such as a
+/// terminal or a pipe, is written to; a symbolic link is followed.
 ///
 /// # Errors
-/// Why that is not possible, with the file's name.
+/// Fails with the file's name and the reason.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
@@ -58,7 +58,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
 /// Writes JSON in the same way, over several lines.
 ///
 /// # Errors
-/// Those of [`write()`].
+/// See [`write()`].
 pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| named(path, &error.into()))?;
     text.push(b'\n');

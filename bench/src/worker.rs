@@ -1,4 +1,4 @@
-//! One of the calls that are under way at a time: calls, records, and calls again until the measurement is over.
+//! A worker of a measurement: makes and records one call after another until the measurement is over.
 
 use crate::echo::{Calls, digest};
 use crate::payload::{Buffer, Payloads};
@@ -30,9 +30,9 @@ pub(crate) struct Plan {
     pub(crate) exchange: Exchange,
     pub(crate) size: usize,
     pub(crate) outstanding: usize,
-    /// The pause before each call.
+    /// Pause before each call.
     pub(crate) pause: Option<Duration>,
-    /// Calls due per second, of all workers together; without it each calls when its last call has ended.
+    /// Calls due per second, of all workers together. `None` for a closed loop.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
     /// True if contents of replies are checked.
@@ -47,12 +47,12 @@ pub(crate) struct Measurement {
     plan: Plan,
     watch: Stopwatch,
     recorder: Mutex<Recorder>,
-    /// Number of the next call, with `arrivals`.
+    /// Number of the next call of an open loop.
     next: AtomicU64,
 }
 
 impl Measurement {
-    /// Begins now.
+    /// Begins a measurement now.
     pub(crate) fn begin(plan: Plan) -> Self {
         let recorder = Mutex::new(Recorder::new(nanoseconds(plan.measured)));
         Self { plan, watch: Stopwatch::start(), recorder, next: AtomicU64::new(0) }
@@ -79,15 +79,15 @@ impl Measurement {
         }
     }
 
-    /// Records why nothing can be measured.
+    /// Records the reason for which nothing can be measured.
     pub(crate) fn failed(&self, why: String) {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner).failed(why);
     }
 
-    /// The result.
+    /// Returns the result.
     ///
     /// # Errors
-    /// Why a call failed, or that too few ended.
+    /// Fails with the reason if a call failed, or if too few calls ended.
     pub(crate) fn finish(&self) -> Result<Sample, String> {
         let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish()
@@ -99,8 +99,8 @@ impl Measurement {
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish_partly()
     }
 
-    /// Waits until the next call has to begin, and returns when that was. In an open loop it may be long ago, when every worker
-    /// was waiting for a reply; the time from then on counts as the call's.
+    /// Waits until the next call is due, and returns its due time. In an open loop that may be long ago, if every worker was
+    /// waiting for a reply. The call's time counts from its due time.
     async fn due(&self) -> u64 {
         let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
         let due_ns = due_ns(self.next.fetch_add(1, Ordering::Relaxed), per_s);
@@ -134,7 +134,7 @@ fn named(status: Status) -> String {
     format!("a call failed: {status}")
 }
 
-/// Time at which a call of an open loop begins.
+/// Returns the time at which a call of an open loop is due.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -158,7 +158,8 @@ async fn yield_now() {
     .await;
 }
 
-/// Sleeps without keeping the executor awake. Neither pollers nor this runtime of tokio have timers, so a thread does it.
+/// Sleeps on a separate thread, which works for every kind of caller: the tokio runtime has no timers. The executor can sleep
+/// meanwhile.
 async fn sleep(time: Duration) {
     let (setter, getter) = cell::pair();
     thread::spawn(move || {

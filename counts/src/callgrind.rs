@@ -1,8 +1,8 @@
-//! Reads what callgrind writes.
+//! Parser for callgrind's output.
 //!
-//! The parser takes what counts need of the format (valgrind's manual, "Callgrind Format Specification"): the instructions of
-//! each function by source file, so that inlined code counts where it was written, and what each caller's calls of
-//! a function cost.
+//! The parser handles the part of the format that counts need (valgrind's manual, "Callgrind Format Specification"): the
+//! instructions of each function by source file, so that inlined code counts where it was written, and the cost of each
+//! caller's calls of a function.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ pub(crate) type FunctionId = usize;
 pub(crate) struct Function {
     /// Demangled name.
     pub(crate) name: String,
-    /// The file that it was written in; empty when callgrind does not know.
+    /// Source file of the function; empty if callgrind does not know it.
     pub(crate) file: String,
-    /// Instructions of the function itself, by the file that they were written in.
+    /// Instructions of the function itself, by source file.
     pub(crate) own: BTreeMap<String, u64>,
-    /// Callers, and the instructions of these calls with everything below them.
+    /// Inclusive instructions of the calls, by caller.
     pub(crate) callers: BTreeMap<FunctionId, u64>,
 }
 
@@ -32,7 +32,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// The line that is not part of the format.
+    /// Fails with the line that is not part of the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {
@@ -50,17 +50,17 @@ impl Profile {
 struct Reader {
     profile: Profile,
     ids: BTreeMap<(String, String), FunctionId>,
-    /// Names by their numbers: of files, and of functions.
+    /// Names of files and of functions, by their numbers.
     files: BTreeMap<String, String>,
     names: BTreeMap<String, String>,
     has_events: bool,
-    /// The function whose lines follow, and the file of these lines.
+    /// Function and file of the lines that follow.
     current: Option<FunctionId>,
     home: String,
     file: String,
     called_name: String,
     called_file: Option<String>,
-    /// The next line is the cost of calls of this function.
+    /// Function called by the next line, which has the cost of the calls.
     called: Option<FunctionId>,
 }
 
@@ -101,20 +101,20 @@ impl Reader {
                 let file = self.called_file.take().unwrap_or_else(|| self.file.clone());
                 self.called = Some(self.function(self.called_name.clone(), file));
             }
-            // Objects, and jumps, which only the assembler listing has.
+            // Ignore objects, and jumps, which only the assembler listing uses.
             _ => {}
         }
         Ok(())
     }
 
-    /// A line of positions and costs.
+    /// Parses a line of positions and costs.
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let mut words = line.split_whitespace();
         let position = words.next().ok_or("empty")?;
         if !position.trim_start_matches(['+', '-', '*']).chars().all(|digit| digit.is_ascii_digit()) {
             return Err("no position");
         }
-        // Costs that are zero at the end of a line are left out.
+        // Callgrind omits zero costs at the end of a line.
         let cost = words.next().unwrap_or("0").parse::<u64>().map_err(|_| "no cost")?;
         let current = self.current.ok_or("a cost without a function")?;
         match self.called.take() {
@@ -135,7 +135,7 @@ impl Reader {
     }
 }
 
-/// The name in `(number) name`, or the one that had this number before; `???` stands for none.
+/// Returns the name in `(number) name`, or the name given to this number earlier. `???` stands for an unknown name.
 fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String, &'static str> {
     let name = match value.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
         None => value.to_owned(),
@@ -153,7 +153,7 @@ fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String
 mod tests {
     use super::*;
 
-    /// A caller in one file, with inlined code of another, calls a function twice, from two files.
+    /// A profile in which a caller with inlined code of another file calls a function twice, from both files.
     const SMALL: &str = "\
 # callgrind format
 version: 1

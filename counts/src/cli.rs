@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `cargo counts`.
 
 use crate::steps::Steps;
 use clap::{Parser, Subcommand};
@@ -7,13 +7,12 @@ use std::path::PathBuf;
 /// Counts what one unary call with 64 bytes each way costs, in counts that do not depend on the machine's speed.
 ///
 /// Two nodes run in one thread, and their pollers have turns only when there is something to do, so no turn
-/// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns; they
-/// are attributed to layers by the source file that they were written in. Allocations, system calls and datagrams
-/// are counted in the same turns. Each number is per call: for the in-process link, for UDP sockets on the
-/// loopback interface and for shared memory, with 1 and with 32 calls under way, made by tasks on the client's poller. In process,
-/// handlers that await once, callers outside of pollers that share a channel, and two pollers a side are counted too, and
-/// the items of one stream, from the server and from the client. It takes about two minutes.
-/// docs/performance.md explains what is counted, and what is not.
+/// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns and
+/// attributes them to layers by source file. Allocations, system calls and datagrams are counted in the same turns.
+/// Each number is per call: for the in-process link, for UDP sockets on the loopback interface and for shared memory,
+/// with 1 and with 32 calls under way, made by tasks on the client's poller. In process, it also counts handlers that await
+/// once, callers outside pollers that share a channel, two pollers per side, and the items of one stream in each direction.
+/// A run takes about two minutes. docs/performance.md explains what is counted and what is not.
 ///
 /// Examples:
 ///   cargo counts                    the table, which is also Markdown
@@ -28,7 +27,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "cargo counts", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
-    /// Also write the counts to this file; those with 32 calls under way are at the top.
+    /// Also write the counts to this file; counts with 32 calls under way are at the top level.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Compare with the record: instructions of a side may grow by 3 %, allocations and system calls not at all.
@@ -44,7 +43,7 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// Subcommands for the program's own use.
+/// Internal subcommands.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum Command {
     /// Runs two nodes in one thread; `cargo counts` starts it under valgrind.
@@ -53,7 +52,7 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// The record's file.
+    /// Returns the path of the record.
     pub(crate) fn record(&self) -> PathBuf {
         let default = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/record.json"));
         self.record.clone().unwrap_or_else(default)

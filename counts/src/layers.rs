@@ -1,9 +1,9 @@
 //! Attribution of instructions to layers.
 //!
-//! Decided by the source file that it was written in, so code that was inlined counts for its author. Code of the
+//! The source file of an instruction decides, so inlined code counts for the layer that contains its source. Code of the
 //! standard library, of other crates and of the crates that all layers use (`transport/verbs`, `rings`, `machine`)
-//! counts for the function that it was inlined into, or else for the callers of its function, in
-//! proportion to what their calls cost.
+//! counts for the function into which it was inlined. Otherwise it counts for the callers of its function, in proportion to
+//! the cost of their calls.
 
 use crate::callgrind::{Function, Profile};
 
@@ -18,15 +18,15 @@ pub(crate) enum Layer {
     Transport,
     /// The software device, its link and the protocol.
     Device,
-    /// Work of the program itself, and the code that steps the nodes. It does not belong to the path.
+    /// The measuring program and the code that steps the nodes, which are not part of the path.
     Program,
 }
 
 /// Instructions by layer, in the order of [`Layer`].
 pub(crate) type ByLayer = [f64; 5];
 
-/// Files of the workspace that have a layer, by a part of their path: the first that fits. The workspace may have been
-/// somewhere else when a crate was compiled, so the parts before these are not compared.
+/// Layers of files of the workspace, by a part of their path; the first match counts. A crate may have been compiled at
+/// a different location, so the parts before these are not compared.
 const FILES: &[(&str, Layer)] = &[
     ("/rpc/src/codec/", Layer::Codec),
     ("/rpc/src/stub.rs", Layer::Codec),
@@ -39,17 +39,17 @@ const FILES: &[(&str, Layer)] = &[
     ("/transport/testkit/src/", Layer::Program),
 ];
 
-/// Parts of the paths of everybody else's code.
+/// Parts of the paths of third-party code and of the standard library.
 const OTHERS: &[&str] = &["/registry/src/", "/rustc/"];
 
-/// Crates of others that have a layer, by the name of their folder up to the version.
+/// Third-party crates that have a layer, by the name of their folder up to the version.
 const CRATES: &[(&str, Layer)] =
     &[("serde", Layer::Codec), ("serde_core", Layer::Codec), ("bincode", Layer::Codec)];
 
-/// Rounds after which the rest, of functions that call each other in circles, is given up.
+/// Maximum number of rounds, reached only by functions that call each other in cycles.
 const ROUNDS: usize = 200;
 
-/// Returns the layer of a file; `None` when its users' layers count.
+/// Returns the layer of a file, or `None` if its code counts for its users.
 fn layer_of(file: &str) -> Option<Layer> {
     if !OTHERS.iter().any(|part| file.contains(part)) {
         return FILES.iter().find(|(part, _)| file.contains(part)).map(|(_, layer)| *layer);
@@ -62,7 +62,7 @@ fn layer_of(file: &str) -> Option<Layer> {
     file.split('/').find_map(of_crate)
 }
 
-/// All instructions of a profile, by layer.
+/// Returns all instructions of a profile by layer.
 pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
     let functions = &profile.functions;
     let layers = functions.iter().map(|function| layer_of(&function.file)).collect::<Vec<_>>();
@@ -80,8 +80,8 @@ pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
     sum
 }
 
-/// Returns the parts of a function's use by layer: all to its own if it has one, else as its callers have
-/// them. Parts that no caller has belong to the program.
+/// Returns the shares of each function by layer: its own layer if it has one, otherwise the shares of its callers, weighted
+/// by the cost of their calls. Shares without a caller belong to the program.
 fn shares(functions: &[Function], layers: &[Option<Layer>]) -> Vec<ByLayer> {
     let mut shares = vec![ByLayer::default(); functions.len()];
     for (share, layer) in shares.iter_mut().zip(layers) {
@@ -118,7 +118,7 @@ fn add(sum: &mut ByLayer, part: &ByLayer, times: f64) {
     }
 }
 
-/// Counts stay far below 2^52, up to which each number is exact.
+/// Converts a count, which stays far below 2^52, up to which the conversion is exact.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 fn approximate(count: u64) -> f64 {
     count as f64
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    /// `memcpy` is called by the device for 30 and, through a function of the standard library, by the rpc layer
-    /// for 10; nobody knows who calls `lost`.
+    /// A profile in which the device calls `memcpy` for 30 and the rpc layer calls it for 10, through a function of the
+    /// standard library. The caller of `lost` is unknown.
     const SHARED: &str = "\
 events: Ir
 fl=(1) /tree/transport/softrdma/src/a.rs

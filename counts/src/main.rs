@@ -2,15 +2,15 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `steps` | the program that is measured: two nodes, stepped in one thread |
-//! | `measure` | runs it under valgrind, and puts together what both count |
-//! | `callgrind`, `layers` | what callgrind writes, and whose an instruction is |
-//! | `system_calls` | which side made which system call |
-//! | `toolchain`, `record` | what counts depend on; JSON, and whether something has grown |
-//! | `side` | which link, and which side |
-//! | `cli`, `table` | the command line, and what is printed |
+//! | `steps` | the measured program: two nodes, stepped in one thread |
+//! | `measure` | runs the program under valgrind, and combines the counts of both |
+//! | `callgrind`, `layers` | callgrind's output, and the layer of each instruction |
+//! | `system_calls` | system calls by side |
+//! | `toolchain`, `record` | the versions that counts depend on; counts as JSON, and their growth |
+//! | `side` | links, shapes and sides |
+//! | `cli`, `table` | the command line, and the printed table |
 //!
-//! `cargo counts --help` teaches the rest.
+//! See also `cargo counts --help`.
 
 #![forbid(unsafe_code)]
 
@@ -38,14 +38,14 @@ use steps::Steps;
 use toolchain::Toolchain;
 use trunkline_testkit::output;
 
-/// Counted, and nothing has grown.
+/// Exit code: counted, and nothing has grown.
 const COUNTED: u8 = 0;
-/// Something has grown.
+/// Exit code: a count has grown.
 const GROWN: u8 = 1;
-/// Wrong usage, valgrind is missing, or something cannot be run or written.
+/// Exit code: wrong usage, valgrind is missing, or something cannot be run or written.
 const WRONG: u8 = 2;
 
-/// Calls that each number is the average of.
+/// Number of calls over which each count is averaged.
 const CALLS: u64 = 4096;
 
 fn main() -> ExitCode {
@@ -60,17 +60,17 @@ fn main() -> ExitCode {
     }))
 }
 
-/// The program that is measured.
+/// Runs the measured program.
 fn step(steps: Steps) -> Result<u8, String> {
     let totals = steps::run(steps)?;
     output::out(&serde_json::to_string(&totals).map_err(|error| error.to_string())?)?;
     Ok(COUNTED)
 }
 
-/// Counts, and does what else was asked for; returns the exit code.
+/// Counts, then prints, checks or writes as requested. Returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     let toolchain = Toolchain::here()?;
-    // A record that cannot be read is noticed before a minute of work.
+    // Read the record first, so that an unreadable one fails before a minute of work.
     let before = if cli.check { Some(read(&cli.record())?) } else { None };
     let record = count(toolchain)?;
     output::out(&table::table(&record))?;

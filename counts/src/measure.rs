@@ -1,4 +1,4 @@
-//! Runs the program that is measured, under valgrind, and puts together what both count.
+//! Runs the measured program under valgrind, and combines the counts of both.
 
 use crate::callgrind::Profile;
 use crate::layers::{self, ByLayer, Layer};
@@ -9,21 +9,21 @@ use std::path::Path;
 use std::process::Command;
 use trunkline_testkit::Folder;
 
-/// Function from which instructions are collected. Both are in [`crate::steps`].
+/// Functions at which the collection of instructions begins and ends, both in [`crate::steps`].
 const BEGIN: &str = "trunkline_counts::steps::begin";
 const END: &str = "trunkline_counts::steps::end";
 const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
 const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 
-/// Cost of one call for one side, on average.
+/// Average cost of one call for one side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PerCall {
     pub(crate) instructions: ByLayer,
     pub(crate) allocations: f64,
     pub(crate) system_calls: f64,
-    /// Datagrams that it sends.
+    /// Datagrams that the side sends.
     pub(crate) datagrams: f64,
-    /// Bytes of the packets, from BTH to ICRC.
+    /// Bytes of its packets, from BTH to ICRC.
     pub(crate) bytes: f64,
     /// Turns of its poller.
     pub(crate) turns: f64,
@@ -32,7 +32,7 @@ pub(crate) struct PerCall {
 }
 
 impl PerCall {
-    /// Instructions of one layer.
+    /// Returns the instructions of one layer.
     pub(crate) fn of(&self, layer: Layer) -> f64 {
         self.instructions[layer as usize]
     }
@@ -41,7 +41,7 @@ impl PerCall {
 /// Counts one side of a run.
 ///
 /// # Errors
-/// Why valgrind does not run, or its output cannot be read.
+/// Fails with the reason if valgrind does not run or its output cannot be read.
 pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let (profile, log) = (folder.join("profile"), folder.join("log"));
@@ -52,7 +52,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
             totals.stalls
         ));
     }
-    // The first part covers everything up to the function `END`; the rest of the run is in others.
+    // The first part covers everything up to the function `END`; other parts have the rest of the run.
     let profile = Profile::parse(&read(&profile.with_extension("1"))?)
         .map_err(|error| format!("callgrind's output: {error}"))?;
     let instructions = layers::by_layer(&profile);
@@ -78,7 +78,7 @@ fn per_call(calls: u64, instructions: ByLayer, system_calls: u64, own: SideTotal
     }
 }
 
-/// Runs this program under callgrind, without the environment, whose size moves its stack.
+/// Runs this program under callgrind with an empty environment, because the size of the environment shifts the stack.
 fn run(steps: Steps, side: Side, profile: &Path, log: &Path) -> Result<Totals, String> {
     let turn = match side {
         Side::Client => CLIENT_TURN,
@@ -122,7 +122,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Measured runs: each link, with one call at a time and with many.
+/// Measured runs: each link with one call at a time and with many.
 pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::InProcess, 1),
     (Linked::InProcess, 32),
@@ -132,6 +132,6 @@ pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::Shm, 32),
 ];
 
-/// Other programs that are measured, in process.
+/// Further shapes, measured in process.
 pub(crate) const SHAPES: [Shape; 5] =
     [Shape::Yielding, Shape::Channel, Shape::TwoPollers, Shape::ServerStream, Shape::ClientStream];

@@ -1,4 +1,4 @@
-//! Counts, as JSON, and their growth.
+//! The counts as JSON, and their growth.
 
 use crate::layers::Layer;
 use crate::measure::{PerCall, SHAPES};
@@ -7,10 +7,10 @@ use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Growth of a side's instructions that the check allows, as a factor.
+/// Maximum growth of a side's instructions that passes the check, as a factor.
 const MOST_GROWTH: f64 = 1.03;
-/// Growth of allocations and system calls that does not count: which calls are the first and last to be counted moves the
-/// averages by less.
+/// Growth of allocations and system calls that is ignored. The choice of the first and last counted calls shifts the averages
+/// by less.
 const SAME: f64 = 0.02;
 
 /// Counts of one side, per call.
@@ -46,7 +46,7 @@ impl SideCounts {
         }
     }
 
-    /// Instructions of the path, which the check compares.
+    /// Returns the instructions of the path, which the check compares.
     pub(crate) fn instructions(&self) -> f64 {
         self.codec + self.rpc + self.transport + self.device
     }
@@ -79,14 +79,14 @@ impl Links {
     }
 }
 
-/// All counts, and what they belong to.
+/// All counts, with the toolchain and the settings behind them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) toolchain: Toolchain,
     pub(crate) payload_bytes: u64,
-    /// Calls that each number is the average of.
+    /// Number of calls over which each count is averaged.
     pub(crate) calls: u64,
-    /// Bytes of a request between XRCETH and payload, and of a reply.
+    /// Bytes between XRCETH and payload, of a request and of a reply.
     pub(crate) request_header_bytes: u64,
     pub(crate) reply_header_bytes: u64,
     /// Counts with 32 calls under way.
@@ -94,13 +94,13 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// Counts with one call under way.
     pub(crate) one_outstanding: Links,
-    /// Counts of other programs by name, in process and with 32 calls under way; per item of one stream if they stream.
+    /// Counts of other shapes by name, in process and with 32 calls under way; per item of one stream for streams.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
 
 impl Record {
-    /// Returns each way that was measured: its name, and the counts of its sides.
+    /// Returns the rows of the table: the name of the link or shape, calls under way, side and counts.
     pub(crate) fn rows(&self) -> Vec<(String, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
         for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
@@ -121,8 +121,8 @@ impl Record {
         rows
     }
 
-    /// Returns the instructions of both sides for an item of a stream, by shape, as a part of those for a call with as
-    /// many bytes, of 32 that are under way.
+    /// Returns by shape the instructions of both sides for an item of a stream, as a fraction of the instructions for a call
+    /// with the same payload and 32 calls under way.
     pub(crate) fn items_of_a_call(&self) -> Vec<(&'static str, f64)> {
         let both = |counts: &LinkCounts| counts.client.instructions() + counts.server.instructions();
         let call = both(&self.outstanding_32.in_process);
@@ -159,9 +159,9 @@ impl Record {
 pub(crate) enum Verdict {
     /// Nothing has grown.
     Same,
-    /// These counts have grown.
+    /// Counts that have grown.
     Grown(Vec<String>),
-    /// The record is of another toolchain, which explains these differences: nothing is judged.
+    /// Differences between the toolchains of the record and of the counts, which make the counts incomparable.
     OtherToolchain(String),
 }
 
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The verdict after this change.
+    /// Returns the verdict after this change.
     fn verdict(change: impl FnOnce(&mut Record)) -> Verdict {
         let mut now = record();
         change(&mut now);

@@ -1,4 +1,4 @@
-//! The ways in which a call is measured: over which link, by what programs, and on which side.
+//! The ways to measure a call: the link, the shape of the programs, and the side.
 
 use clap::ValueEnum;
 
@@ -9,7 +9,7 @@ pub(crate) enum Linked {
     InProcess,
     /// UDP sockets on the loopback interface.
     Udp,
-    /// Memory that both devices share, as processes of one host do.
+    /// Memory that both devices share, as between processes of one host.
     Shm,
 }
 
@@ -21,9 +21,9 @@ pub(crate) enum Shape {
     Plain,
     /// Handlers yield to their poller once.
     Yielding,
-    /// Callers are outside of pollers, and share a `Channel`.
+    /// Callers outside pollers share a `Channel`.
     Channel,
-    /// Each node has two pollers, with callers on both of the client's.
+    /// Each node has two pollers, and both pollers of the client have callers.
     TwoPollers,
     /// A task of a poller reads a stream; counts are per item.
     ServerStream,
@@ -34,9 +34,9 @@ pub(crate) enum Shape {
 /// One of the two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
-    /// The one that calls.
+    /// The calling node.
     Client,
-    /// The one that serves.
+    /// The serving node.
     Server,
 }
 
@@ -69,17 +69,18 @@ impl Shape {
         matches!(self, Self::ServerStream | Self::ClientStream)
     }
 
-    /// Calls or streams that are under way, when this shape is measured beside others.
+    /// Returns the number of calls or streams under way when this shape is measured.
     pub(crate) const fn outstanding(self) -> u32 {
         if self.streams() { 1 } else { 32 }
     }
 
-    /// Counted items for each counted call. A stream's window has thousands of items, and several of them are counted.
+    /// Returns the number of counted items for each counted call. The window of a stream has thousands of items, and the count
+    /// covers several windows.
     pub(crate) const fn items(self) -> u64 {
         if self.streams() { 8 } else { 1 }
     }
 
-    /// Pollers of each node.
+    /// Returns the number of pollers of each node.
     pub(crate) const fn pollers(self) -> u16 {
         if matches!(self, Self::TwoPollers) { 2 } else { 1 }
     }
@@ -94,7 +95,7 @@ impl Side {
         }
     }
 
-    /// Returns the index among both: 0 or 1.
+    /// Returns the index of the side: 0 or 1.
     pub(crate) const fn at(self) -> usize {
         match self {
             Self::Client => 0,

@@ -1,11 +1,11 @@
 //! System calls by side.
 //!
-//! Valgrind can log every system call. The program that is measured marks the beginning and the end of each
-//! turn in that log, by asking for a file that does not exist.
+//! Valgrind can log every system call. The measured program marks the beginning and the end of each turn in that log by
+//! checking for a file that does not exist.
 
 use crate::side::Side;
 
-/// Asked for at the beginning of a turn, and at its end.
+/// Paths of the marks at the beginning and the end of a turn.
 pub(crate) mod marks {
     /// Counting begins.
     pub(crate) const BEGIN: &str = "/trunkline-counts/begin";
@@ -19,16 +19,16 @@ pub(crate) mod marks {
     pub(crate) const NOBODY: &str = "/trunkline-counts/nobody";
 }
 
-/// Marks the log.
+/// Writes a mark into the log.
 pub(crate) fn mark(path: &str) {
-    // Nothing is there; what counts is that it was asked for.
+    // The file does not exist. Only the system call matters.
     let _missing = std::fs::exists(path);
 }
 
-/// System calls in the turns of a side, by a log of `--trace-syscalls=yes`.
+/// Counts the system calls in the turns of a side, from a log of `--trace-syscalls=yes`.
 ///
 /// # Errors
-/// When the log lacks a mark.
+/// Fails if the log lacks a mark.
 pub(crate) fn count(log: &str, side: Side) -> Result<u64, String> {
     let own = match side {
         Side::Client => marks::CLIENT,

@@ -2,7 +2,7 @@
 
 use crate::record::Record;
 
-/// The table, with what it depends on above it.
+/// Returns the table, below a line with the toolchain and the settings.
 pub(crate) fn table(record: &Record) -> String {
     let toolchain = &record.toolchain;
     let mut text = format!(

@@ -1,16 +1,16 @@
-//! Versions, besides the code, that instructions depend on.
+//! Versions, other than the code's, that instructions depend on.
 
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::process::Command;
 
-/// Counts of instructions are compared only between equal ones.
+/// Toolchain and processor. Instructions are compared only if these are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Toolchain {
     /// The compiler that built the program.
     pub(crate) rustc: String,
     pub(crate) valgrind: String,
-    /// The C library, whose `memcpy` and allocator are used.
+    /// The C library, which provides `memcpy` and the allocator.
     pub(crate) libc: String,
     /// The architecture, and the widest vectors that the C library may use on this machine.
     pub(crate) processor: String,
@@ -20,7 +20,7 @@ impl Toolchain {
     /// Returns the toolchain of this machine and this build.
     ///
     /// # Errors
-    /// Valgrind is missing; the text tells how to install it.
+    /// Fails if valgrind is missing; the text tells how to install it.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {
@@ -43,7 +43,7 @@ impl Toolchain {
         })
     }
 
-    /// Returns the differences between two, in words; empty when there is no difference.
+    /// Describes the differences between two toolchains. Empty if they are equal.
     pub(crate) fn differences(&self, other: &Self) -> String {
         let all = [
             (&self.rustc, &other.rustc),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A capture of the demo, read by our own decoder and by tshark. No packet may be malformed, and both must report the
-# same opcodes, QPNs, PSNs, XRC SRQ numbers and CM fields.
+# A capture of the demo, read by our decoder and by tshark. No packet may be malformed, and both must report the same
+# opcodes, QPNs, PSNs, XRC SRQ numbers and CM fields.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 

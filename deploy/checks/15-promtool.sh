@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The text that examples/ops offers to a Prometheus server, read by promtool, which also names what its conventions advise against.
+# The text that examples/ops offers to a Prometheus server, read by promtool, which also reports violations of naming conventions.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -12,7 +12,7 @@ fi
 "$programs/trunkline-example-ops" --listen 127.9.76.1:0 --metrics 127.9.76.1:0 >"$scratch/ops.log" 2>"$scratch/ops.err" &
 ops=$!
 trap 'kill "$ops" 2>/dev/null; wait "$ops"; rm -rf "$scratch"' EXIT
-# It prints the address of scrapes once it can answer.
+# The node prints the address for scrapes once it can answer.
 for ((tries = 0; tries < 600; tries++)); do
     if grep -q '^metrics ' "$scratch/ops.log" || ! kill -0 "$ops" 2>/dev/null; then break; fi
     sleep 0.1

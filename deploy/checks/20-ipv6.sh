@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo over IPv6 in its own user and network namespace: two processes on ::1, and on two addresses. By UDP, as between hosts.
+# The demo over IPv6 in a separate user and network namespace: two processes on ::1, and on two addresses. Over UDP, as between hosts.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -18,7 +18,7 @@ if ! build; then
 fi
 
 small_tree "$scratch/tree"
-# nodad: otherwise a new address is tentative for a second and cannot be bound.
+# nodad: a new address would otherwise be tentative for a second and could not be bound.
 inside='
     ip link set lo up &&
     ip -6 addr add fd00::1/128 dev lo nodad &&

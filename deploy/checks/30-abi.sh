@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The C ABI of the drop-in libraries: structures and constants against Debian's headers, exported symbols and their
-# versions against the lists, and that a program starts on them without a warning about versions.
+# The C ABI of the drop-in libraries: structures and constants match Debian's headers, exported symbols and their versions
+# match the lists, and a program starts on them without a warning about versions.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 exports=transport/dropin/exports
 header=/usr/include/infiniband/verbs.h
 
-# The C program that prints a layout file from the headers.
+# C program that prints a layout file from the headers.
 layout_program() {
     echo '#include <rdma/rdma_cma.h>'
     echo '#include <stddef.h>'
@@ -61,7 +61,7 @@ check_symbols() {
     verdict abi-needed $? "the library needs the one it replaces"
 }
 
-# A program of Debian's, on our libraries: no warning, and our device.
+# One of Debian's programs on our libraries prints no warning and finds our device.
 check_start() {
     need abi-start ibv_devices ibverbs-utils || return
     LD_LIBRARY_PATH=target/dropin ibv_devices >"$scratch/out" 2>"$scratch/err"

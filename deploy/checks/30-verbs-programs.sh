@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unmodified third-party programs on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
-# between processes of one address and across two network namespaces. Those of one address share memory where nothing is to be
-# lost, unless TRUNKLINE_LINK=udp is set; those of two use UDP.
+# between processes of one address and across two network namespaces. Processes of one address use shared memory in runs
+# without loss, unless TRUNKLINE_LINK=udp is set. Processes of two namespaces use UDP.
 #
 # deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
@@ -17,8 +17,8 @@ if ((!listing)); then
     enter_places verbs-programs "$@"
 fi
 
-# A program exits as soon as it has its last message. Its device then repeats the last acknowledgement; if the copies are lost
-# too, the peer can't succeed on any device. Each attempt loses different packets.
+# A program exits as soon as it has its last message. Its device then repeats the last acknowledgement. If all copies are
+# lost, the peer can't succeed on any device. Each attempt loses different packets.
 lossy() { faults="drop=0.01,seed=$1%a" attempts=3; }
 lossless() { faults="" attempts=1; }
 
@@ -33,13 +33,13 @@ devices() {
     fi
 }
 
-# contains NAME PATTERN: whether a line of the last single run matches.
+# contains NAME PATTERN: passes if a line of the last single run matches.
 contains() {
     grep -qE "$2" "$scratch/run.out"
     record_status "$1" $? "no line matches $2"
 }
 
-# The argument of each is the location of its two sides: one address, or two.
+# The argument of each function is the location of the two sides: one address, or two.
 rc_pingpong() {
     local where=$1 size run="ibv_rc_pingpong -p %p -g 0 -m 1024"
     ibv() { exchange "rc-pingpong-$1-$where" tcp "$where" 60 "$run $2" "$run $2 %s"; }
@@ -114,8 +114,8 @@ ucmatose_runs() {
 }
 
 # Use of queues: several QPs, both ways at once, few completions, lists of requests, shared receive queues,
-# inline data, small packets, the older posting calls. The outstanding data of several QPs is kept small enough for the receive buffer
-# that they share: see "Several QPs" in docs/software-device.md.
+# inline data, small packets, the older posting calls. The outstanding data of several QPs must fit in the receive buffer that
+# they share: see "Several QPs" in docs/software-device.md.
 perftest_options() {
     local where=$1 operation few="-s 4096 -t 4"
     options() { exchange "$2-$1-$where" tcp "$where" 60 "$2 -F -x 0 -p %p -n 512 $3" "$2 -F -x 0 -p %p -n 512 $3 %s"; }
@@ -152,8 +152,8 @@ perftest_runs() {
     if [[ $where == two ]]; then run+=" -a"; else run+=" -s 8388608"; fi
     exchange "ib_send_bw-sizes-$where" tcp "$where" 120 "$run" "$run %s"
     # With -R, client and server first use one connection and then set up a second one independently: the client connects, the
-    # server listens, and neither waits for the other. A client that is first is rejected with reason 8, and crashes when it retries.
-    # So the client runs at a lower priority than the server.
+    # server listens, and neither waits for the other. If the client is first, it is rejected with reason 8, and crashes when it
+    # retries. The client therefore runs at a lower priority than the server.
     run="ib_write_bw -F -R -p %p -n 500"
     attempts=5 again_for='RDMA_CM_EVENT_REJECTED; error: 8'
     exchange "ib_write_bw-cm-$where" cm "$where" 60 "$run" "nice -n 19 $run %s"

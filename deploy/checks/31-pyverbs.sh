@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# rdma-core's own tests, as Debian ships them with pyverbs, on the drop-in libraries. They skip what a device reports that it has
-# not; the list below names the tests that must not be skipped.
+# rdma-core's tests, as Debian ships them with pyverbs, on the drop-in libraries. They skip features that a device does not
+# report; the list below names the tests that must not be skipped.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 shipped=/usr/share/doc/rdma-core/tests
-python=/usr/bin/python3 # the one that Debian's module belongs to
+python=/usr/bin/python3 # the interpreter of Debian's module
 modules=(test_device test_addr test_pd test_mr test_cq. test_cqex test_cq_events test_qp. test_qpex test_atomic test_relaxed_ordering test_fork)
 wanted=(
     test_rc_traffic_cq_ex test_xrc_traffic_cq_ex test_cq_events_rc

@@ -18,7 +18,7 @@ fi
 tar -C "$scratch" -c legacy_xrc | (in_place near tar -x -C /tmp)
 (in_place near touch /tmp/domain /tmp/domain-lossy)
 
-# legacy_xrc NAME FILE: the program on the domain of that file.
+# legacy_xrc NAME FILE: runs the program on the XRC domain of that file.
 legacy_xrc() {
     if ! single "$1" 60 /tmp/legacy_xrc "$2"; then return; fi
     grep -qx ok "$scratch/run.out"

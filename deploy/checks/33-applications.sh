@@ -10,7 +10,7 @@ choose "$@"
 time_up=$((SECONDS + 420))
 machine="qemu-system-x86_64 -machine q35,accel=tcg -m 64 -nodefaults -display none -kernel /tmp/guest"
 
-# The available applications, after an attempt to install missing ones; the skips have been printed.
+# The available applications, after an attempt to install missing ones. Those that stay missing are printed as skips.
 declare -A have=()
 for_each_application() {
     "$1" qperf qperf qperf
@@ -31,8 +31,8 @@ else
     enter_places applications "$@"
 fi
 
-# UCX considers a device accessible if its character device exists, which it does not open: any device file will do, in a private
-# /dev of each namespace.
+# UCX considers a device accessible if its character device exists, and does not open it. Any device file will do, in a
+# private /dev of each namespace.
 show_device_file() {
     # shellcheck disable=SC2016 # the quoted text is for the shell in the namespace
     (in_place near bash -c 'mkdir /tmp/dev && mount -t tmpfs -o mode=0755 tmpfs /tmp/dev && cd /tmp/dev && mkdir shm infiniband &&
@@ -41,7 +41,7 @@ show_device_file() {
         touch infiniband/uverbs0 && mount --bind /dev/null infiniband/uverbs0 && mount --rbind /tmp/dev /dev') 2>"$scratch/device.log"
 }
 
-# Of UCX what it calls UCT: the layer above makes connections by UD QPs.
+# Only UCX's lower layer, UCT: the layer above connects through UD QPs.
 ucx_runs() {
     local where=$1 run="ucx_perftest -p %p -d trunkline0:1 -x rc_verbs"
     transfer() { exchange "ucx-$1-$2-$where" tcp "$where" 60 "$run -t $1 -D $2 -s $3" "$run -t $1 -D $2 -s $3 -n 500 -w 50 %s"; }
@@ -56,7 +56,7 @@ ucx_runs() {
     transfer cswap short 8
 }
 
-# With the connection manager only: otherwise qperf sends no GID, which RoCE needs.
+# Only with the connection manager: otherwise qperf sends no GID, which RoCE needs.
 qperf_runs() {
     local where=$1 run="qperf -lp %p" tests
     tests="rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat rc_rdma_write_poll_lat"
@@ -78,19 +78,19 @@ fio_runs() {
     client_says="" attempts=1 again_for=""
 }
 
-# Its servers advertise the device's address when localhost has no device.
+# libfabric's servers advertise the device's address if localhost has no device.
 libfabric_runs() {
     local where=$1 run="fi_pingpong -c -S all -I 5"
     pingpong() { exchange "fi_pingpong-$1-$where" tcp "$where" 60 "env TRUNKLINE_ADDRESS=%s $run $2 -B %p" "$run $2 -P %p %s"; }
     pingpong msg "-p verbs -e msg"
     pingpong rdm "-p verbs;ofi_rxm -e rdm"
     pingpong rdm-tagged "-p verbs;ofi_rxm -e rdm -m tagged"
-    # With the domain named, it fails without XRC.
+    # With the domain named, fi_pingpong fails without XRC.
     run="env FI_VERBS_PREFER_XRC=1 FI_OFI_RXM_USE_SRX=1 $run"
     pingpong xrc "-p verbs;ofi_rxm -e rdm -d trunkline0-xrc"
 }
 
-# A running guest migrates, with its memory pinned as a whole or in pieces; afterwards no byte of it may differ.
+# A running guest migrates, with its memory pinned as a whole or in pieces. Afterwards no byte of its memory may differ.
 qemu_runs() {
     local where=$1 pinned
     client_says='completed, running, 0 of [0-9]+ bytes differ'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# libfabric's verbs provider over XRC, unmodified, on the drop-in libraries: fi_pingpong with its data check, both ways round,
-# and servers of one host that share a TGT, which the connection manager's SIDR joins (a program of ours, compiled here).
+# libfabric's verbs provider over XRC, unmodified, on the drop-in libraries: fi_pingpong with its data check, in both directions,
+# and servers of one host that share a TGT through the connection manager's SIDR (our program, compiled here).
 #
 # deploy/checks/34-libfabric-xrc.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
@@ -26,14 +26,14 @@ else
     has_compiler=1 has_tshark=1
 fi
 
-# Swaps "near" and "far" from here on.
+# Swaps "near" and "far" for the following runs.
 swap_places() {
     local place=${holder[near]-} address=$near_address
     holder[near]=${holder[far]-} holder[far]=$place
     near_address=$far_address far_address=$address
 }
 
-# With the domain named, it fails without XRC.
+# With the domain named, fi_pingpong fails without XRC.
 pingpong() {
     local run="$xrc fi_pingpong -p verbs;ofi_rxm -e rdm -d trunkline0-xrc -c -S all -I 5"
     exchange "libfabric-xrc-pingpong-$1" tcp "$2" 60 "env TRUNKLINE_ADDRESS=%s $run -B %p" "$run -P %p %s"

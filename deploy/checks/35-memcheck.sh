@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Valgrind's memcheck over unmodified programs on the drop-in libraries: no error, and nothing definitely lost, that is not the
-# programs' own (memcheck.supp).
+# Valgrind's memcheck over unmodified programs on the drop-in libraries: no errors and no definite leaks, except those caused by
+# the programs (memcheck.supp).
 #
 # deploy/checks/35-memcheck.sh [--list] [PATTERN]: as 30-verbs-programs.sh.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
@@ -19,11 +19,11 @@ if ((!listing)); then
     enter_places memcheck "$@"
     (in_place near tee /tmp/memcheck.supp) <deploy/checks/memcheck.supp >/dev/null
 fi
-# Its findings go to stderr, which must stay empty. Fair scheduling keeps a polling thread from starving the others.
+# Valgrind's findings go to stderr, which must stay empty. Fair scheduling keeps a polling thread from starving the others.
 wrapper=(valgrind --quiet --fair-sched=yes --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --num-callers=30
     --error-exitcode=99 --suppressions=/tmp/memcheck.supp)
-# ibv_xsrq_pingpong's sends fail after 2.1 seconds without a first response, which it does not detect: it waits indefinitely. A peer
-# under memcheck on a busy machine may be silent for that long at its start, so they go before others, and have three attempts.
+# ibv_xsrq_pingpong's sends fail after 2.1 seconds without a first response. The program does not detect that and waits
+# indefinitely. A peer under memcheck may start that slowly on a busy machine, so these runs come first and have three attempts.
 attempts=3
 if [[ -z $(nice -n -15 true 2>&1) ]]; then priority=(nice -n -15); fi
 

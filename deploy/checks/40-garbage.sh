@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Garbage at the UDP port of running exchanges, those of two processes at one address: random bytes, real packets changed
-# with their ICRC left as it was, real packets changed with their ICRC made right. A million each, spread over 20 s each.
+# Garbage at the UDP port of running exchanges between two processes at one address: random bytes, modified packets with the
+# old ICRC, and modified packets with a corrected ICRC. A million of each kind, spread over 20 s.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -11,11 +11,11 @@ if ! build_rigs; then
     fail garbage-build "the example does not build"
     exit 1
 fi
-# The garbage meets the exchanges only by UDP. One side of each captures its packets, so they would stay there anyway.
+# Garbage reaches the exchanges only over UDP. One side of each captures its packets, which also keeps them on UDP.
 export TRUNKLINE_LINK=udp TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
-# The capture is in memory if possible: a busy disk would delay the side that writes it.
+# Capture into memory if possible: a busy disk would delay the side that writes.
 TMPDIR=$scratch
 if in_memory=$(mktemp -d -p /dev/shm 2>/dev/null); then
     trap 'rm -rf "$scratch" "$in_memory"' EXIT
@@ -23,7 +23,7 @@ if in_memory=$(mktemp -d -p /dev/shm 2>/dev/null); then
 fi
 export TMPDIR
 
-# In its own namespaces any user may send from the peer's own port, and no other program receives the garbage.
+# In separate namespaces any user may send from the peer's port, and no other program receives the garbage.
 inside=()
 if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then
     inside=(unshare --user --map-root-user --net bash -c 'ip link set lo up && exec "$@"' garbage)

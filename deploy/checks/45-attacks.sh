@@ -45,17 +45,17 @@ if ! build_rigs; then
 fi
 program="$programs/examples/attacks"
 export TMPDIR=$scratch
-# Another user must reach the folder that an attack makes for it in there.
+# An attack creates a folder in here for another user, who must be able to reach it.
 chmod 711 "$scratch"
-# Of each attack. One of full size has floods of some minutes, and its nodes are compared with others.
+# Time limit of each attack. A full-size attack has floods of some minutes, and compares its nodes with others.
 limit_s=280
 if ((${#size[@]} > 0)); then limit_s=1500; fi
 
-# wanted NAME: whether the command line chose it.
+# wanted NAME: true if the command line chose the attack.
 wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
 
-# attack NAME ATTACK [OPTION...]: runs one, and prints the verdict unless the program has printed a skip.
-# The nodes share memory, unless TRUNKLINE_LINK is set. Forged packets can meet theirs by UDP only.
+# attack NAME ATTACK [OPTION...]: runs an attack, and prints the verdict unless the program has printed a skip.
+# The nodes share memory unless TRUNKLINE_LINK is set. Forged packets can reach them only over UDP.
 attack() {
     local name=$1 status link=${TRUNKLINE_LINK-}
     shift
@@ -68,7 +68,7 @@ attack() {
     verdict "attack-$name" "$status" "see the claims above"
 }
 
-# tests NAME CARGO-ARGUMENT...: what a test of a crate shows; it fails when the arguments choose no test.
+# tests NAME CARGO-ARGUMENT...: runs tests of a crate; fails if the arguments choose no test.
 tests() {
     local name=$1 status
     shift
@@ -102,6 +102,6 @@ tests shared-copies --package trunkline-verbs --lib copy
 tests panicking-waker --package trunkline-rings --lib cell
 tests panicking-values --package trunkline --test calls panicking
 tests nested-values --package trunkline --lib codec::stack
-# With the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
+# The same attack with the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
 tests foreign-peers --package trunkline-softrdma --test softrdma device::foreign
 exit "$check_status"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A million one-way calls of mixed sizes on an ordered client, without and with loss: each starts once, in its order.
+# A million one-way calls of mixed sizes on an ordered client, without and with loss: each starts once and in order.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 

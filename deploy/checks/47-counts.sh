@@ -13,7 +13,7 @@ if ! cargo build --profile dist --locked --quiet --package trunkline-counts; the
     exit 1
 fi
 export TMPDIR=$scratch
-# It prints the lines of this check itself.
+# cargo counts prints the lines of this check itself.
 timeout 600 "${CARGO_TARGET_DIR:-target}/dist/trunkline-counts" --check
 status=$?
 if ((status > 1)); then fail counts "it ended with status $status"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `trunkline-bench run --nodes` between four network namespaces, joined by a bridge with links of limited rate, with loss and delay
-# by TRUNKLINE_FAULTS: all patterns, and a node that is killed in mid-run. No time is judged.
+# `trunkline-bench run --nodes` between four network namespaces, joined by a bridge with rate-limited links, with loss and delay
+# from TRUNKLINE_FAULTS: all patterns, and a node that is killed during a run. No time is judged.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -16,7 +16,7 @@ if ! build; then
 fi
 export PROGRAM=$programs/trunkline-bench SCRATCH=$scratch
 
-# Everything in these namespaces ends with the process that made them.
+# All processes in these namespaces end with the process that created them.
 inside() {
     set -u
     mount -t tmpfs none /run && mkdir -p /run/netns || return 3
@@ -28,7 +28,7 @@ inside() {
         ip link set "v$n" master bridge up
         nsenter --net="/run/netns/n$n" bash -c "ip link set lo up; ip addr add 10.99.0.$n/24 dev eth0; ip link set eth0 up
             tc qdisc add dev eth0 root tbf rate 200mbit burst 256kb latency 50ms" || return 3
-        mkdir -m 0700 "$SCRATCH/n$n" # programs of one namespace share it
+        mkdir -m 0700 "$SCRATCH/n$n" # shared by the programs of one namespace
         TRUNKLINE_RUNTIME_DIR=$SCRATCH/n$n TRUNKLINE_FAULTS=drop=0.001,delay=50us,seed=$n \
             nsenter --net="/run/netns/n$n" "$PROGRAM" node --address "10.99.0.$n" --allow-unauthenticated >"$SCRATCH/n$n/log" 2>&1 &
         pids+=($!)
@@ -50,7 +50,7 @@ inside() {
     done
 }
 
-# bench PATTERN REPETITIONS [NAME]: from the first namespace.
+# bench PATTERN REPETITIONS [NAME]: runs the coordinator in the first namespace.
 bench() {
     TRUNKLINE_RUNTIME_DIR=$SCRATCH/n1 timeout 120 nsenter --net=/run/netns/n1 "$PROGRAM" run --quiet --allow-unauthenticated \
         --nodes 10.99.0.1,10.99.0.2,10.99.0.3,10.99.0.4 --pattern "$1" --repetitions "$2" --seconds 1 --size 1K --outstanding 8 \

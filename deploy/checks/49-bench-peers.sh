@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `trunkline-bench --peers` measures the systems in Rust, which it builds, and those of Debian that run here. No time is judged.
+# `trunkline-bench --peers` measures the systems in Rust, which it builds, and Debian's systems that run here. No time is judged.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -9,7 +9,7 @@ if ! cargo fetch --locked --quiet --manifest-path "$peers/Cargo.toml" 2>"$scratc
     exit 0
 fi
 need bench-peers python3 python3 || exit 0
-# What is absent is skipped by the program itself, with the reason.
+# The program skips missing systems itself, with the reason.
 need ucx_perftest ucx_perftest ucx-utils || true
 need fi_pingpong fi_pingpong libfabric-bin || true
 need ib_send_lat ib_send_lat perftest || true
@@ -48,7 +48,7 @@ if absent or wrong:
     sys.exit(1)
 print(f"pass {name}: {', '.join(peers)}")
 EOF
-    # It has printed the verdict itself.
+    # The program has printed the verdict itself.
     if (($? != 0)); then check_status=1; fi
 done
 exit "$check_status"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The feature rdma-core: it builds with Debian's headers, and on the drop-in libraries the adapter does everything through the
-# true C ABI, XRC included: its own tests, the conformance suite, the demo, the examples, whole nodes.
+# The feature rdma-core builds with Debian's headers. On the drop-in libraries the adapter works through the real C ABI,
+# including XRC: its tests, the conformance suite, the demo, the examples, whole nodes.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-# The packages that the bindings are generated from. All are named, whichever is missing.
+# Packages from which the bindings are generated. A skip names all of them, whichever is missing.
 headers=yes
 need_file rdma-core-verbs-headers /usr/include/infiniband/verbs.h libibverbs-dev || headers=
 need_file rdma-core-cm-headers /usr/include/rdma/rdma_cma.h librdmacm-dev || headers=
@@ -23,8 +23,8 @@ build_step() {
     echo "    $((SECONDS - began)) s"
 }
 
-# The usual target directory: the feature changes only the adapter and the crates that depend on it; the rest is built already.
-# Programs and examples are built along with the tests.
+# Uses the usual target directory: the feature changes only the adapter and the crates that depend on it, and the rest is built
+# already. Programs and examples are built along with the tests.
 build_step rdma-core-build 600 cargo test --workspace --features rdma-core --locked --no-run --message-format=json-render-diagnostics
 cp "$scratch/build.log" "$scratch/artifacts"
 if ((check_status != 0)); then
@@ -34,7 +34,7 @@ fi
 build_step rdma-core-clippy 500 cargo clippy --workspace --features rdma-core --all-targets --locked -- -D warnings
 build_step rdma-core-dropin 600 cargo dropin
 
-# on_drop_in COMMAND...: on our libraries, at this check's own addresses and in its own directory.
+# on_drop_in COMMAND...: runs the command on our libraries, with the addresses and the directory of this check.
 mkdir -m 700 "$scratch/runtime"
 tail=$((RANDOM % 250 + 2))
 address=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$tail
@@ -44,7 +44,7 @@ drop_in=(env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RU
     TRUNKLINE_REQUIRE_DEVICE=1)
 on_drop_in() { "${drop_in[@]}" "$@"; }
 
-# check NAME SECONDS COMMAND...: on the drop-in libraries; its output is shown when it fails.
+# check NAME SECONDS COMMAND...: runs the command on the drop-in libraries, and shows its output if it fails.
 check() {
     local name=$1 limit=$2 status
     shift 2
@@ -54,7 +54,7 @@ check() {
     verdict "$name" "$status" "status $status"
 }
 
-# The suite, and that it really checked XRC.
+# The conformance suite must pass, and must really have checked XRC.
 conformance() {
     check rdma-core-conformance 300 env TRUNKLINE_ADDRESS="$address,$other" "$programs/examples/nic_conformance"
     tail -n 1 "$scratch/rdma-core-conformance.log"
@@ -76,9 +76,9 @@ conformance() {
 }
 conformance
 
-# own_tests NAME SECONDS PACKAGE FOLDER [PROGRAM]: all tests of a package, as built above, at addresses of their own
-# choice. One check for each test program; PROGRAM, which holds several groups of tests, gets one check for each of its modules,
-# with a time limit of its own.
+# own_tests NAME SECONDS PACKAGE FOLDER [PROGRAM]: runs all tests of a package, as built above, at addresses that they choose.
+# There is one check for each test program. PROGRAM holds several groups of tests, and gets a check with a separate time limit
+# for each of its modules.
 own_tests() {
     local name=$1 limit=$2 package=$3 folder=$4 grouped=${5:-} program target module count=0
     local environment=(env --chdir="$folder" TRUNKLINE_MESH_ADDRESS="$address" TRUNKLINE_MESH_DEAD="$other")
@@ -90,7 +90,7 @@ own_tests() {
             continue
         fi
         on_drop_in "${environment[@]}" "$program" --list --format terse >"$scratch/$target.list"
-        # A test outside any module would be in no group, and so would run in none.
+        # A test outside any module would be in no group and would not run.
         if [[ ! -s $scratch/$target.list ]] || grep -vqE '^[a-z_]+::.*: test$' "$scratch/$target.list"; then
             fail "$name-$target" "its tests cannot be grouped by module: $(head -n 3 "$scratch/$target.list" | tr '\n' ';')"
         fi
@@ -102,8 +102,8 @@ own_tests() {
     verdict "$name" $? "only $count test programs of $package were found"
 }
 own_tests rdma-core-adapter 300 trunkline-rdma-core transport/rdma-core
-# Whole nodes: the loopback addresses of these tests are those of the drop-in device, so auto takes it. Eight of them connect all
-# to all while one address is dead and one peer never answers (mesh).
+# Whole nodes. The drop-in device has the loopback addresses of these tests, so auto chooses it. In the test mesh, eight nodes
+# connect all to all while one address is dead and one peer never answers.
 own_tests rdma-core-nodes 300 trunkline-transport transport nodes
 
 # The choice of a device: a node at a loopback address finds the device that has it, and reports it.
@@ -131,7 +131,7 @@ demo rdma-core-demo-soft --server-address "$address" --client-address "$address"
 report_has "$scratch/rdma-core-demo-soft.json" provider=softrdma mismatches=0
 verdict rdma-core-demo-soft-report $? "the software device was asked for"
 
-# refuses NAME WORDS COMMAND...: the program has to fail with this message.
+# refuses NAME WORDS COMMAND...: passes if the program fails with this message.
 refuses() {
     local name=$1 words=$2
     shift 2
@@ -147,7 +147,7 @@ refuses rdma-core-refuses-device "no RDMA device is called mlx5_0; there are: tr
 refuses rdma-core-refuses-gid "is not used; usable are: 0 ($address)" \
     env TRUNKLINE_ADDRESS="$address" "$programs/trunkline-demo" --tree "$scratch/tree" --calls 1 --server-address "$address" \
     --client-address "$address" --provider require --gid-index 7
-# Debian's own libraries, on a machine without a NIC: the reason, and the choice of auto.
+# With Debian's libraries, on a machine without a NIC: the reported reason, and the choice of auto.
 if compgen -G "/sys/class/infiniband/*" >/dev/null; then
     skip rdma-core-no-device "this machine has an RDMA device"
 else
@@ -159,11 +159,12 @@ else
     verdict rdma-core-auto-falls-back $? "$(tail -n 3 "$scratch/fallback.log")"
 fi
 
-# serve NAME COMMAND...: a server in the background that prints its address; its address is in $served, its id in $server.
+# serve NAME COMMAND...: starts a server in the background that prints its address. Sets $served to the address and $server to
+# the process id.
 serve() {
     local name=$1 line
     shift
-    # Not by the function: a subshell would run it, whose id is not the server's.
+    # Not with on_drop_in: it would run in a subshell, whose process id is not the server's.
     exec {said}< <("${drop_in[@]}" "$@" 2>"$scratch/$name.err" & echo $!; wait)
     read -rt 30 -u "$said" server && read -rt 30 -u "$said" line && served=${line#listening } && [[ -n $served ]]
 }
@@ -192,8 +193,8 @@ last_line_matches() {
     done
 }
 
-# The device is removed while a server and a client use it, as by `rdma link delete`, and comes back: values that were acknowledged
-# stay valid. Without this check, the removal path of the adapter could be tested on a kernel only.
+# The device is removed while a server and a client use it, as by `rdma link delete`, and comes back. Acknowledged values stay
+# valid. Without this check, the removal path of the adapter could be tested only on a kernel.
 removal() {
     local log=$scratch/removal.log load
     if ! TRUNKLINE_REMOVABLE=on serve removal "$programs/kv-server" --listen "$address:0" --pollers 2 --provider require; then

@@ -16,18 +16,18 @@ fail() {
     check_status=1
 }
 
-# verdict NAME STATUS WHY: pass or fail by the status of the command before.
+# verdict NAME STATUS WHY: prints pass or fail by the status of the preceding command.
 verdict() {
     if (($2 == 0)); then pass "$1"; else fail "$1" "$3"; fi
 }
 
-# need NAME COMMAND PACKAGE: true when the command is there, after an attempt to install its package; otherwise it prints the skip.
+# need NAME COMMAND PACKAGE: true if the command exists, after an attempt to install its package; otherwise prints the skip.
 need() { provide "$1" "$3" command -v "$2"; }
 
-# need_file NAME FILE PACKAGE: the same for a file.
+# need_file NAME FILE PACKAGE: does the same for a file.
 need_file() { provide "$1" "$3" test -e "$2"; }
 
-# provide NAME PACKAGE TEST...: true when the test is, after installing the package if necessary; otherwise it prints the skip.
+# provide NAME PACKAGE TEST...: true if the test succeeds, after installing the package if necessary; otherwise prints the skip.
 provide() {
     local name=$1 package=$2
     shift 2
@@ -38,7 +38,7 @@ provide() {
     return 1
 }
 
-# install_package NAME PACKAGE: installs it, or prints why NAME is skipped.
+# install_package NAME PACKAGE: installs the package, or prints why NAME is skipped.
 install_package() {
     if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
         skip "$1" "$2 is not installed, and only root may install it, with apt-get"
@@ -50,7 +50,7 @@ install_package() {
     return 1
 }
 
-# has_libclang: true when there is a libclang that bindgen finds. libclang-cpp is another library.
+# has_libclang: true if bindgen can find a libclang. libclang-cpp is a different library.
 has_libclang() {
     local pattern
     for pattern in /usr/lib/llvm-*/lib/libclang{,-[0-9]*}.so* /usr/lib/*/libclang{,-[0-9]*}.so*; do
@@ -59,16 +59,16 @@ has_libclang() {
     return 1
 }
 
-# The programs that checks run: those of README's test command, so that nothing is compiled twice.
+# The programs that checks run, built by README's test command, so that nothing is compiled twice.
 export programs=${CARGO_TARGET_DIR:-target}/debug
 
-# build: builds them, before anything is timed or moved into a namespace, where there is no network.
+# build: builds these programs before anything is timed or moved into a namespace without network.
 build() { cargo test --workspace --locked --no-run --quiet; }
 
-# build_rigs: the programs that attack and kill, which only these checks compile.
+# build_rigs: builds the programs that attack and kill, which only these checks use.
 build_rigs() { cargo build --locked --quiet --package trunkline-testkit --features rigs --examples; }
 
-# drop_in: makes the drop-in libraries in target/dropin, of the static library that belongs to the programs.
+# drop_in: links the drop-in libraries in target/dropin from the static library that was built with the programs.
 drop_in() {
     local library newest=
     build || return
@@ -88,7 +88,7 @@ small_tree() {
     head -c 300000 /dev/urandom >"$1/rendezvous"
 }
 
-# report_has FILE KEY=VALUE...: whether the demo's JSON report contains these pairs. Its keys are unique, so a pattern is enough.
+# report_has FILE KEY=VALUE...: true if the demo's JSON report contains these pairs. Its keys are unique, so a pattern suffices.
 report_has() {
     local file=$1 pair
     shift

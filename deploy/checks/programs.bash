@@ -1,8 +1,8 @@
 # Unmodified verbs programs on the drop-in libraries: namespaces to run them in, and pairs of them that communicate; sourced by the
 # checks that use them, after common.bash.
 #
-# Two network namespaces, connected by a veth pair, with their own temporary directory: "near" and "far". A pair runs on one
-# address (both in "near") or across. The programs run as an ordinary user: the caller, or `nobody` when that is root.
+# "near" and "far" are two network namespaces, connected by a veth pair, with a separate temporary directory. A pair runs on one
+# address (both in "near") or across. The programs run as an ordinary user: the caller, or `nobody` if the caller is root.
 
 near_address=10.77.0.1
 far_address=10.77.0.2
@@ -10,21 +10,21 @@ far_address=10.77.0.2
 libraries=/tmp/dropin
 runtime=/tmp/trunkline
 next_port=20000
-declare -A holder=() # of each namespace: the process that keeps it
-attempts=1           # of an exchange; the place that sets more gives the reason
+declare -A holder=() # process that keeps each namespace alive
+attempts=1           # attempts of an exchange; code that sets more gives the reason
 again_for=           # pattern: only failures that match are tried again
 attempt=1            # number of the present attempt
 running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
 drop=()              # command that drops root
 faults=              # TRUNKLINE_FAULTS of the next programs; %a in it is the number of the attempt
-declare -A endings=() # of each run that failed: why, and the last output of its programs
+declare -A endings=() # reason and last output of each failed run
 priority=()          # command that raises the priority, if permitted
 wrapper=()           # prefix of a program, for example valgrind
-client_says=         # pattern: what a line of each client's output must match
+client_says=         # pattern that a line of each client's output must match
 exec {ticks}<> <(:)
 
-# tick: 20 ms, without a process.
+# tick: waits 20 ms without starting a process.
 tick() { read -rt 0.02 -u "$ticks" || true; }
 
 # Checks the tools for the namespaces; prints the skip and returns 1 when one is missing.
@@ -38,7 +38,7 @@ places_possible() {
     fi
 }
 
-# enter_user_namespace ARGUMENTS...: an ordinary user restarts the check as root of its own user namespace.
+# enter_user_namespace ARGUMENTS...: if the caller is an ordinary user, restarts the check as root of a new user namespace.
 enter_user_namespace() {
     if ((EUID != 0)); then
         rm -rf "$scratch"
@@ -129,10 +129,10 @@ start() {
     running+=("$started")
 }
 
-# finished PID: ended; its status is in $status.
+# finished PID: true if the process has ended. Sets $status.
 finished() {
     if kill -0 "$1" 2>/dev/null; then return 1; fi
-    { wait "$1"; } 2>/dev/null # which would report every process that was stopped
+    { wait "$1"; } 2>/dev/null # bash would report every stopped process
     status=$?
     local pid left=()
     for pid in "${running[@]}"; do if [[ $pid != "$1" ]]; then left+=("$pid"); fi; done
@@ -144,9 +144,9 @@ stop() {
     while ! finished "$1"; do tick; done
 }
 
-# listens READY PORT PID OUTPUT: whether a client may start now. Where READY is "now" the client waits by itself. With "says PATTERN"
-# the server's output decides. A program of librdmacm listens when its network namespace holds UDP port 4791 and its main thread
-# sleeps, three times running.
+# listens READY PORT PID OUTPUT: true if a client may start. With READY "now" the client waits by itself. With "says PATTERN"
+# the server's output decides. A program of librdmacm listens if its network namespace holds UDP port 4791 and its main thread
+# sleeps, three times in a row.
 listens() {
     local hex count
     case $1 in
@@ -166,8 +166,9 @@ listens() {
     esac
 }
 
-# exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: a server and COUNT clients, all to end with status 0 in that time and
-# with nothing unexpected on stderr. READY is tcp, cm, "says PATTERN" or now, WHERE one or two. In the commands %p is a port, %s the server's address.
+# exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: runs a server and COUNT clients, which must all end with status 0 in
+# that time, without unexpected output on stderr. READY is tcp, cm, "says PATTERN" or now, WHERE one or two. In the commands %p is
+# a port and %s the server's address.
 exchange() {
     local name=$1 server=$5 client=$6 attempt why="" began=$SECONDS failed=""
     if ! chosen "$name"; then return; fi
@@ -189,7 +190,7 @@ exchange() {
     record "$name" "$why" $((SECONDS - began)) "$failed"
 }
 
-# last_output: the last output of each program of the last run.
+# last_output: prints the last output of each program of the last run.
 last_output() {
     local file
     for file in "$scratch/run"*.out "$scratch/run"*.err; do
@@ -197,7 +198,7 @@ last_output() {
     done
 }
 
-# A single attempt; the reason of a failure is in $why.
+# Runs a single attempt. Sets $why to the reason of a failure.
 try() {
     local ready=$1 where=$2 limit=$3 server=$4 client=$5 clients=${6:-1}
     local port=$((next_port++)) began=$SECONDS until at=near address=$near_address pids=() output=$scratch/run pid index
@@ -247,7 +248,7 @@ try() {
     fi
 }
 
-# single NAME SECONDS COMMAND: one program by itself, in "near"; its output stays in $scratch/run.out.
+# single NAME SECONDS COMMAND: runs one program in "near". Its output stays in $scratch/run.out.
 single() {
     local name=$1 limit=$2 until why=""
     shift 2
@@ -269,9 +270,9 @@ single() {
 }
 
 # Output on stderr that is not an error.
-#   rping reports the end of each connection and its state; perftest identifies NICs by their vendor id, and
-#   reports that where it would choose an inline size for READ and atomics, which have none. When it calibrates its clock, it
-#   reports that the machine was too busy for that, and measures again.
+#   rping reports the end of each connection and its state. perftest identifies NICs by vendor id, and reports an unrecognised
+#   one where it would choose an inline size for READ and atomics, which have none. If the machine is too busy when perftest
+#   calibrates its clock, it reports that and measures again.
 expected_errors='^Device not recognized to implement inline feature\. Disabling it$|^(server|client) DISCONNECT EVENT\.\.\.$|^wait for RDMA_READ_ADV state (10|9)$|^Correlation coefficient r\^2: [0-9.e+-]+ < 0\.9$'
 
 look_for_errors() {
@@ -280,12 +281,12 @@ look_for_errors() {
     if [[ -n $unexpected ]]; then why+="stderr: $(tr '\n' ';' <<<"$unexpected")"; fi
 }
 
-# record_status NAME STATUS WHY: by the status of the command before.
+# record_status NAME STATUS WHY: records the status of the preceding command.
 record_status() {
     if (($2 == 0)); then record "$1" "" 0; else record "$1" "$3" 0; fi
 }
 
-# record NAME WHY SECONDS [LAST OUTPUT]: failed for that reason, or passed without one.
+# record NAME WHY SECONDS [LAST OUTPUT]: records a failure with that reason, or a pass if WHY is empty.
 record() {
     if [[ -z $2 ]]; then
         pass "$1"
@@ -298,7 +299,7 @@ record() {
     fi
 }
 
-# The arguments of a check: --list prints what would run; anything else is a pattern that selects runs.
+# The arguments of a check: --list prints the runs; anything else is a pattern that selects runs.
 listing=0
 pattern=
 choose() {
@@ -319,7 +320,7 @@ table() {
     for result in "${results[@]}"; do
         IFS=$'\t' read -r name verdict seconds <<<"$result"
         printf '  %-44s %-5s %4d s\n' "$name" "$verdict" "$seconds"
-        # Repeated at the end of the log, where it is easy to find.
+        # Repeat the failures at the end of the log, where they are easy to find.
         if [[ $verdict == FAIL ]]; then echo "${endings[$name]}"; fi
     done
 }

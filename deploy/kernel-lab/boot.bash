@@ -1,10 +1,10 @@
-# boot_guest: one virtual machine from start to end; sourced by run.sh and by scripts that need a kernel with RDMA as a peer, after
-# image.bash, and make_image before.
+# boot_guest: runs one virtual machine from start to end. Sourced by run.sh, and by scripts that need a kernel with RDMA as a peer,
+# after image.bash. Call make_image first.
 #
 # boot_guest [OPTIONS] SCRIPT...: boots, runs the scripts as root one after the other, each with bash, and shows their output.
 #   -c FILE[:PLACE]    copies a file or directory into the guest, programs with their libraries; PLACE is /lab/NAME by default
 #   -e NAME=VALUE      sets a variable for the scripts
-#   -t SECONDS         of the whole, boot included; then the guest is killed               (240)
+#   -t SECONDS         limit for everything, boot included; then the guest is killed       (240)
 #   -m MIB             memory                                                              (768)
 #   -s NUMBER          processors                                                          (2)
 #   -n NETWORK         none, tap:INTERFACE, or what qemu's -netdev takes, without an id    (none)
@@ -14,8 +14,8 @@
 # Returns the status of the first script that failed, 124 when time was up, 125 when the guest died. Its output is also in
 # $guest_output, if that names a file, and the kernel's messages are in $scratch/kernel.log.
 #
-# The guest can't outlive this shell: the kernel ends it with its parent, whatever ends that. A script that sources this calls end_guest when
-# it ends otherwise than by itself.
+# The guest can't outlive this shell: the kernel kills it when its parent ends for any reason. A script that sources this file
+# calls end_guest if it is interrupted.
 
 guest=        # process of the running guest, or of the script that boots one
 guest_output= # file that also gets what guests print
@@ -48,7 +48,8 @@ boot_guest() {
     *,*) network=${network%%,*},id=net0,${network#*,} ;;
     *) network=$network,id=net0 ;;
     esac
-    # Without KVM, so that it runs in any container. The kernel has the first serial line to itself, so that it cuts no line in two.
+    # Without KVM, so that it runs in any container. The kernel alone uses the first serial line, so that its messages split no
+    # other line.
     local arguments=(-accel "tcg,thread=multi" -cpu max -smp "$processors" -m "$memory" -nodefaults -no-user-config -display none -no-reboot
         -kernel "$image/kernel/vmlinuz" -initrd "$boot/initrd"
         -append "console=ttyS0 loglevel=5 panic=-1 nokaslr mitigations=off tsc=unstable random.trust_cpu=on edd=off net.ifnames=0"
@@ -111,7 +112,7 @@ follow() {
     return "$status"
 }
 
-# Requests it to end, which a program with its own guests needs, and then kills it if necessary.
+# Asks the guest to end, which gives a program with guests the chance to end them, and then kills it if necessary.
 end_guest() {
     if [[ -z $guest ]]; then return; fi
     local tries

@@ -12,7 +12,7 @@ programs=(bash rdma ip ping setpriv ibv_devices ibv_devinfo ibv_rc_pingpong ibv_
     ib_read_lat ib_atomic_lat)
 modules=(virtio_pci virtio_net virtio_rng rdma_rxe rdma_ucm ib_umad ib_uverbs crc32_generic crc32-pclmul veth sch_netem)
 
-# image_possible NAME: true when all parts of an image are available; otherwise it prints the skip of NAME.
+# image_possible NAME: true if all parts of an image are available; otherwise prints the skip of NAME.
 image_possible() {
     if [[ $(uname -m) != x86_64 ]]; then
         skip "$1" "the image exists for x86_64 only, and this is $(uname -m)"
@@ -24,7 +24,7 @@ image_possible() {
         need_file "$1" /etc/libibverbs.d/rxe.driver ibverbs-providers && provide_kernel "$1"
 }
 
-# The kernel that was downloaded last, or else Debian's newest.
+# The most recently downloaded kernel, or else Debian's newest.
 provide_kernel() {
     if [[ -s $image/kernel/vmlinuz ]]; then return 0; fi
     need "$1" apt-get apt && need "$1" dpkg-deb dpkg || return 1
@@ -65,7 +65,7 @@ unpack_kernel() {
     [[ -s $image/kernel/vmlinuz ]]
 }
 
-# make_image: the archive of the files that all guests share, $scratch/base.cpio.
+# make_image: creates $scratch/base.cpio, the archive of the files that all guests share.
 make_image() {
     local root=$scratch/base name path
     mkdir -p "$root"/{proc,sys,dev,tmp,run,etc/libibverbs.d,lab,usr/{bin,lib,lib64},var}
@@ -104,7 +104,8 @@ carry_modules() {
     cp "$tree/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$root/usr/lib/modules/$version/" && depmod --basedir "$root" "$version"
 }
 
-# carry ROOT FILE PLACE: a file into the tree, behind symbolic links, without debug information; with the libraries of a program.
+# carry ROOT FILE PLACE: copies a file into the tree, following symbolic links and stripping debug information. Copies the
+# libraries of a program too.
 carry() {
     local root=$1 file=$2 place=$3 library
     mkdir -p "$root${place%/*}"

@@ -63,7 +63,7 @@ main() {
 
 usage() { sed -n '/^# deploy/,/^# Needs/{s/^# \{0,1\}//p}' "$lab/run.sh"; }
 
-# Into $groups and $peers the files with chosen checks, inside guests and with a guest as peer; into $names the chosen checks.
+# Sets $groups to the files with chosen checks inside guests, $peers to those with a guest as peer, and $names to the checks.
 choose_groups() {
     local file
     groups=() peers=()
@@ -76,13 +76,13 @@ choose_groups() {
     mapfile -t names < <(names_of "${groups[@]}" "${peers[@]}")
 }
 
-# names_of GROUP...: their chosen checks.
+# names_of GROUP...: prints the chosen checks of these groups.
 names_of() {
     local group
     for group in "$@"; do LAB_PATTERN=$pattern bash "$group" --list; done
 }
 
-# The programs that the chosen files carry in. Files whose programs can't be built here are left out.
+# Builds the programs that the chosen files carry. Leaves out files whose programs can't be built here.
 bring_binaries() {
     local file build=()
     for file in "${groups[@]}" "${peers[@]}"; do
@@ -97,7 +97,7 @@ bring_binaries() {
     fi
 }
 
-# leave_out FILE...: as if their checks had not been chosen.
+# leave_out FILE...: removes these files and their checks from the chosen ones.
 leave_out() {
     local file left=()
     for file in "${groups[@]}"; do [[ " $* " == *" $file "* ]] || left+=("$file"); done
@@ -108,14 +108,14 @@ leave_out() {
     mapfile -t names < <(names_of "${groups[@]}" "${peers[@]}")
 }
 
-# Boots a guest for the remaining groups. When it dies, the groups that it had not begun are left for the next guest.
+# Boots a guest for the remaining groups. If it dies, the groups that it had not begun are left for the next guest.
 run_groups() {
     local group left=() options=(-e "LAB_PATTERN=$pattern") item
     while IFS= read -r item; do
         options+=(-c "$(binary "$item"):/lab/bin/${item##*/}")
     done < <(for group in "${groups[@]}"; do carried "$group"; done | sort -u)
     boot_guest -t $((until - SECONDS)) "${options[@]}" "${groups[@]}"
-    # The groups that ended, and the first that did not, are done.
+    # The groups that ended are done, and so is the first one that did not.
     local died=0
     for group in "${groups[@]}"; do
         if grep -q "^guest: ${group##*/} ended" "$guest_output"; then continue; fi
@@ -124,7 +124,7 @@ run_groups() {
     groups=("${left[@]}")
 }
 
-# One line per check; a check without a verdict has failed, whatever the reason.
+# Prints one line per check. A check without a verdict has failed.
 summary() {
     local name verdict
     printf '\n%s\n' "== checks: ${#names[@]}, in $((SECONDS - began)) s without compilation"

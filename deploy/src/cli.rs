@@ -36,7 +36,7 @@ enum PcapCommand {
 
 impl Cli {
     /// Runs the chosen subcommand. Exit status 0: no fault; 1: a fault, which was printed; 2: a file
-    /// cannot be read, or the command line is not valid (clap ends the process itself then).
+    /// cannot be read, or the command line is not valid. In the last case clap ends the process itself.
     #[must_use]
     pub fn run(self) -> ExitCode {
         match self.command {

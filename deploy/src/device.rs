@@ -1,7 +1,7 @@
 //! `trunkctl device`: lists software devices, removes those that are in use, and restores them.
 //!
-//! This tests how a program handles the removal of its RDMA device without such a device. It affects devices
-//! that were opened with `TRUNKLINE_REMOVABLE=on` and this runtime directory, also by the drop-in
+//! This tests how a program handles the removal of an RDMA device without having one. It affects devices
+//! that were opened with `TRUNKLINE_REMOVABLE=on` and this runtime directory, including those opened by the drop-in
 //! libraries.
 
 use clap::{Args, Subcommand};
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{DeviceList, HostError, list_devices, put_back, take_away};
 use trunkline_verbs::VerbsError;
 
-/// Time that devices have to go. A removable one looks every tenth of a second whether it was removed.
+/// Time limit for devices to close. A removable device checks every tenth of a second whether it was removed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Interval at which the devices that are left are counted.
+/// Interval at which the remaining devices are counted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The operation on devices.
@@ -29,9 +29,9 @@ pub enum DeviceCommand {
     /// devices are in use at each. A device uses an address while it has a listener or a QP there
     List(Format),
     /// Remove devices, as `rdma link delete` does: their users get an event, and all calls on them return
-    /// EIO. Only devices that were opened with TRUNKLINE_REMOVABLE=on can be removed. Such programs are refused
-    /// a device until it is restored. Fails if no device is in use there, or if one stays in use for 3 seconds; if all
-    /// stay, nothing is changed
+    /// EIO. Only devices that were opened with TRUNKLINE_REMOVABLE=on can be removed. Programs with this setting cannot
+    /// open the device until it is restored. Fails if no device is in use at the address, or if one stays in use for
+    /// 3 seconds; if all stay in use, nothing is changed
     Remove(Which),
     /// Restore devices that were removed: programs can open them again. Fails if none was removed
     Restore(Which),
@@ -62,7 +62,7 @@ impl fmt::Display for Which {
     }
 }
 
-/// Parses an address of a device. A device has no link-local one, with or without an interface after it.
+/// Parses an address of a device. Refuses link-local addresses, with or without an interface.
 fn device_address(text: &str) -> Result<IpAddr, String> {
     let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
     if let Ok(address) = alone.parse::<Ipv6Addr>() {
@@ -76,7 +76,7 @@ fn device_address(text: &str) -> Result<IpAddr, String> {
 pub fn run(command: &DeviceCommand) -> ExitCode {
     match outcome(command, None, PATIENCE) {
         Ok(text) => {
-            // It is done, whether anybody reads about it or not.
+            // The operation is done, even if the reader has closed the pipe.
             let _closed = writeln!(io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
@@ -87,8 +87,8 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     }
 }
 
-/// Returns what to print. `directory` is the runtime directory; `None` is the environment's choice. Devices that are
-/// removed have `patience` to go.
+/// Runs the operation and returns the text to print. `directory` is the runtime directory; `None` is the environment's
+/// choice. Removed devices have `patience` to close.
 fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
@@ -132,7 +132,7 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
                 ));
             }
             put_back(directory, which.address).map_err(text)?;
-            // Restoring all has restored those of single addresses as well.
+            // Restoring all devices also restored those that were removed by address before.
             for address in away {
                 take_away(directory, Some(*address)).map_err(text)?;
             }
@@ -149,14 +149,14 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
 #[derive(Debug, Serialize)]
 struct Listing {
     devices: Vec<AtAddress>,
-    /// True if all removable devices are removed, also those of addresses that are not listed.
+    /// True if all removable devices are removed, including those at addresses that are not listed.
     all_removed: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct AtAddress {
     address: IpAddr,
-    /// `present` while a device is in use, also one that is not removable.
+    /// `present` while a device is in use, even if it is not removable.
     state: &'static str,
     in_use: usize,
 }
@@ -172,7 +172,7 @@ impl Listing {
     }
 }
 
-/// One line for each address.
+/// Returns a table with a line for each address.
 fn table(list: &DeviceList) -> String {
     let Listing { devices, all_removed } = Listing::new(list);
     let line = |AtAddress { address, state, in_use }: &AtAddress| {
@@ -196,7 +196,7 @@ mod tests {
     use trunkline_testkit::{Folder, fresh_ip};
     use trunkline_verbs::{Device as _, PortSpace, QpType};
 
-    /// A folder, removed at the end, and the runtime directory in it.
+    /// A folder that is removed when dropped, and the runtime directory in it.
     struct Directory(#[expect(dead_code, reason = "it is removed when dropped")] Folder, PathBuf);
 
     impl Directory {
@@ -206,7 +206,7 @@ mod tests {
             Self(folder, runtime)
         }
 
-        /// Runs an operation whose devices have `patience` to go.
+        /// Runs an operation whose devices have `patience` to close.
         fn run(&self, command: &DeviceCommand, patience: Duration) -> Result<String, String> {
             outcome(command, Some(&self.1), patience)
         }
@@ -229,7 +229,7 @@ mod tests {
             is_in_table
         }
 
-        /// Opens a device and makes it use `address`, by a listener.
+        /// Opens a device and makes it use `address` by a listener.
         fn device(&self, address: IpAddr, removable: bool) -> (impl Sized + use<>, Arc<SoftDevice>) {
             let options = SoftOptions {
                 addresses: vec![address],
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Two addresses that no other test uses.
+    /// Returns two addresses that no other test uses.
     fn addresses() -> [IpAddr; 2] {
         [(); 2].map(|()| fresh_ip().into())
     }
@@ -273,7 +273,7 @@ mod tests {
             let text = format!("{elsewhere}: not in use; devices in use: {here}");
             assert!(error.contains(&text), "{error}");
             assert!(directory.run(&remove(address), patience).expect("it goes").starts_with("removed: "));
-            // Without an address, only those of devices in use are known.
+            // Without an address argument, only addresses of devices in use are known.
             assert_eq!(directory.lists(here, "removed", 0), address.is_some());
             let error = directory.run(&remove(address), patience).expect_err("once only");
             assert!(error.contains("removed before"), "{error}");

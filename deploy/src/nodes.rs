@@ -1,7 +1,7 @@
 //! `trunkctl nodes`: lists the running nodes of this user, with their peers.
 //!
-//! Each node has a socket, where the thread that makes its connections answers. A node whose handlers are stuck answers
-//! too, and a process that is stopped takes no longer than a second.
+//! Each node has a socket on which its CM thread answers, so a node whose handlers are stuck answers too. A stopped process
+//! delays the list by at most a second.
 
 use clap::Args;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use trunkline_softrdma::device::{FoundNode, HostError, MAX_NODES, ask_nodes};
 use trunkline_transport::{NodeStatus, PathStatus, PeerStatus};
 
-/// The longest wait for the answers of 64 nodes.
+/// Maximum wait for the answers of 64 nodes.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Note on the nodes that the list cannot contain.
 const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
@@ -31,13 +31,13 @@ pub struct NodesArguments {
     interval_ms: u64,
 }
 
-/// The list, as JSON prints it.
+/// The list in the format of `--json`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Listing {
     nodes: Vec<ListedNode>,
-    /// Processes of nodes that do not answer: they are stopped, or another version.
+    /// Processes of nodes that do not answer, because they are stopped or have a different version.
     silent_pids: Vec<Option<u32>>,
-    /// True if there are more nodes than were asked.
+    /// True if there are more nodes than were queried.
     is_cut: bool,
     not_visible: &'static str,
 }
@@ -70,7 +70,7 @@ struct ListedPeer {
 #[derive(Debug, PartialEq, Serialize)]
 struct ListedPath {
     path: String,
-    /// Why it is not shared memory; empty if it is.
+    /// Reason for which the path is not shared memory; empty if it is.
     why: String,
     qps: u32,
 }
@@ -81,7 +81,7 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
     match listing(None, Duration::from_millis(arguments.interval_ms)) {
         Ok(listing) => {
             let text = if arguments.json { json(&listing) } else { table(&listing) };
-            // The reader may have enough.
+            // The reader may have closed the pipe.
             let _closed = writeln!(io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
@@ -106,7 +106,7 @@ fn status(node: &FoundNode) -> Option<NodeStatus> {
     NodeStatus::parse(node.answer.as_deref()?)
 }
 
-/// The nodes that were found, with rates since their earlier answers, by name.
+/// Returns the nodes that were found. Rates are computed from their earlier answers, by name.
 fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
     let mut listing = Listing {
         nodes: Vec::new(),
@@ -133,7 +133,7 @@ fn listed_node(pid: Option<u32>, status: NodeStatus, earlier: Option<&NodeStatus
         Some((before, passed_ns as f64 / 1e9))
     };
     let listed = |peer: PeerStatus| {
-        // A peer that was forgotten in between is counted anew.
+        // The counters of a peer that was dropped in between start from 0.
         let rate = |of: fn(&PeerStatus) -> u64| {
             since(&peer).and_then(|(before, s)| Some(of(&peer).checked_sub(of(before))? as f64 / s))
         };
@@ -166,7 +166,7 @@ fn json(listing: &Listing) -> String {
     serde_json::to_string_pretty(listing).unwrap_or_default()
 }
 
-/// A line for each node, and one for each path of its peers.
+/// Returns a table with a line for each node and for each path to its peers.
 fn table(listing: &Listing) -> String {
     let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text = format!("{:<45} {:>8} {:>7} {:>4} {:>5}\n", "ADDRESS", "PID", "POLLERS", "KIND", "PEERS");
@@ -288,7 +288,7 @@ mod tests {
         assert!(json(&listing).contains("peers_omitted"));
     }
 
-    /// Counters that went back, or a clock that did, as after a restart at the same name, give no rate.
+    /// A counter or clock that went backwards, as after a restart under the same name, gives no rate.
     #[test]
     fn what_cannot_be_compared_has_no_rate() {
         for earlier in [node(1, 900), node(9, 100), node(5, 100)] {

@@ -7,7 +7,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
 
-    /// Captured packets of the kernel's implementation.
+    /// Returns the path of captured packets of the kernel's implementation.
     fn vector(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/roce/tests/vectors").join(name)
     }
@@ -25,14 +25,14 @@ mod tests {
         String::from_utf8(output.stdout.clone()).expect("UTF-8")
     }
 
-    /// A file of this test alone.
+    /// Creates a file that only this test uses.
     fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
         fs::write(&path, bytes).expect("a writable target directory");
         path
     }
 
-    /// Offsets of the frames of a classic pcap in its file.
+    /// Returns the offsets and lengths of the frames in a classic pcap file.
     fn frame_starts(file: &[u8]) -> Vec<(usize, usize)> {
         let mut starts = Vec::new();
         let mut at = 24;
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(text.lines().count(), 47 + 2 + 1);
     }
 
-    /// The exit status when the reader of standard output has closed it.
+    /// Returns the exit status if the reader of standard output has closed the pipe.
     fn status_with_a_closed_pipe(files: &[&Path]) -> Option<i32> {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

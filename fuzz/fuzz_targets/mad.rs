@@ -1,4 +1,4 @@
-//! See `trunkline_roce::fuzz::mad`. Short inputs are filled up with zeros.
+//! See `trunkline_roce::fuzz::mad`. Short inputs are padded with zeros.
 #![no_main]
 
 use trunkline_roce::fuzz;

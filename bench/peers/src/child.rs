@@ -1,4 +1,4 @@
-//! The server's process: this program again, until the end of its standard input, which also comes when its parent is killed.
+//! The server process runs this program until the end of its standard input, which is also closed when its parent is killed.
 
 use crate::Exchange;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// A running server; it ends when this is dropped.
+/// A running server, which ends when this value is dropped.
 pub(crate) struct Server {
     child: Mutex<Child>,
-    /// Address that it has reported.
+    /// Address that the server has reported.
     pub(crate) address: String,
 }
 
 impl Server {
-    /// Starts it on a core, and waits until it serves.
+    /// Starts a server on a core, and waits until it serves.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Fails with the reason if it does not start.
     pub(crate) fn start(exchange: &Exchange, folder: &Path, core: Option<usize>) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -30,7 +30,7 @@ impl Server {
             command.args([name, &value.to_string()]);
         }
         if let Some(core) = core {
-            // A server has one side only.
+            // A server runs on one core only.
             command.args(["--pin", &format!("{core},{core}")]);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -44,7 +44,7 @@ impl Server {
         if server.address.is_empty() { Err("the server has not started".to_owned()) } else { Ok(server) }
     }
 
-    /// Returns how it has ended, if it has.
+    /// Returns how the server ended, if it has ended.
     pub(crate) fn death(&self) -> Option<String> {
         let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok().flatten()?;
         Some(format!("the server has ended, {status}"))
@@ -62,7 +62,7 @@ impl Drop for Server {
 /// Prints the server's address for the client.
 ///
 /// # Errors
-/// Nobody reads it.
+/// Fails if the reader has closed the pipe.
 pub(crate) fn announce(address: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())

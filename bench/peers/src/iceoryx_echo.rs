@@ -1,5 +1,5 @@
-//! iceoryx2's request and response: a side writes its payload into a loaned slot of shared memory, and the other reads every
-//! cache line of it in place. Both sides poll.
+//! iceoryx2's request and response. Each side writes its payload into a loaned slot of shared memory, and the other reads every
+//! cache line in place. Both sides poll.
 
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
@@ -22,7 +22,7 @@ type Pending = PendingResponse<Ipc, [u8], (), [u8], ()>;
 /// Maximum time that the client waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Says nothing of a configuration that nobody wrote.
+/// Limits the log to errors, without warnings about a missing configuration file.
 fn quiet() {
     set_log_level(LogLevel::Error);
 }
@@ -36,7 +36,7 @@ fn read(payload: &[u8]) {
     black_box(payload.iter().step_by(64).fold(0_u64, |sum, byte| sum.wrapping_add(u64::from(*byte))));
 }
 
-/// The service, with room for the calls that are under way.
+/// Opens the service, with capacity for the calls under way.
 fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String> {
     let name = ServiceName::new(name).map_err(named)?;
     node.service_builder(&name)
@@ -52,7 +52,7 @@ fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Those of iceoryx2.
+/// Returns errors of iceoryx2.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     exchange.cores().map_or(Ok(()), |cores| pin::to(cores.server))?;
     quiet();
@@ -80,7 +80,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Those of iceoryx2, or that no server is there.
+/// Returns errors of iceoryx2, or an error if there is no server.
 pub(crate) fn measure(exchange: &Exchange, name: &str) -> Result<Sample, String> {
     quiet();
     let node = NodeBuilder::new().create::<Ipc>().map_err(named)?;

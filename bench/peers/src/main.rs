@@ -1,13 +1,13 @@
 //! The exchanges of `trunkline-bench` over other systems, each in its best documented mode.
 //!
-//! `trunkline-bench --peers` runs this program; it has no other use. Client and server are two processes, each with
-//! everything of its side on one core, as there.
+//! `trunkline-bench --peers` runs this program; it has no other use. As there, client and server are two processes, and all
+//! threads of a side run on one core.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `tonic_echo`, `tarpc_echo`, `iceoryx_echo` | the systems |
-//! | `tokio_side` | what those on tokio have in common |
-//! | `child` | the server's process |
+//! | `tokio_side` | code common to the systems on tokio |
+//! | `child` | the server process |
 
 #![forbid(unsafe_code)]
 
@@ -42,16 +42,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Prints what can be measured, one name in a line.
+    /// Prints the systems that can be measured, one name per line.
     List,
-    /// Measures one, and prints the result as one line of JSON.
+    /// Measures one system, and prints the result as one line of JSON.
     Measure(Exchange),
-    /// The server's process, which the program starts itself.
+    /// The server process, which the program starts itself.
     #[command(hide = true)]
     Serve(Exchange),
 }
 
-/// An exchange, and the system that carries it.
+/// An exchange and the system that carries it.
 #[derive(Debug, Clone, Args)]
 struct Exchange {
     #[arg(value_enum)]
@@ -59,7 +59,7 @@ struct Exchange {
     /// Bytes of a request.
     #[arg(long)]
     size: usize,
-    /// Bytes of its reply.
+    /// Bytes of a reply.
     #[arg(long)]
     reply: usize,
     /// Requests under way at a time.
@@ -91,7 +91,7 @@ enum System {
     Iceoryx2,
 }
 
-/// A result, as `trunkline-bench` reads it.
+/// A result in the format that `trunkline-bench` reads.
 #[derive(Debug, Serialize)]
 struct Line {
     /// Times in nanoseconds, and the number of calls of each time.
@@ -104,7 +104,8 @@ impl Exchange {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Cores of client and server. They are the caller's choice; this process itself may be pinned to one of them still.
+    /// Returns the caller's choice of cores for client and server. It ignores the current affinity of this process, which may be
+    /// pinned to one of them.
     fn cores(&self) -> Option<pin::Cores> {
         match self.pin {
             Some(pin::Pin::To(cores)) => Some(cores),

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::spawn_local;
 
-/// Most bytes of a frame.
+/// Maximum length of a frame, in bytes.
 const FRAME: usize = 65 << 20;
 
 #[tarpc::service]
@@ -54,7 +54,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static)
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// The operating system's.
+/// Fails with the error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     tokio_side::serve(exchange, async {
         let named = |error: std::io::Error| error.to_string();
@@ -77,7 +77,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Why a call failed.
+/// Fails with the reason if a call fails.
 pub(crate) fn measure(exchange: &Exchange, address: &str) -> Result<Sample, String> {
     fn client(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> EchoClient {
         let transport = serde_transport::new(framed(stream), Bincode::default());

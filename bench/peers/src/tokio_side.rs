@@ -1,5 +1,5 @@
-//! Parts common to systems on tokio: a runtime of one thread that polls instead of sleeping, as our pollers do while
-//! they have work, and calls that are made by as many tasks.
+//! Parts common to systems on tokio: a single-threaded runtime that polls instead of sleeping, as our pollers do while
+//! they have work, and one task for each call under way.
 
 use crate::recorder::{Recorder, Sample};
 use crate::stopwatch::{Stopwatch, nanoseconds};
@@ -12,14 +12,14 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 
 /// Makes calls.
 pub(crate) trait Caller: Clone + 'static {
-    /// Sends a request; returns the bytes of the reply.
+    /// Sends a request, and returns the length of the reply.
     fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>>;
 }
 
 /// Runs one side until its future ends.
 ///
 /// # Errors
-/// The runtime's, or the future's.
+/// Returns errors of the runtime and of the future.
 pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -27,7 +27,7 @@ pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T,
         .map_err(|error| format!("cannot start tokio: {error}"))?;
     let local = LocalSet::new();
     local.block_on(&runtime, async {
-        // While a task is ready, the runtime looks for events without waiting for them.
+        // While a task is ready, the runtime polls for events without waiting.
         spawn_local(async {
             loop {
                 yield_now().await;
@@ -40,7 +40,7 @@ pub(crate) fn run<T>(side: impl Future<Output = Result<T, String>>) -> Result<T,
 /// Serves on the side's core until the end of standard input.
 ///
 /// # Errors
-/// The core's, the runtime's, or the server's.
+/// Fails if the thread cannot be pinned, or with an error of the runtime or the server.
 pub(crate) fn serve(
     exchange: &Exchange,
     server: impl Future<Output = Result<(), String>>,
@@ -59,7 +59,7 @@ pub(crate) fn serve(
 /// Measures calls.
 ///
 /// # Errors
-/// Why a call failed.
+/// Fails with the reason if a call fails.
 pub(crate) async fn measure(caller: impl Caller, exchange: &Exchange) -> Result<Sample, String> {
     let recorder = Rc::new(RefCell::new(Recorder::new(nanoseconds(exchange.measured()))));
     let (watch, request, reply) = (Stopwatch::start(), Bytes::from(vec![1; exchange.size]), exchange.reply);

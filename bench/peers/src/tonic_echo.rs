@@ -19,7 +19,7 @@ mod generated {
 use generated::echo_client::EchoClient;
 use generated::echo_server::{Echo, EchoServer};
 
-/// Bytes that may be under way in one call, and in a connection.
+/// Flow-control window of a stream and of a connection, in bytes.
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
@@ -54,7 +54,7 @@ impl Caller for EchoClient<Channel> {
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// The operating system's.
+/// Fails with the error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let echo = EchoServer::new(Mirror).max_decoding_message_size(usize::MAX);
     let router = Server::builder()
@@ -66,7 +66,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         let served = if exchange.system == System::TonicTcp {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(named)?;
             child::announce(&listener.local_addr().map_err(named)?.to_string())?;
-            // The server's own `tcp_nodelay` has no effect on connections that it is given.
+            // `Server::tcp_nodelay` has no effect on incoming connections passed in.
             router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await
         } else {
             let path = exchange.folder.clone().unwrap_or_default().join("tonic");
@@ -81,7 +81,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Why a call failed.
+/// Fails with the reason if a call fails.
 pub(crate) fn measure(exchange: &Exchange, address: &str) -> Result<Sample, String> {
     tokio_side::run(async {
         let to = if exchange.system == System::TonicTcp { address } else { "localhost" };

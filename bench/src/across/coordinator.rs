@@ -1,4 +1,4 @@
-//! The coordinator: has nodes call each other, watches them, and collects what they have measured.
+//! The coordinator: has nodes call each other, watches them, and collects their measurements.
 
 use super::outcome::{Outcome, Settings};
 use super::pattern::Pattern;
@@ -26,12 +26,12 @@ use trunkline_testkit::output;
 
 /// Interval at which nodes are asked for their progress, well within the lease.
 const ASK: Duration = Duration::from_millis(200);
-/// Time without an answer after which a node is lost.
+/// Time without an answer after which a node counts as lost.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Time in which a node has to reach its targets.
+/// Time limit for a node to reach its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
-/// The nodes, and their orders.
+/// The nodes and their workload.
 #[derive(Debug, Args)]
 pub(crate) struct Orders {
     /// Hosts where `trunkline-bench node` runs, with or without a port.
@@ -46,7 +46,7 @@ pub(crate) struct Orders {
     /// Calls under way from each caller to each of its targets.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
-    /// Measured time of each repetition. Calls before and after it, as a rule for a quarter of it, keep the load up.
+    /// Measured time of each repetition. Calls before and after it, usually for a quarter of that time, keep up the load.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = crate::quantities::seconds)]
     seconds: f64,
     /// Number of repetitions of all measurements.
@@ -72,7 +72,7 @@ pub(crate) struct Orders {
     quiet: bool,
 }
 
-/// A node that is asked.
+/// A node under the coordinator's control.
 struct Host {
     name: String,
     address: SocketAddr,
@@ -87,10 +87,10 @@ struct Coordinator<'a> {
     is_interrupted: Arc<AtomicBool>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why nothing can be measured, or what is missing.
+/// Fails if nothing can be measured, or with the results that are missing.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
     whole_file::check(orders.json.iter().chain(&orders.html))?;
@@ -128,7 +128,7 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     progress::end(orders.quiet, &what, began, orders.json.iter().chain(&orders.html))
 }
 
-/// Asks all nodes who they are.
+/// Asks all nodes for their program and version.
 fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<Host>, Failure> {
     let mut hosts = Vec::new();
     for (name, address) in orders.nodes.iter().zip(addresses) {
@@ -149,7 +149,7 @@ fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<H
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("\n").into()) }
 }
 
-/// Asks each on a separate thread, and waits for all of them.
+/// Sends a request to each node on a separate thread, and waits for all answers.
 fn at_once<K: Send, T: Send, R: Send>(
     asked: impl Iterator<Item = (K, T)>,
     patience: Duration,
@@ -167,7 +167,7 @@ fn at_once<K: Send, T: Send, R: Send>(
 
 impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
-        // Random: coordinators in containers have the same process id.
+        // Random, because coordinators in containers have the same process id.
         let first = RandomState::new().hash_one(std::process::id());
         for repetition in 0..self.orders.repetitions {
             let loads = self.loads(targets);
@@ -187,7 +187,7 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// Returns the work of each node that is not lost.
+    /// Returns the load of each node that is not lost.
     fn loads(&self, targets: &[Vec<usize>]) -> Vec<(usize, Load)> {
         let is_there = |node: &usize| !self.outcome.is_lost(*node);
         let callers = (0..targets.len()).filter(is_there);
@@ -205,7 +205,7 @@ impl Coordinator<'_> {
         loads.filter(|(_, load)| !load.targets.is_empty()).collect()
     }
 
-    /// Has nodes connect to their targets. Before the first repetition nothing is lost yet, so a failure is the whole run's.
+    /// Has nodes connect to their targets. A failure before the first repetition fails the whole run.
     fn prepare(&mut self, run: u64, loads: &[(usize, Load)], is_first: bool) -> Result<Vec<usize>, Failure> {
         let asked = loads.iter().map(|(node, load)| (*node, (&self.hosts[*node].client, load)));
         let prepare = |(client, load): (&ControlClient, &Load), within: &CallOptions| {
@@ -224,12 +224,12 @@ impl Coordinator<'_> {
         if wrong.is_empty() {
             return Ok(callers);
         }
-        // Those that have accepted are free at once.
+        // Release the nodes that have accepted the run.
         self.ask(&callers, PATIENCE, |client, within| block_on(client.with(within).release(run)));
         Err(wrong.join("\n").into())
     }
 
-    /// Asks nodes all at once; those that do not answer are lost.
+    /// Asks all nodes at once. Nodes that do not answer count as lost.
     fn ask<R: Send>(
         &mut self,
         nodes: &[usize],
@@ -247,7 +247,7 @@ impl Coordinator<'_> {
         answers
     }
 
-    /// Waits until these nodes are done, and takes what they have measured.
+    /// Waits until these nodes are done, and collects their results.
     fn collect(&mut self, run: u64, begun: Vec<(usize, ())>, targets: &[Vec<usize>]) {
         let mut busy = begun.into_iter().map(|(node, ())| node).collect::<Vec<_>>();
         while !busy.is_empty() && !self.is_interrupted.load(Ordering::Relaxed) {
@@ -266,7 +266,7 @@ impl Coordinator<'_> {
         }
     }
 
-    /// A node that only serves may die, too.
+    /// Detects dead nodes, including those that only serve.
     fn look_after_idle_nodes(&mut self) {
         let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
         self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).hello()));
@@ -281,7 +281,7 @@ impl Coordinator<'_> {
         }
     }
 
-    /// Writes the files that were asked for.
+    /// Writes the requested files.
     fn write(&self) -> Result<(), Failure> {
         let Orders { pattern, outstanding, seconds, one_way, .. } = *self.orders;
         let size_bytes = self.orders.size.0[0] as u64;
@@ -296,7 +296,7 @@ impl Coordinator<'_> {
         written.and(page).map_err(Failure::Unwritten)
     }
 
-    /// Prints and writes what was measured, and says what is missing.
+    /// Prints and writes the results, and reports missing ones.
     fn report(&self) -> Result<(), Failure> {
         if !self.orders.quiet && !self.outcome.is_empty() {
             output::out(&self.outcome.table())?;

@@ -1,4 +1,4 @@
-//! The calls of a node to one other: some before it measures, those that it measures, and some after.
+//! The calls of a node to one target: before, during and after the measurement.
 
 use super::service::{Load, Measured};
 use crate::echo::EchoLocal;
@@ -13,7 +13,7 @@ use trunkline::PollerContext;
 /// Index of the measured phase.
 const MEASURED: usize = 1;
 
-/// The calls to one target. All tasks that make them go through the phases together.
+/// The calls to one target. All tasks that make them pass through the phases together.
 #[derive(Debug)]
 pub(super) struct Pair {
     target: SocketAddr,
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// One of the calls that are under way at a time: calls until the last phase is over.
+    /// Makes one call after another until the last phase is over.
     pub(super) async fn work(&self, context: PollerContext) {
         let calls = match EchoLocal::connect(&context, self.target) {
             Ok(calls) => calls,
@@ -57,17 +57,17 @@ impl Pair {
         }
     }
 
-    /// Ends it early.
+    /// Ends the load early.
     pub(super) fn stop(&self, why: &str) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        // If it is not measured yet, this is what is left of it.
+        // Before the measured phase, an empty measurement carries the reason.
         let measured = self.phases[MEASURED].get_or_init(|| Measurement::begin(self.plans[MEASURED]));
         for phase in [self.phases[0].get(), Some(measured), self.phases[2].get()].into_iter().flatten() {
             phase.failed(why.to_owned());
         }
     }
 
-    /// Returns the results, once no task is left.
+    /// Returns the results. Call it when all tasks have ended.
     pub(super) fn measured(&self) -> Measured {
         let before = self.phases[0].get().and_then(|phase| phase.finish_partly().1);
         let (sample, failed) = self.phases[MEASURED].get().map_or((None, None), Measurement::finish_partly);

@@ -2,15 +2,15 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `service` | what coordinator and nodes say to each other, by generated calls |
+//! | `service` | the protocol of coordinator and nodes, as a generated service |
 //! | `pattern` | who calls whom |
-//! | `node` | a node: serves the benchmark's calls, and makes those that a coordinator asks for |
-//! | `load` | the calls of a node to one other |
-//! | `coordinator` | asks nodes, watches them, collects what they have measured |
+//! | `node` | a node: serves the benchmark's calls, and makes calls on a coordinator's request |
+//! | `load` | the calls of a node to one target |
+//! | `coordinator` | controls and watches the nodes, collects their results |
 //! | `outcome` | results of nodes and in sum, as JSON and as a table |
 //!
-//! Clocks need not agree: a coordinator tells all nodes to begin, each measures durations by its own clock, and calls before it
-//! measures and after it, so that others have load for as long as it counts.
+//! Clocks need not agree: a coordinator tells all nodes to begin, and each measures durations by its own clock. A node also calls
+//! before and after its measurement, so that the other nodes are under load during theirs.
 
 mod coordinator;
 mod load;
@@ -28,10 +28,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 /// Default port of nodes.
 const PORT: u16 = 7470;
 
-/// The address of a node: `host` or `host:port`.
+/// Parses the address of a node: `host` or `host:port`.
 ///
 /// # Errors
-/// The text is not an address.
+/// Fails if the text is not an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let named = |why: &str| {
         format!(
@@ -46,7 +46,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     addresses.next().ok_or_else(|| named("its name has no address"))
 }
 
-/// Returns this host's address on the way to another.
+/// Returns this host's address on the route to another host.
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;

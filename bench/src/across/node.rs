@@ -1,4 +1,4 @@
-//! A node: serves the benchmark's calls, and makes those that a coordinator asks for.
+//! A node: serves the benchmark's calls, and makes calls on a coordinator's request.
 
 use super::load::Pair;
 use super::service::{Control, ControlServer, Hello, LEASE, Load, Measured};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, PollerIndex, Status, block_on};
 use trunkline_testkit::output;
 
-/// Interval at which it checks for its coordinator's wish to stop, and for signals.
+/// Interval at which the node checks its coordinator's lease and signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Address that it listens on.
+/// The node's address and pollers.
 #[derive(Debug, Args)]
 pub(crate) struct Host {
-    /// Address of the node; by default the address of the interface towards other networks.
+    /// Address of the node; by default the address of the interface with the default route.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
@@ -43,7 +43,7 @@ struct Board {
     run: Mutex<Option<Run>>,
 }
 
-/// A run that a coordinator has asked for.
+/// A run that a coordinator has requested.
 #[derive(Debug)]
 struct Run {
     number: u64,
@@ -51,7 +51,7 @@ struct Run {
     pairs: Vec<Arc<Pair>>,
     has_begun: bool,
     is_over: Arc<AtomicBool>,
-    /// Time at which the coordinator was last heard.
+    /// Time of the coordinator's last request.
     heard: Instant,
 }
 
@@ -61,7 +61,7 @@ struct Handler(Arc<Board>);
 /// Serves until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// Why the node does not start.
+/// Fails with the reason if the node does not start.
 pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
     let is_ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -98,7 +98,7 @@ impl Board {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a run whose coordinator has gone.
+    /// Drops a run whose coordinator has gone.
     fn look(&self) {
         let mut run = self.run();
         if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {
@@ -110,7 +110,7 @@ impl Board {
         self.run().take().into_iter().for_each(|run| run.stop(why));
     }
 
-    /// Does something with a run that its coordinator speaks of.
+    /// Calls `act` with the run of this number, and renews its lease.
     fn with<R>(&self, number: u64, act: impl FnOnce(&mut Run) -> R) -> Result<R, Status> {
         let mut run = self.run();
         let Some(run) = run.as_mut().filter(|run| run.number == number) else {
@@ -127,7 +127,7 @@ impl Run {
         self.pairs.iter().for_each(|pair| pair.stop(why));
     }
 
-    /// Begins its calls, unless that was done.
+    /// Starts the calls of the run, unless they were started before.
     fn begin(&mut self, node: &Arc<Node>, pollers: u16) {
         if std::mem::replace(&mut self.has_begun, true) {
             return;
@@ -226,7 +226,7 @@ async fn connect(node: &Node, targets: &[SocketAddr]) -> Result<(), Status> {
     let client = |target: &SocketAddr| Ok((*target, EchoClient::connect(node, *target)?));
     let clients = targets.iter().map(client).collect::<Result<Vec<_>, Status>>()?;
     let calls = clients.iter().map(|(target, client)| (target, client.echo(Bytes::new())));
-    // All are made before the first is waited for.
+    // Make all calls before waiting for the first.
     for (target, call) in calls.collect::<Vec<_>>() {
         call.await.map_err(|status| {
             Status::new(Code::Unavailable, format!("it cannot reach {target}: {}", status.message()))

@@ -1,4 +1,4 @@
-//! Results of nodes, each and in sum, as JSON and as a table.
+//! Results of each node and of all together, as JSON and as a table.
 
 use super::service::Measured;
 use crate::distribution::Distribution;
@@ -10,10 +10,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Most different times that a node may report of one target.
+/// Maximum number of distinct times that a node may report for one target.
 const MOST_TIMES: usize = 1 << 16;
 
-/// Some calls: those of a node, to a node, of a pair, or all.
+/// Results for a set of calls: from a node, to a node, of a pair, or all.
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     times: Histogram<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Calls {
     p99_ns: Vec<f64>,
 }
 
-/// The calls that one node made, or all of them, in the form in which other subcommands report theirs: for `compare` and `report`.
+/// The calls of one node, or all calls, in the format of other subcommands, for `compare` and `report`.
 #[derive(Debug, Serialize)]
 struct Point<'a> {
     node: &'a str,
@@ -49,7 +49,7 @@ struct Timed {
 /// The results of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Addresses, as they were given.
+    /// Addresses as given on the command line.
     nodes: Vec<String>,
     bytes: u64,
     one_way: bool,
@@ -58,30 +58,30 @@ pub(super) struct Outcome {
     made: BTreeMap<usize, Calls>,
     served: BTreeMap<usize, Calls>,
     pairs: BTreeMap<(usize, usize), Calls>,
-    /// Why calls from one node to another ended early.
+    /// Reasons for which calls from one node to another ended early.
     failed: BTreeMap<(usize, usize), String>,
-    /// Why nodes were lost.
+    /// Reasons for the loss of nodes.
     lost: BTreeMap<usize, String>,
 }
 
-/// Figures of some calls, in JSON. Bytes are those of payloads, in both directions unless calls are one-way.
+/// Figures for a set of calls, in JSON. Bytes are payload bytes, in both directions unless calls are one-way.
 #[derive(Debug, Serialize)]
 struct Figures {
     rtt_p50_ns: u64,
     rtt_p99_ns: u64,
     calls_per_s: f64,
     bytes_per_s: f64,
-    /// Over the repetitions.
+    /// Spread over the repetitions.
     calls_per_s_spread: Spread,
 }
 
 #[derive(Debug, Serialize)]
 struct OfNode<'a> {
     address: &'a str,
-    /// The calls that it made.
+    /// Calls that the node made.
     #[serde(skip_serializing_if = "Option::is_none")]
     made: Option<Figures>,
-    /// The calls of others to it.
+    /// Calls that other nodes made to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     served: Option<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -106,7 +106,7 @@ pub(super) struct Json<'a> {
     #[serde(flatten)]
     stamp: Stamp,
     settings: Settings,
-    /// The coordinator's.
+    /// Machine of the coordinator.
     machine: &'a Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -137,7 +137,7 @@ impl Calls {
         Self { times, now, per_s: Vec::new(), p50_ns: Vec::new(), p99_ns: Vec::new() }
     }
 
-    /// Adds calls of the repetition that goes on.
+    /// Adds calls of the current repetition.
     fn add(&mut self, measured: &Measured) {
         if self.per_s.len() == self.p50_ns.len() {
             self.per_s.push(0.0);
@@ -151,7 +151,7 @@ impl Calls {
         }
     }
 
-    /// Ends a repetition. One in which nothing was measured says nothing.
+    /// Ends a repetition. A repetition without measurements is ignored.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
     fn end(&mut self) {
         if self.per_s.len() == self.p50_ns.len() {
@@ -219,14 +219,14 @@ impl Outcome {
         self.repetitions += 1;
     }
 
-    /// Ends it.
+    /// Ends the current repetition.
     pub(super) fn end(&mut self) {
         let of_nodes = self.made.values_mut().chain(self.served.values_mut());
         of_nodes.chain(self.pairs.values_mut()).for_each(Calls::end);
         self.all.end();
     }
 
-    /// Adds what a node has measured of a target in this repetition, as far as it can be true.
+    /// Adds a node's measurement of a target in this repetition. Implausible figures count as a failure.
     pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured) {
         if let Some(why) = &measured.failed {
             self.failed.entry((node, target)).or_insert_with(|| why.clone());
@@ -244,7 +244,7 @@ impl Outcome {
         of(Some(self.pairs.entry((node, target)).or_insert_with(Calls::new)));
     }
 
-    /// A node takes part no longer.
+    /// Marks a node as lost.
     pub(super) fn lose(&mut self, node: usize, why: String) {
         self.lost.entry(node).or_insert(why);
     }
@@ -253,12 +253,12 @@ impl Outcome {
         self.lost.contains_key(&node)
     }
 
-    /// Repetitions that were begun.
+    /// Returns the number of repetitions that were begun.
     pub(super) const fn repetitions(&self) -> usize {
         self.repetitions
     }
 
-    /// Returns a text about missing results, if any are missing.
+    /// Describes missing results, if there are any.
     pub(super) fn missing(&self) -> Option<String> {
         let lost =
             self.lost.iter().map(|(node, why)| format!("the node {} was lost: {why}", self.nodes[*node]));
@@ -316,7 +316,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome as a table: each node, and the sum.
+    /// Returns the outcome as a table with a row for each node and one for all.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "{:<28} {:>10} {:>10} {:>12} {:>10} {:>12} {:>10}\n",

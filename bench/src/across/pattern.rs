@@ -2,16 +2,16 @@
 
 use clap::ValueEnum;
 
-/// A pattern of calls between nodes, which are numbered as they were given.
+/// A pattern of calls between nodes, which are numbered in the order of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
     /// The first calls the second, the third the fourth, and so on.
     Pairs,
-    /// Each calls all others.
+    /// Each node calls all others.
     AllToAll,
     /// All others call the first.
     Incast,
-    /// Each calls the next, and the last calls the first.
+    /// Each node calls the next, and the last calls the first.
     Ring,
 }
 
@@ -29,7 +29,7 @@ impl Pattern {
     /// Returns the targets of each node.
     ///
     /// # Errors
-    /// The pattern needs another number of nodes.
+    /// Fails if the pattern needs a different number of nodes.
     pub(super) fn targets(self, nodes: usize) -> Result<Vec<Vec<usize>>, String> {
         if nodes < 2 || (self == Self::Pairs && !nodes.is_multiple_of(2)) {
             let needed = if self == Self::Pairs { "an even number of nodes" } else { "two nodes at least" };

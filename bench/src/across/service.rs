@@ -1,15 +1,15 @@
-//! Requests of a coordinator to nodes, as a generated service like any other.
+//! Requests of a coordinator to nodes, as a generated service.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use trunkline::Status;
 
-/// Version that coordinator and nodes must have in common. Raise it with every change of the messages.
+/// Protocol version, which coordinator and nodes must share. Increment it with every change of the messages.
 pub(super) const PROTOCOL: u32 = 1;
-/// Time without a message of its coordinator after which a run ends.
+/// Time without a message from its coordinator after which a run ends.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 
-/// Most that a node does for anybody who reaches it.
+/// Limits on the work that a node does for any peer that can reach it.
 pub(super) const MOST_TARGETS: usize = 1024;
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_OUTSTANDING: u32 = 4096;
@@ -21,33 +21,33 @@ const MOST_SECONDS: f64 = 3600.0;
 /// A node of the benchmark.
 #[trunkline::service(name = "trunkline.bench.Node", version = 1)]
 pub(super) trait Control {
-    /// Says which program this is.
+    /// Returns the program and its version.
     async fn hello(&self) -> Result<Hello, Status>;
 
-    /// Takes a run, unless another goes on, and connects to its targets. The run waits for `begin`.
+    /// Accepts a run, unless another is in progress, and connects to its targets. The run waits for `begin`.
     async fn prepare(&self, run: u64, load: Load) -> Result<(), Status>;
 
-    /// Begins the calls of a run.
+    /// Starts the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns true if a run is over, and its results can be had. It ends when nobody asks for 5 s.
+    /// Returns true if a run is over and its results are ready. A run ends if its coordinator does not ask for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
-    /// Gives a run up.
+    /// Abandons a run.
     async fn release(&self, run: u64) -> Result<(), Status>;
 
-    /// The results of a run that is over; then it is forgotten.
+    /// Returns the results of a finished run, and drops the run.
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
 }
 
-/// A program.
+/// Program and version of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) protocol: u32,
     pub(super) version: String,
 }
 
-/// The calls of one node.
+/// The calls that one node makes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Load {
     /// Addresses of other nodes.
@@ -66,7 +66,7 @@ pub(super) struct Measured {
     /// Times in nanoseconds, and the number of calls of each time.
     pub(super) times: Vec<(u64, u64)>,
     pub(super) per_s: f64,
-    /// Why it ended before its time.
+    /// Reason for which the calls ended early.
     pub(super) failed: Option<String>,
 }
 
@@ -76,10 +76,10 @@ impl Hello {
         Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
-    /// Refuses another version: its figures would be of another program.
+    /// Refuses other versions, because their figures are not comparable.
     ///
     /// # Errors
-    /// Both versions.
+    /// Fails with both versions if they differ.
     pub(super) fn check(&self) -> Result<(), String> {
         let own = Self::own();
         if *self == own {
@@ -91,10 +91,10 @@ impl Hello {
 }
 
 impl Load {
-    /// Refuses a load that is too much for a node that anyone can reach.
+    /// Refuses a load that exceeds the limits of a node.
     ///
     /// # Errors
-    /// The limit.
+    /// Fails with the limit that the load exceeds.
     pub(super) fn check(&self) -> Result<(), Status> {
         let calls = self.targets.len() as u64 * u64::from(self.outstanding);
         let is_in = self.targets.len() <= MOST_TARGETS
@@ -113,7 +113,7 @@ impl Load {
         )))
     }
 
-    /// Returns the time for which it calls before and after the measurement.
+    /// Returns the duration of the calls before and after the measurement.
     pub(super) fn margin(&self) -> Duration {
         Duration::from_secs_f64((self.seconds / 4.0).clamp(0.2, 5.0))
     }

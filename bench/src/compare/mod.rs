@@ -1,7 +1,7 @@
-//! `compare`: what changed beyond noise between the files of two runs.
+//! `compare`: changes beyond noise between the files of two runs.
 //!
-//! Owns which values are compared with which, and what counts as a regression. `noise` decides what a change is, `rows`
-//! prints it. It measures nothing.
+//! Decides which values are compared and what counts as a regression. `noise` tells changes from noise, `rows` prints them.
+//! It measures nothing.
 
 mod noise;
 mod rows;
@@ -24,12 +24,12 @@ use trunkline_testkit::output;
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
 /// floor in the same repetition, because a machine that is slower today has slower floors too; p99 is divided by the
-/// p50 of the floor. Floors have noise of their own, so on one machine the value itself has to have changed as well.
+/// p50 of the floor. Floors are noisy too, so on one machine the value itself must have changed as well.
 /// --absolute compares times and rates only, and needs a machine that does nothing else.
 ///
-/// A value is better or worse when three things hold: its median has changed by more than the bound, by more than twice the
+/// A value is better or worse if three conditions hold: its median has changed by more than the bound, by more than twice the
 /// interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test, 0.5 %).
-/// All else counts as unchanged. With fewer than 5 repetitions in either file a value is undecided.
+/// Otherwise it counts as unchanged. With fewer than 5 repetitions in either file a value is undecided.
 ///
 /// When other programs used more than 0.15 of a core during one of the runs, a changed value is undecided: measure again.
 ///
@@ -39,8 +39,8 @@ use trunkline_testkit::output;
 ///   trunkline-bench compare before.json after.json
 ///   trunkline-bench compare before.json after.json --bound 5 --json changes.json
 ///
-/// Exit codes: 0 nothing became worse; 1 compared and printed, but a file cannot be written; 2 a file is not a result of
-/// this program, or nothing in both could be compared, or other programs disturbed what has changed; 4 something became worse.
+/// Exit codes: 0 no regression; 1 compared and printed, but a file cannot be written; 2 a file is not a result of
+/// this program, or the files have nothing to compare, or other programs disturbed a changed value; 4 a regression.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Comparison {
@@ -64,7 +64,7 @@ pub(crate) struct Comparison {
     quiet: bool,
 }
 
-/// The outcome, as it is printed and written.
+/// The outcome, for printing and as JSON.
 #[derive(Debug, Serialize)]
 struct Outcome {
     command: &'static str,
@@ -81,10 +81,10 @@ struct Outcome {
     rows: Vec<Row>,
 }
 
-/// Compares, prints, and writes.
+/// Compares two files, and prints and writes the outcome.
 ///
 /// # Errors
-/// Fails if a file is not one of ours, if something became worse, or if the outcome cannot be written.
+/// Fails if a file is not a result of this program, if a value became worse, or if the outcome cannot be written.
 pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
     let began = Instant::now();
     let (before, after) = (Saved::read(&files.before)?, Saved::read(&files.after)?);
@@ -184,7 +184,7 @@ impl Outcome {
     }
 }
 
-/// Points with their labels; those with the same settings are numbered, so that they have different ones.
+/// Returns the points with unique labels: points with the same settings are numbered.
 fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     let mut seen = BTreeMap::new();
     let label = |point: &SavedPoint| {
@@ -196,7 +196,7 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     points.iter().map(label).zip(points).collect()
 }
 
-/// Values that have to have changed.
+/// Quantity that must have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     /// The value itself.
@@ -207,7 +207,7 @@ enum By {
     Both,
 }
 
-/// A key, and its values.
+/// A key and its values.
 type Named<'a> = (String, &'a [f64]);
 
 /// One key of a point in both files.
@@ -222,13 +222,13 @@ struct Compared<'a> {
 impl Compared<'_> {
     fn row(&self, point: &str, bound: f64, by: By) -> Row {
         let [before, after] = self.values;
-        // A hundredth of the calls varies more from run to run than their median.
+        // p99 varies more from run to run than the median.
         let bound = if self.key.contains("p99") { 2.0 * bound } else { bound };
         let value = Change::between(before, after);
         let Some(((floor, one), (other, two))) = self.floors.as_ref().filter(|_| by != By::Value) else {
             return Row::new(point, self.key, value, None, bound);
         };
-        // A run that ended early may have measured one of them once more.
+        // A run that ended early may have one more measurement of the value or of the floor.
         let divided = |list: &[f64], floors: &[f64]| -> Vec<f64> {
             list.iter().zip(floors).map(|(value, floor)| value / floor).collect()
         };
@@ -239,7 +239,7 @@ impl Compared<'_> {
     }
 }
 
-/// The floor that a value is divided by: its own, or for a time the floor's time.
+/// Returns the floor that a value is divided by: the floor of the same key, or for times the floor's p50.
 fn floor<'a>(key: &str, point: &'a SavedPoint) -> Option<Named<'a>> {
     let own = format!("floor_{key}");
     let name = if !point.each_repetition.contains_key(&own) && key.ends_with("_ns") {
@@ -260,7 +260,7 @@ fn missing(label: &str, point: &SavedPoint, from: &SavedPoint) -> Vec<String> {
     keys.map(|key| format!("{label}: {key}")).collect()
 }
 
-/// Settings and machine, where they differ, and runs that ended early.
+/// Describes differences in settings and machine, and runs that ended early.
 fn notes(before: &Saved, after: &Saved) -> Vec<String> {
     let mut notes = Vec::new();
     let parts =

@@ -1,23 +1,23 @@
 //! Tells a change from the noise of repetitions.
 //!
-//! Owns the rule by which two lists of repetitions differ. Called for each row of a comparison; it knows nothing of files.
+//! Defines when two lists of repetitions differ. Called for each row of a comparison; it knows nothing about files.
 //!
-//! Three conditions have to hold, because each alone is wrong too often with five repetitions:
+//! Three conditions must hold, because each alone is wrong too often with five repetitions:
 //!
 //! 1. The medians differ by more than the bound. Two runs of one program differ by some percent although the repetitions
-//!    within each agree, because the host serves other machines as well, more at one time than at another.
-//! 2. They differ by more than twice the interquartile range of the noisier side, so a value that jumps has to change by more.
+//!    within each agree, because the load of the host by other machines varies.
+//! 2. They differ by more than twice the interquartile range of the noisier side, so a noisy value must change by more.
 //! 3. The repetitions of one side are above those of the other by a rank test (Mann-Whitney, one-sided, 0.5 %). With five on
-//!    each side, all of one have to be above all of the other.
+//!    each side, all of one must be above all of the other.
 
-/// Least difference of the medians, in interquartile ranges.
+/// Minimum difference of the medians, in interquartile ranges.
 const RANGES: f64 = 2.0;
-/// Probability of so clear an order of the repetitions, if there is no change, from which on it counts.
+/// Significance level of the rank test.
 const CHANCE: f64 = 0.005;
-/// Fewest repetitions of a side. With fewer, even the clearest order has a higher probability: one in C(8, 4) = 70 for
-/// four.
+/// Minimum number of repetitions of a side. With four, even the clearest order has a p-value of 1 in C(8, 4) = 70, above
+/// the significance level.
 pub(crate) const FEWEST: usize = 5;
-/// Number of pairs up to which the probability is exact.
+/// Number of pairs up to which the p-value is computed exactly.
 const EXACT_PAIRS: usize = 900;
 
 /// Difference between two lists of repetitions.
@@ -25,18 +25,18 @@ const EXACT_PAIRS: usize = 900;
 pub(crate) struct Change {
     pub(crate) before: f64,
     pub(crate) after: f64,
-    /// Growth of the median, as a fraction; negative if smaller.
+    /// Change of the median, as a fraction; negative if it became smaller.
     pub(crate) change: f64,
     /// The larger interquartile range, as a fraction of the median.
     pub(crate) range: f64,
-    /// Probability of so clear an order without a change.
+    /// P-value of the rank test.
     pub(crate) chance: f64,
     /// True if there are enough repetitions.
     pub(crate) is_decided: bool,
 }
 
 impl Change {
-    /// Compares two lists, each with at least one value and all values above 0.
+    /// Compares two non-empty lists of positive values.
     pub(crate) fn between(before: &[f64], after: &[f64]) -> Self {
         let (from, to) = (Quartiles::of(before), Quartiles::of(after));
         Self {
@@ -49,9 +49,9 @@ impl Change {
         }
     }
 
-    /// Returns true if it is more than noise, and more than `bound`, a fraction.
+    /// Returns true if the change exceeds noise and `bound`, a fraction.
     pub(crate) fn is_real(&self, bound: f64) -> bool {
-        // A value that halves has changed as much as one that doubles.
+        // Halving counts as much as doubling.
         let size = self.change.max(-self.change / (1.0 + self.change));
         self.is_decided && size > bound && size > RANGES * self.range && self.chance <= CHANCE
     }
@@ -81,11 +81,11 @@ impl Quartiles {
     }
 }
 
-/// The probability that without a change one side is so clearly above the other, whichever it is.
+/// Returns the p-value of the one-sided rank test, in the direction that the values suggest.
 #[expect(clippy::cast_precision_loss, reason = "numbers of repetitions")]
 fn chance(one: &[f64], other: &[f64]) -> f64 {
     let above = |a: &f64, b: &f64| u64::from(a > b) * 2 + u64::from(a == b);
-    // Twice the number of pairs in order, because equal ones count as half.
+    // Twice the number of pairs in order, because equal pairs count as half.
     let twice: u64 = one.iter().map(|a| other.iter().map(|b| above(a, b)).sum::<u64>()).sum();
     let pairs = one.len() * other.len();
     let fewer = twice.min(2 * pairs as u64 - twice) as f64 / 2.0;
@@ -99,7 +99,7 @@ fn chance(one: &[f64], other: &[f64]) -> f64 {
     (-score * score / 2.0).exp() / 2.0
 }
 
-/// The share of all orders of `n` and `m` values in which at most `most` pairs are in order.
+/// Returns the fraction of all orders of `n` and `m` values in which at most `most` pairs are in order.
 fn exact(n: usize, m: usize, most: f64) -> f64 {
     // counts[j][u]: orders of the values so far and j of the other side with u pairs in order.
     let pairs = n * m;
@@ -174,7 +174,7 @@ mod tests {
         assert!(!change(&quiet).is_real(0.0));
         let noisy = [100.0, 160.0, 130.0, 210.0, 125.0];
         assert!(change(&noisy).change > 0.25 && !change(&noisy).is_real(0.1), "noise");
-        // Two outliers do not make a change.
+        // Two outliers are not a change.
         assert!(!change(&[100.0, 300.0, 99.0, 300.0, 101.0]).is_real(0.1));
         assert!(!change(&[150.0, 151.0, 101.0, 150.0, 152.0]).is_real(0.1), "not all are above all");
         // Four repetitions cannot tell.

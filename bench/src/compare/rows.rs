@@ -1,4 +1,4 @@
-//! One row of a comparison for each value, and the table of them.
+//! The rows of a comparison, one for each value, and their table.
 
 use super::noise::Change;
 use super::{Outcome, is_floor};
@@ -19,29 +19,29 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) point: String,
-    /// Key of the row, or its key and the floor's.
+    /// Key of the value, or the keys of the value and the floor.
     pub(super) key: String,
     /// Medians.
     before: f64,
     after: f64,
     change_percent: f64,
-    /// Change of the value itself, where the row is about its ratio to a floor on the same machine.
+    /// Change of the value itself if the row compares its ratio to a floor on the same machine.
     value_change_percent: f64,
     /// The larger interquartile range of the repetitions, in percent of the median.
     range_percent: f64,
-    /// Probability of so clear an order of the repetitions without a change.
+    /// P-value of the rank test.
     chance: f64,
     pub(super) verdict: Verdict,
-    /// True if it is undecided because the machine had other work.
+    /// True if the verdict is undecided because the machine had other work.
     pub(super) is_disturbed: bool,
 }
 
 impl Row {
-    /// Creates a row from a change; with `value`, that has to have changed as well, and in the same direction.
+    /// Creates a row from a change. With `value`, the value itself must have changed in the same direction.
     pub(super) fn new(point: &str, key: &str, change: Change, value: Option<Change>, bound: f64) -> Self {
         let confirms = |value: Change| value.is_real(bound) && value.change * change.change > 0.0;
         let is_real = change.is_real(bound) && value.is_none_or(confirms);
-        // More per second is better; of everything else, times and memory, less is.
+        // Rates are better if higher; times and memory if lower.
         let is_better = (change.change > 0.0) == key.split(" / ").all(|part| part.ends_with("_per_s"));
         let verdict = match (change.is_decided, is_real) {
             (false, _) => Verdict::Undecided,
@@ -63,14 +63,14 @@ impl Row {
         }
     }
 
-    /// Other programs used the machine during one of the runs, so a change may be theirs.
+    /// Marks a change as undecided because other programs used the machine during one of the runs.
     pub(super) fn disturb(&mut self) {
         if matches!(self.verdict, Verdict::Better | Verdict::Worse) {
             (self.verdict, self.is_disturbed) = (Verdict::Undecided, true);
         }
     }
 
-    /// Returns true if it became worse and is not a floor: that is the machine's.
+    /// Returns true if the value became worse and is not a floor, which depends on the machine only.
     pub(super) fn is_regression(&self) -> bool {
         self.verdict == Verdict::Worse && !is_floor(&self.key)
     }
@@ -89,7 +89,7 @@ impl Row {
 }
 
 impl Outcome {
-    /// All rows, and what they come to.
+    /// Returns all rows and the verdict as a table.
     pub(super) fn table(&self) -> String {
         let width = |of: fn(&Row) -> usize, least| self.rows.iter().map(of).fold(least, usize::max);
         let (points, keys) = (width(|row| row.point.len(), 5), width(|row| row.key.len(), 3));
@@ -138,7 +138,7 @@ impl Outcome {
     }
 }
 
-/// Four digits, or all before the point.
+/// Formats a number with four digits, or with all digits before the point.
 fn digits(value: f64) -> String {
     match value {
         _ if !(1e-4..1e15).contains(&value) => format!("{value:.3e}"),

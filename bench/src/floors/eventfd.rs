@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps in the kernel.
+//! Wake-ups of a thread that sleeps in the kernel.
 
 use super::{Shape, pause, with_sleeping_server};
 use crate::recorder::{Recorder, Sample};
@@ -6,12 +6,12 @@ use crate::stopwatch::{Stopwatch, nanoseconds};
 use nix::sys::eventfd::EventFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Two threads of the client's core wake each other.
+/// Measures two threads on the client's core that wake each other.
 pub(super) fn same_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.client))
 }
 
-/// Threads of the two cores wake each other.
+/// Measures threads on the two cores that wake each other.
 pub(super) fn cross_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.server))
 }

@@ -1,4 +1,4 @@
-//! Bytes in one direction: the kernel cuts large datagrams, and the receiver takes many pieces by one recvmmsg.
+//! Bytes in one direction: the kernel splits large datagrams, and the receiver takes many pieces with one recvmmsg.
 
 use super::udp::{BATCH, LOST_NS, Receive, pair, receive};
 use super::{Shape, with_server};
@@ -10,14 +10,14 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a piece: an Ethernet frame's 1,500 without the headers of IP and UDP.
+/// Bytes of a piece: the 1,500 of an Ethernet frame without the headers of IP and UDP.
 const PIECE: u16 = 1472;
 /// Bytes of one system call: as many pieces as a datagram's length allows.
 const CHUNK: usize = 44 * PIECE as usize;
-/// Bytes under way at a time. The pieces of two chunks fit a socket's receive buffer.
+/// Bytes under way at a time. The pieces of two chunks fit in a socket's receive buffer.
 const WINDOW: u64 = 2 * CHUNK as u64;
 
-/// Sends without end; the receiver returns how many bytes have arrived. The rate is in bytes.
+/// Measures a continuous transfer, in which the receiver reports the bytes that have arrived. The rate is in bytes.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| absorb(&server, stop);
@@ -63,13 +63,13 @@ fn send(socket: &UdpSocket, chunk: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// Receives, and reports the sum of bytes after each batch.
+/// Receives data, and reports the total number of bytes after each batch.
 fn absorb(socket: &UdpSocket, stop: &AtomicBool) -> Result<(), String> {
     let mut buffers = vec![vec![0; usize::from(PIECE)]; BATCH];
     let mut arrived = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         if receive(socket, &mut buffers, |bytes| arrived += bytes as u64)? > 0 {
-            // A report that finds no room is made good by the next.
+            // A report that is lost for lack of space is covered by the next one.
             let _full = socket.send(&arrived.to_le_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! One cache line that both cores write in turn.
+//! A cache line that both cores write in turn.
 
 use super::with_server;
 use crate::pin::Cores;
@@ -8,14 +8,14 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Round trips between two readings of the clock, which takes a good part of one round trip itself.
+/// Round trips between two clock readings, since reading the clock takes a good part of a round trip.
 const TRIPS: u64 = 64;
 
-/// A word on its own cache line, and its neighbour, which processors fetch along.
+/// A word on a separate pair of cache lines, because processors prefetch the neighbouring line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The time of a round trip: odd numbers are the client's, and the server adds one to each.
+/// Measures a round trip: the client writes odd numbers, and the server adds one to each.
 pub(crate) fn line(cores: Option<Cores>, measured: Duration) -> Result<Sample, String> {
     let line = Line(AtomicU64::new(0));
     let serve = |stop: &AtomicBool| {
@@ -45,9 +45,9 @@ pub(crate) fn line(cores: Option<Cores>, measured: Duration) -> Result<Sample, S
     })
 }
 
-/// Spins until the word has this value; returns whether it has, and not a stop was asked for.
+/// Spins until the word has this value, and returns true. Returns false if a stop was requested.
 fn await_value(word: &AtomicU64, value: u64, stop: &AtomicBool) -> bool {
-    // The flag is on another cache line, and read seldom.
+    // The flag is on another cache line, and is read rarely.
     loop {
         for _ in 0..1024 {
             if word.load(Ordering::Acquire) == value {

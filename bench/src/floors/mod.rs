@@ -5,7 +5,7 @@
 //! | `line` | a cache line that two cores write in turn: the unit of every comparison |
 //! | `eventfd` | waking a thread on the same core, and on the other one |
 //! | `udp` | a datagram there and back, polled or blocking; many at a time by sendmmsg and recvmmsg |
-//! | `gso` | bytes in one direction by UDP GSO, received by recvmmsg |
+//! | `gso` | bytes in one direction over UDP GSO, received by recvmmsg |
 //! | `tcp` | messages of the same sizes over a TCP connection, polled |
 //! | `ring` | messages over two SPSC rings, and buffers that one side fills and the other reads in place |
 //!
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Settings that a floor has in common with the calls that it is compared with.
+/// Settings that a floor shares with the calls that are compared with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Bytes of a message.
@@ -36,7 +36,7 @@ pub(crate) struct Shape {
     pub(crate) reply: usize,
     /// Messages under way at a time.
     pub(crate) outstanding: usize,
-    /// The pause before each message.
+    /// Pause before each message.
     pub(crate) pause: Option<Duration>,
     /// Duration of the measurement.
     pub(crate) measured: Duration,
@@ -59,7 +59,7 @@ pub(crate) enum Floor {
     UdpBlocking,
     /// Datagrams, many at a time.
     UdpBatched,
-    /// Datagrams that the kernel cuts from larger ones.
+    /// Datagrams that the kernel splits from larger ones.
     UdpGso,
     /// A TCP connection.
     Tcp,
@@ -86,10 +86,10 @@ impl Floor {
         }
     }
 
-    /// Measures it.
+    /// Measures the floor.
     ///
     /// # Errors
-    /// The operating system's, with the floor's name.
+    /// Returns errors of the operating system, with the floor's name.
     pub(crate) fn measure(self, shape: &Shape) -> Result<Sample, String> {
         let measured = match self {
             Self::Line => line(shape.cores, shape.measured),
@@ -107,7 +107,7 @@ impl Floor {
     }
 }
 
-/// Runs `measure` while `serve` runs on a separate thread on `core`, until the flag that it is passed is set.
+/// Runs `measure` while `serve` runs on a separate thread on `core`. The flag tells `serve` to stop.
 fn with_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,
@@ -116,7 +116,7 @@ fn with_server<R>(
     with_sleeping_server(core, serve, measure, || ())
 }
 
-/// The same for a server that sleeps: `wake` is called when the flag is set.
+/// Does the same for a server that sleeps, and calls `wake` when the flag is set.
 fn with_sleeping_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,

@@ -1,4 +1,4 @@
-//! Messages between two threads over SPSC rings: copies of small ones, or buffers that stay where they are.
+//! Messages between two threads over SPSC rings: small messages by copy, or buffers that stay in place.
 
 use super::{Shape, with_server};
 use crate::recorder::{Recorder, Sample};
@@ -8,7 +8,7 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_rings::spsc::ring;
 
-/// Bytes of a message in the ring. Larger ones are [`stream`]'s.
+/// Bytes of a message in the ring. [`stream`] measures larger ones.
 const MESSAGE_BYTES: usize = 64;
 
 /// Exchanges 64-byte messages, several under way at once.
@@ -83,7 +83,7 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Brings every cache line of the buffer to this core.
+/// Reads one byte of each cache line, which brings the buffer to this core.
 fn one_byte_of_each_line(buffer: &[u8]) -> u64 {
     buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum()
 }

@@ -1,4 +1,4 @@
-//! Messages over a TCP connection whose ends poll.
+//! Messages over a TCP connection with polling ends.
 
 use super::{Shape, pause, with_server};
 use crate::recorder::{Recorder, Sample};
@@ -14,7 +14,7 @@ const CHUNK: usize = 64 << 10;
 /// Exchanges messages of one size for replies of another, several under way at once.
 pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair().map_err(|error| error.to_string())?;
-    // A message of no bytes would be no message.
+    // TCP cannot carry an empty message.
     let (size, reply) = (shape.size.max(1), shape.reply.max(1));
     let serve = |stop: &AtomicBool| answer(&server, size, reply, stop).map_err(|error| error.to_string());
     with_server(shape.cores.map(|cores| cores.server), serve, |watch| {
@@ -62,7 +62,7 @@ fn answer(stream: &TcpStream, size: usize, reply: usize, stop: &AtomicBool) -> i
     Ok(())
 }
 
-/// One end: how much it still has to write, and has read.
+/// One end of the connection, with the bytes left to write and the bytes read.
 struct Lane<'a> {
     stream: &'a TcpStream,
     to_write: usize,
@@ -75,7 +75,7 @@ impl<'a> Lane<'a> {
         Self { stream, to_write: 0, read: 0, buffer: vec![0x5a; CHUNK] }
     }
 
-    /// Writes and reads what the socket takes and has.
+    /// Writes as much as the socket accepts, and reads the available data.
     fn turn(&mut self) -> io::Result<()> {
         if self.to_write > 0 {
             let most = self.to_write.min(CHUNK);
@@ -91,7 +91,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// `None` when the socket has no room, or nothing has arrived.
+/// Maps `WouldBlock` and `Interrupted` to `None`: the socket is full, or nothing has arrived.
 fn ready(done: io::Result<usize>) -> io::Result<Option<usize>> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),

@@ -11,9 +11,9 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The largest datagram; a larger message is several.
+/// Maximum size of a datagram. Larger messages are split.
 const PIECE: usize = 32 << 10;
-/// Pieces of a large message under way at a time: what a socket's default receive buffer has room for.
+/// Pieces of a large message under way at a time, as many as fit in a socket's default receive buffer.
 const WINDOW: usize = 2;
 /// Datagrams of one system call.
 pub(super) const BATCH: usize = 32;
@@ -47,7 +47,7 @@ pub(super) fn ping_pong(shape: &Shape, receive: Receive) -> Result<Sample, Strin
     })
 }
 
-/// A connected pair.
+/// Creates a connected pair of sockets.
 pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
     let bound = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let (client, server) = (bound()?, bound()?);
@@ -58,7 +58,7 @@ pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
             Receive::Polling => socket.set_nonblocking(true)?,
             Receive::Blocking => socket.set_read_timeout(Some(LOOK))?,
         }
-        // More than the system's limit needs a privilege; without it the window still fits the default.
+        // Exceeding the system's limit needs a privilege; without it the window still fits in the default buffer.
         let _default = setsockopt(socket, sockopt::RcvBufForce, &(4 << 20));
     }
     Ok((client, server))
@@ -92,7 +92,7 @@ fn round_trip(socket: &UdpSocket, size: usize, buffer: &mut [u8], watch: Stopwat
     Ok(())
 }
 
-/// `None` when nothing has arrived, or the socket has no room.
+/// Maps errors for a full socket or missing data to `None`.
 fn arrived(done: io::Result<usize>) -> io::Result<Option<usize>> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),
@@ -101,7 +101,7 @@ fn arrived(done: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Exchanges datagrams by sendmmsg and recvmmsg, as many under way as fit a socket's receive buffer.
+/// Exchanges datagrams by sendmmsg and recvmmsg, with as many under way as fit in a socket's receive buffer.
 pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let bytes = shape.size.min(PIECE);
@@ -145,7 +145,7 @@ pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Buffers for as many datagrams of one size as a system call takes.
+/// Buffers for the datagrams of one system call, all of one size.
 struct Batch {
     buffers: Vec<Vec<u8>>,
 }
@@ -155,7 +155,7 @@ impl Batch {
         Self { buffers: vec![vec![0x5a; bytes]; BATCH] }
     }
 
-    /// Sends up to the given number; returns how many there was room for.
+    /// Sends up to the given number of datagrams. Returns the number sent.
     fn send(&self, socket: &UdpSocket, datagrams: usize) -> Result<usize, String> {
         let datagrams = datagrams.min(BATCH);
         let slices: Vec<_> = self.buffers[..datagrams].iter().map(|buffer| [IoSlice::new(buffer)]).collect();
@@ -165,13 +165,13 @@ impl Batch {
         counted(sent.map(Iterator::count))
     }
 
-    /// Receives what has arrived, as far as a batch has room.
+    /// Receives up to one batch of available datagrams.
     fn receive(&mut self, socket: &UdpSocket) -> Result<usize, String> {
         receive(socket, &mut self.buffers, |_| ())
     }
 }
 
-/// Receives by one recvmmsg; returns how many, and passes the length of each on.
+/// Receives datagrams with one recvmmsg. Returns their number and passes on the length of each.
 pub(super) fn receive(
     socket: &UdpSocket,
     buffers: &mut [Vec<u8>],
@@ -184,7 +184,7 @@ pub(super) fn receive(
     counted(received.map(|all| all.inspect(|message| length(message.bytes)).count()))
 }
 
-/// Nothing when the socket has no room, or nothing has arrived.
+/// Maps errors for a full socket or missing data to zero.
 fn counted(done: nix::Result<usize>) -> Result<usize, String> {
     match done {
         Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(0),

@@ -1,4 +1,4 @@
-//! The axes of a plot: their range, and where their labels are.
+//! The axes of a plot: their ranges and the positions of their labels.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
@@ -8,19 +8,19 @@ use std::ops::Range;
 pub(crate) enum Scale {
     /// Equal ratios are equally far apart; labels at 1, 2 and 5 times the powers of ten.
     Log,
-    /// The same, with labels at powers of two and units of 2^10 and 2^20, for sizes and calls under way.
+    /// Logarithmic, with labels at powers of two and units of 2^10 and 2^20, for sizes and calls under way.
     Doubling,
-    /// Quantiles, by how few values are above them: 90 %, 99 % and 99.9 % are equally far apart.
+    /// Quantiles by the fraction of values above them: 90 %, 99 % and 99.9 % are equally far apart.
     Percentiles,
 }
 
-/// One axis with its range.
+/// An axis with its range.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
     /// Title, with the unit.
     pub(crate) title: String,
     scale: Scale,
-    /// The ends, as places.
+    /// Ends of the range, as places.
     from: f64,
     to: f64,
     /// Places of the labels, and their text.
@@ -28,7 +28,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// An axis on which all these values have a place.
+    /// Creates an axis that covers all these values.
     pub(crate) fn over(title: &str, scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let places = values.map(|value| place(scale, value)).filter(|place| place.is_finite());
         let (mut from, mut to) = places
@@ -110,7 +110,7 @@ fn labels(scale: Scale, from: f64, to: f64) -> Vec<(f64, String)> {
             let label = |size: usize| (place(scale, as_f64(size)), crate::sizes::written(size));
             [(place(scale, 0.0), "0".to_owned())].into_iter().chain(powers.map(label)).collect()
         }
-        // Six labels have room.
+        // There is space for six labels.
         Scale::Percentiles => (0..=6)
             .filter(|nines| to < 5.5 || *nines != 5)
             .map(|nines: i32| {
@@ -127,7 +127,7 @@ fn labels(scale: Scale, from: f64, to: f64) -> Vec<(f64, String)> {
     all.into_iter().filter(|(place, _)| (from - 1e-9..=to + 1e-9).contains(place)).collect()
 }
 
-/// A number as short as possible: `0.05`, `20`, `50k`, `2M`.
+/// Formats a number as briefly as possible: `0.05`, `20`, `50k`, `2M`.
 pub(crate) fn number(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -135,7 +135,7 @@ pub(crate) fn number(value: f64) -> String {
         size if size >= 1e4 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    // The shortest text of a rounded number has no trailing zeros.
+    // The default format of a rounded number has no trailing zeros.
     let scale = 1000.0;
     let rounded = if value.abs() < 0.01 { value } else { (value * scale).round() / scale };
     format!("{rounded}{unit}")

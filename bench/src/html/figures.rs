@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const CALL_US: &str = "time of a call, µs";
 
-/// The plots of one file.
+/// Returns the plots of one file.
 pub(crate) fn of_file(saved: &Saved) -> Vec<Plot> {
     let mut plots = Vec::new();
     for (rest, points) in sweeps(&saved.points, "size_bytes") {
@@ -37,7 +37,7 @@ pub(crate) fn of_file(saved: &Saved) -> Vec<Plot> {
         plots.extend(of_scale(&rest, &points));
     }
     if saved.points.len() > 1 {
-        // At most as many in a plot as there are colours, and about as many in each.
+        // Split evenly, with at most one series per colour in a plot.
         let parts = saved.points.len().div_ceil(8);
         plots.extend(saved.points.chunks(saved.points.len().div_ceil(parts)).filter_map(all_distributions));
     }
@@ -45,7 +45,7 @@ pub(crate) fn of_file(saved: &Saved) -> Vec<Plot> {
     plots
 }
 
-/// Open loops of several files: time by the rate at which calls were due.
+/// Returns the plots of open loops of several files: time by the rate at which calls were due.
 pub(crate) fn of_open_loops(files: &[Saved]) -> Vec<Plot> {
     let mut groups: BTreeMap<String, Vec<(f64, &Timed)>> = BTreeMap::new();
     for file in files {
@@ -74,7 +74,7 @@ pub(crate) fn of_open_loops(files: &[Saved]) -> Vec<Plot> {
 
 type Axes<'a> = (Scale, &'a str, Scale, &'a str);
 
-/// Nothing if no line has a point.
+/// Creates a plot. Returns `None` if no line has a point.
 fn plot(title: String, (x, x_title, y, y_title): Axes<'_>, mut series: Vec<Series>) -> Option<Plot> {
     series.retain(|series| !series.points.is_empty());
     let xs = series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
@@ -84,7 +84,7 @@ fn plot(title: String, (x, x_title, y, y_title): Axes<'_>, mut series: Vec<Serie
     (!series.is_empty()).then_some(Plot { title, x, y, series })
 }
 
-/// Points that differ in one setting only, in the order of its values, for each combination of the others; at least two values.
+/// Groups points that differ in one setting only, sorted by its value. Groups with fewer than two values are left out.
 fn sweeps<'a>(points: &'a [SavedPoint], setting: &str) -> Vec<(String, Vec<(f64, &'a SavedPoint)>)> {
     let mut groups: BTreeMap<String, Vec<(f64, &SavedPoint)>> = BTreeMap::new();
     for point in points {
@@ -116,7 +116,7 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
         lines.push(series(&name, Line::Floor, &values));
     }
     for name in names(points.iter().map(|(_, point)| &point.peers)) {
-        // Some report the mean only.
+        // Some systems report the mean only.
         let value = |(size, point): &(f64, &SavedPoint)| {
             let peer = point.peers.get(&name)?;
             Some((*size, in_us(peer.p50_ns.or(peer.mean_ns)?)))
@@ -131,7 +131,7 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
     )
 }
 
-/// Rate and time by what `scale` has varied.
+/// Plots rate and time by the dimension that `scale` has varied.
 fn of_scale(varied: &str, points: &[(f64, &SavedPoint)]) -> Vec<Plot> {
     let count = varied.strip_prefix("dimension ").unwrap_or(varied);
     let rate = |key: &str, unit: &str| {
@@ -150,7 +150,7 @@ fn of_scale(varied: &str, points: &[(f64, &SavedPoint)]) -> Vec<Plot> {
     rates.into_iter().flatten().chain(plot(titled("Time of a call", count), axes, times)).collect()
 }
 
-/// Plots the throughput of the calls, and the floor.
+/// Plots the throughput of the calls and of the floor.
 fn throughput(title: &str, axes: Axes<'_>, points: &[(f64, &SavedPoint)], keys: [&str; 2]) -> Option<Plot> {
     let of = |key: &str| {
         let value =
@@ -162,7 +162,7 @@ fn throughput(title: &str, axes: Axes<'_>, points: &[(f64, &SavedPoint)], keys: 
         return None;
     }
     let mut lines = vec![calls, series("the link's floor", Line::Floor, &of(keys[1]))];
-    // Other systems report calls per second, whatever these carry.
+    // Other systems report calls per second regardless of the payload.
     let peers = if keys[0] == "calls_per_s" {
         names(points.iter().map(|(_, point)| &point.peers))
     } else {
@@ -191,14 +191,14 @@ fn rate_against_time(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> 
     plot(titled("Rate against time", rest), axes, lines)
 }
 
-/// The calls of a point, and the floors next to them.
+/// Plots the distribution of a point's calls next to its floors.
 fn distribution(point: &SavedPoint) -> Option<Plot> {
     let calls = curve("calls", Line::Calls, point.calls.as_ref()?);
     let floors = point.floors.iter().map(|(name, floor)| curve(name, Line::Floor, floor));
     distributions(&format!("Distribution, {}", point.label()), [calls].into_iter().chain(floors).collect())
 }
 
-/// The calls of several points.
+/// Plots the distributions of the calls of several points.
 fn all_distributions(points: &[SavedPoint]) -> Option<Plot> {
     let curves =
         points.iter().filter_map(|point| Some(curve(&point.label(), Line::Calls, point.calls.as_ref()?)));
@@ -210,7 +210,7 @@ fn distributions(title: &str, curves: Vec<Series>) -> Option<Plot> {
 }
 
 fn curve(name: &str, line: Line, timed: &Timed) -> Series {
-    // The longest time is at infinity on this axis; the table has it. Labels beyond six digits would overlap.
+    // The longest time would be at infinity on this axis, so only the table shows it. Labels beyond six digits would overlap.
     let finite = timed.distribution_ns.iter().filter(|(quantile, _)| *quantile <= 0.999_999);
     let points = finite.map(|(quantile, ns)| (*quantile, ns / 1e3)).collect();
     Series { name: name.to_owned(), line, points, ranges: Vec::new(), notes: Vec::new(), is_marked: false }

@@ -1,7 +1,7 @@
-//! A report of results as one HTML file, which needs nothing else: no script, no font, no other file.
+//! A report of results as one self-contained HTML file, without scripts, fonts or other files.
 //!
-//! Owns the page. `figures` decides which plots there are, `plot` and `axis` draw one, `page` puts them together with the
-//! tables. Called by `report`, and after a measurement by `--html`; both pass what `--json` writes.
+//! `figures` selects the plots, `plot` and `axis` draw one, `page` combines them with the tables. Called by `report`, and
+//! after a measurement by `--html`; both pass the contents of a `--json` file.
 
 mod axis;
 mod figures;
@@ -33,15 +33,15 @@ pub(crate) struct Files {
     /// Files that --json has written.
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
-    /// The page.
+    /// Output file for the page.
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
 }
 
-/// Writes a page of several files.
+/// Writes a page with the results of several files.
 ///
 /// # Errors
-/// Fails if one of them is not a result, or if the page cannot be written.
+/// Fails if a file is not a result, or if the page cannot be written.
 pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
@@ -49,10 +49,10 @@ pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     progress::end(false, &format!("report: {} files", results.len()), began, [&files.html])
 }
 
-/// Writes a page. One that is there already stays as it is until the new one is complete.
+/// Writes a page. An existing page is replaced only when the new one is complete.
 ///
 /// # Errors
-/// Why it cannot be written.
+/// Fails with the reason if the page cannot be written.
 pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
     whole_file::write(path, page::page(results)?.as_bytes())
 }

@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Most charts of a page.
+/// Maximum number of charts on a page.
 const MOST_CHARTS: usize = 8;
 
-/// The whole page.
+/// Returns the whole page.
 ///
 /// # Errors
-/// Why a plot cannot be drawn.
+/// Fails with the reason if a plot cannot be drawn.
 pub(super) fn page(files: &[Saved]) -> Result<String, String> {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -44,7 +44,7 @@ pub(super) fn page(files: &[Saved]) -> Result<String, String> {
     Ok(html)
 }
 
-/// Date, version and machine: one line with the first and the last date, or one for each file if version or machine
+/// Appends date, version and machine: one line with the first and the last date, or a line per file if versions or machines
 /// differ.
 fn head(html: &mut String, files: &[Saved]) {
     let or_unknown = |text: &Option<String>| escaped(text.as_deref().unwrap_or("unknown"));
@@ -70,7 +70,7 @@ fn head(html: &mut String, files: &[Saved]) {
     }
 }
 
-/// Short names of the runs: of the file without its folder and extension, or all of it if two would be alike.
+/// Returns short names of the runs: the file name without folder and extension, or the full name if two would be equal.
 fn run_names(files: &[Saved]) -> Vec<String> {
     let stem = |file: &Saved| {
         let stem = Path::new(&file.name).file_stem();
@@ -86,7 +86,7 @@ fn run_names(files: &[Saved]) -> Vec<String> {
     files.iter().zip(stems).map(name).collect()
 }
 
-/// The link of a run, in words.
+/// Returns the link of a run, in words.
 fn link(file: &Saved) -> &str {
     match file.settings.get("link").and_then(Value::as_str).unwrap_or_default() {
         "shm" => "shared memory",
@@ -96,7 +96,7 @@ fn link(file: &Saved) -> &str {
     }
 }
 
-/// The machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine`.
+/// Describes the machine in a few words, such as `AMD EPYC 7B13, 2 cores, virtual machine`.
 fn class(machine: &Map<String, Value>) -> String {
     let processor = machine.get("processor").and_then(Value::as_str).unwrap_or("an unknown processor");
     let cores = machine.get("cores").and_then(Value::as_u64).map(|cores| format!(", {cores} cores"));
@@ -105,7 +105,7 @@ fn class(machine: &Map<String, Value>) -> String {
     format!("{}{}{kind}", escaped(processor), cores.unwrap_or_default())
 }
 
-/// One row for each point: Trunkline, the link's floor and other systems side by side.
+/// Appends a table with a row for each point: Trunkline, the link's floor and other systems side by side.
 fn overview(html: &mut String, files: &[Saved]) {
     if files.iter().flat_map(|file| &file.points).all(|point| point.calls.is_none()) {
         return;
@@ -122,7 +122,7 @@ fn overview(html: &mut String, files: &[Saved]) {
         let _ = write!(html, "<th class=\"name\">{title}</th>");
     }
     for title in ["Trunkline", "floor"].iter().chain(&peers) {
-        // The kind of connection is below the name, so that all systems fit the width of a page.
+        // The kind of connection goes below the name, so that all systems fit in the width of a page.
         let title = escaped(title);
         let _ = match title.split_once(", ") {
             Some((system, way)) => write!(html, "<th>{system}<br><small>{way}</small></th>"),
@@ -159,18 +159,18 @@ fn overview(html: &mut String, files: &[Saved]) {
     html.push_str("</tbody>\n</table></div>\n");
 }
 
-/// The link's floor: its time, its rate if it was measured or follows from its round trips, and its name.
+/// Formats the link's floor: its time, its measured or derived rate, and its name.
 fn floor(point: &SavedPoint) -> String {
     let median = |key: &str| Spread::of(point.each_repetition.get(key)?);
     let time = median("floor_p50_ns");
-    // Both are medians of the same values.
+    // Both are medians of the same values, so equality identifies the floor.
     let is_it = |floor: &Timed| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
     let named = point.floors.iter().find(|(_, floor)| is_it(floor));
     let rate = median("floor_calls_per_s").map(|rate| rate.median);
     both(time, rate.or_else(|| Some(named?.1.per_s.median)), named.map_or("", |(name, _)| name))
 }
 
-/// A time, and below it a rate and a note.
+/// Formats a time with a rate and a note below it.
 fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let (time, rate) = (time.map(|time| digits(time.median / 1e3)), per_s.map(rate));
@@ -186,7 +186,7 @@ fn rate(per_s: f64) -> String {
     }
 }
 
-/// The charts of a page, of all files together at most [`MOST_CHARTS`].
+/// The charts of a page, at most [`MOST_CHARTS`] for all files together.
 struct Charts {
     open_loops: Vec<Plot>,
     of_files: Vec<Vec<Plot>>,
@@ -194,7 +194,7 @@ struct Charts {
 }
 
 impl Charts {
-    /// Chooses in turn from the open loops and from each file, whose first charts say most.
+    /// Chooses charts in turn from the open loops and from each file. A file's most telling charts come first.
     fn chosen(files: &[Saved]) -> Self {
         let mut lists = vec![figures::of_open_loops(files)];
         lists.extend(files.iter().map(figures::of_file));
@@ -216,7 +216,7 @@ impl Charts {
         Self { open_loops, of_files: lists, left_out: all.saturating_sub(MOST_CHARTS) }
     }
 
-    /// Appends the list of charts; with the run's name after each title if there are several runs.
+    /// Appends the list of charts, with the run's name after each title if there are several runs.
     fn contents(&self, html: &mut String, files: &[Saved]) {
         let names = run_names(files);
         let of_files = self.of_files.iter().zip(&names);
@@ -256,7 +256,7 @@ fn section(html: &mut String, file: &Saved, charts: &[Plot], next: &mut usize) -
         let _ = writeln!(html, "<p class=\"failed\">The run ended early: {}</p>", escaped(error));
     }
     let (settings, machine) = (facts(&file.settings), facts(&file.machine));
-    // 0 is that it is not known, as well.
+    // 0 also means unknown.
     let others = match file.others_cores {
         cores if cores > 0.0 => format!("; other programs used {} cores meanwhile", number(cores)),
         _ => String::new(),
@@ -267,7 +267,7 @@ fn section(html: &mut String, file: &Saved, charts: &[Plot], next: &mut usize) -
     Ok(())
 }
 
-/// Draws the charts, numbered from `next` on as in the list of contents.
+/// Draws the charts, numbered from `next` as in the list of contents.
 fn plots(html: &mut String, plots: &[Plot], next: &mut usize) -> Result<(), String> {
     if plots.is_empty() {
         return Ok(());
@@ -329,7 +329,7 @@ fn row(html: &mut String, point: &str, name: &str, timed: &Timed) {
     cells(html, name == "calls", [point, name], figures);
 }
 
-/// The same for another system, as far as it reports it.
+/// Appends the row of another system, with the values that it reports.
 fn peer_row(html: &mut String, point: &str, name: &str, peer: &SavedPeer) {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let mean = peer.mean_ns.map(|mean| format!("{} (mean)", us(mean.median)));
@@ -361,7 +361,7 @@ fn range(ns: Spread) -> String {
     format!("{} .. {}", us(ns.min), us(ns.max))
 }
 
-/// Keys and values in one line.
+/// Formats keys and values in one line.
 fn facts(all: &Map<String, Value>) -> String {
     let each = |(key, value): (&String, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -370,7 +370,7 @@ fn facts(all: &Map<String, Value>) -> String {
     all.iter().map(each).collect::<Vec<_>>().join(", ")
 }
 
-/// The colours of drawings as variables, and rules that put them in place of those written in the SVG.
+/// Returns the colours of drawings as CSS variables, and rules that replace the colours in the SVG by them.
 fn drawn_colours() -> String {
     let (mut light, mut dark, mut rules) = (String::new(), String::new(), String::new());
     for (name, written, on_dark) in colours() {

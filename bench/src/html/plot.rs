@@ -1,13 +1,13 @@
 //! One plot, drawn as SVG by `plotters`.
 //!
-//! Owns the layout: the title above, the legend on the right, colours and shapes. Colours in the SVG are those of the light
-//! page; the page's style sheet replaces each by a variable ([`colours`]), which has another value on a dark page.
+//! Defines the layout: the title above, the legend on the right, colours and shapes. The SVG has the colours of the light
+//! page; the page's style sheet replaces each by a variable ([`colours`]) with a different value on a dark page.
 
 use super::axis::Axis;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Units of the drawing; the page scales it. Coordinates are whole numbers, so they are fine-grained.
+/// Width of the drawing in its units, which are small because coordinates are whole numbers. The page scales it.
 const WIDTH: u32 = 1240;
 const HEIGHT: u32 = 740;
 /// Left end of the legend.
@@ -15,16 +15,16 @@ const LEGEND: u32 = 875;
 /// Height available to the legend below the title.
 const LEGEND_HEIGHT: usize = 660;
 const TEXT: i32 = 30;
-/// Smallest text of a legend.
+/// Minimum font size of a legend.
 const SMALLEST: i32 = 14;
-/// Width of a character, about; text is measured by the browser only.
+/// Approximate width of a character relative to the font size. Only the browser can measure text.
 const CHARACTER: f64 = 0.45;
 
 /// Text, lines of the axes, and the grid.
 const INK: RGBColor = RGBColor(0x22, 0x26, 0x2b);
 const MUTED: RGBColor = RGBColor(0x6b, 0x72, 0x7b);
 const GRID: RGBColor = RGBColor(0xe1, 0xe4, 0xe8);
-/// Colours of the series, on a light page and on a dark one. They also differ for people who see fewer colours; a test measures that.
+/// Colours of the series, on a light page and on a dark one. They remain distinct for colour-blind readers, which a test measures.
 const SERIES: [(RGBColor, &str); 8] = [
     (RGBColor(0x00, 0x55, 0xaa), "#66bbff"),
     (RGBColor(0xdd, 0x66, 0x11), "#ffdd33"),
@@ -38,7 +38,7 @@ const SERIES: [(RGBColor, &str); 8] = [
 /// Ink, muted text and grid on a dark page.
 const DARK: [(RGBColor, &str); 3] = [(INK, "#e8eaed"), (MUTED, "#a3abb5"), (GRID, "#363c44")];
 
-/// Subject of a line: our calls; a floor, which is dashed; or another system, whose line is thinner than ours.
+/// Subject of a line: our calls, a floor (dashed) or another system (thinner).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     Calls,
@@ -52,11 +52,11 @@ pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) line: Line,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Minimum and maximum at some places of the other axis.
+    /// Places on the horizontal axis with the minimum and maximum there.
     pub(crate) ranges: Vec<(f64, f64, f64)>,
-    /// Text below each point, or nothing.
+    /// Text below each point; empty for none.
     pub(crate) notes: Vec<String>,
-    /// True if points are marked: not on curves with many.
+    /// True if points are marked. Curves with many points have no marks.
     pub(crate) is_marked: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
 }
 
-/// Colour and shape of a series. The shape tells those apart that share a colour.
+/// Colour and shape of a series. The shape distinguishes series that share a colour.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     colour: RGBColor,
@@ -77,12 +77,12 @@ struct Look {
 }
 
 impl Look {
-    /// Different for each of the first 32 series of a plot.
+    /// Returns the style of a series. The first 32 series of a plot have different ones.
     const fn of(at: usize) -> Self {
         Self { colour: SERIES[at % SERIES.len()].0, shape: (at + at / SERIES.len()) % 4 }
     }
 
-    /// The mark of a point, around this place.
+    /// Returns the mark of a point at this place.
     fn mark(self, (x, y): (i32, i32)) -> Polygon<(i32, i32)> {
         let around: &[(i32, i32)] = match self.shape {
             0 => &[(-8, -3), (-3, -8), (3, -8), (8, -3), (8, 3), (3, 8), (-3, 8), (-8, 3)],
@@ -102,10 +102,10 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 impl Plot {
-    /// The SVG element.
+    /// Draws the plot as an SVG element.
     ///
     /// # Errors
-    /// The library's error, which has no cause when it writes to memory.
+    /// Returns errors of the library. Writing to memory gives it no cause to fail.
     pub(crate) fn svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(&mut svg).map_err(|error| format!("cannot draw \"{}\": {error}", self.title))?;
@@ -163,7 +163,7 @@ impl Plot {
         Ok(())
     }
 
-    /// A sample of each line and its name, one below the other; smaller if there are many.
+    /// Draws a sample and the name of each line, one below the other, and smaller if there are many.
     fn draw_legend(&self, area: &Area<'_>) -> Drawn {
         let width = f64::from(WIDTH - LEGEND - 80);
         let names = |size: i32| self.series.iter().map(move |series| wrapped(&series.name, width, size));
@@ -202,7 +202,7 @@ impl Plot {
     }
 }
 
-/// Returns each colour of the drawings: its name as a CSS variable, its light value, as it is written in the SVG, and its dark value.
+/// Returns each colour of the drawings: its CSS variable, the light value written in the SVG, and the dark value.
 pub(crate) fn colours() -> Vec<(String, String, &'static str)> {
     let written = |RGBColor(red, green, blue): RGBColor| format!("#{red:02X}{green:02X}{blue:02X}");
     let all = DARK.into_iter().chain(SERIES).enumerate();

@@ -5,14 +5,14 @@ use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Times in microseconds, with a tail.
+/// Returns times in microseconds, with a tail.
 fn timed(us: f64) -> Value {
     let spread = |value: f64| json!({"median": value, "min": value * 0.9, "max": value * 1.2});
     json!({"p50_ns": spread(us * 1e3), "p99_ns": spread(us * 2e3), "per_s": spread(1e6 / us), "dropped": 1, "drifted": 0,
         "distribution_ns": {"0": us * 900.0, "0.5": us * 1e3, "0.99": us * 2e3, "0.999": us * 9e3, "1": us * 2e4}})
 }
 
-/// A run with a point for each size and each number of calls under way.
+/// Returns a run with a point for each size and each number of calls under way.
 fn run(command: &str, sizes: &[u32], outstanding: &[u32], settings: &Value) -> Saved {
     let mut points = Vec::new();
     for size in sizes {
@@ -35,7 +35,7 @@ fn texts(svg: Node<'_, '_>) -> Vec<String> {
     all.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect()
 }
 
-/// The places of a line in the colour of a series, left of the legend.
+/// Returns the places of a line in the colour of a series, left of the legend.
 fn drawn(svg: Node<'_, '_>, colour: &str) -> BTreeSet<(i32, i32)> {
     let lines = svg
         .descendants()
@@ -45,7 +45,7 @@ fn drawn(svg: Node<'_, '_>, colour: &str) -> BTreeSet<(i32, i32)> {
     places.filter_map(place).filter(|(x, _)| *x < 870).collect()
 }
 
-/// A title, axes with titles and labels, a legend, and lines in the colours of the legend; nothing outside the drawing.
+/// Asserts that a plot has a title, axes with titles and labels, a legend, lines in its colours, and nothing outside the drawing.
 fn assert_complete(plot: &Plot) {
     for axis in [&plot.x, &plot.y] {
         assert!(
@@ -56,7 +56,7 @@ fn assert_complete(plot: &Plot) {
     assert_drawn(plot);
 }
 
-/// All of it but the units: a number of peers has none.
+/// Asserts the same except for units, which a number of peers does not have.
 fn assert_drawn(plot: &Plot) {
     let svg = plot.svg().unwrap();
     let document = Document::parse(&svg).unwrap_or_else(|error| panic!("{}: {error}", plot.title));
@@ -318,7 +318,7 @@ fn rates_have_a_logarithmic_axis() {
     assert!((place(4e3) - place(2e3) - (place(2e4) - place(1e4))).abs() < 1e-9);
 }
 
-/// Colours as people see them: with all cones, and without those for long, medium or short waves (Machado 2009), in OKLab.
+/// Returns a colour in OKLab as people see it with all cones, and without long, medium or short cones (Machado 2009).
 fn seen(hex: &str) -> Vec<[f64; 3]> {
     let channel = |at: usize| {
         let value = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;

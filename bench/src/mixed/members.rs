@@ -1,13 +1,13 @@
-//! The members of a mix: read from the command line, and put into an order.
+//! The members of a mix: parsing and order of their calls.
 
 use crate::sizes::{Sizes, written};
 use std::fmt;
 use std::str::FromStr;
 
-/// Most members, and the largest weight.
+/// Limits on the number of members and on a weight.
 const MOST_MEMBERS: usize = 16;
 const MOST_WEIGHT: u32 = 10_000;
-/// Steps of the order: coprime to any sum of weights, because it is a prime that is larger than all of them.
+/// Step of the order: a prime larger than any sum of weights, hence coprime to each.
 const STEP: u64 = 982_451_653;
 
 /// One member.
@@ -71,7 +71,8 @@ impl fmt::Display for Mix {
     }
 }
 
-/// The member of the call with this number. As many calls in a row as the weights add up to have each as often as it weighs, spread out.
+/// Returns the member of the call with this number. In any cycle of calls, as long as the sum of the weights, each member occurs as
+/// often as its weight says, spread out.
 pub(super) fn member(members: &[Member], call: u64) -> usize {
     let sum = members.iter().map(|member| u64::from(member.weight)).sum::<u64>().max(1);
     let mut place = call % sum * STEP % sum;

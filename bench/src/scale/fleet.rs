@@ -1,4 +1,4 @@
-//! A client node and some servers: nodes in this process, or in one of their own.
+//! A client node and some servers: nodes in this process, or in a separate one.
 
 use crate::echo::Calls;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use std::thread;
 use trunkline::{Bytes, Node, NodeBuilder, PollerIndex, Status, block_on};
 use trunkline_testkit::fresh_ip;
 
-/// A running fleet; it ends when this is dropped.
+/// A running fleet, which ends when this value is dropped.
 pub(super) struct Fleet {
     client: Node,
     addresses: Vec<SocketAddr>,
@@ -25,24 +25,24 @@ pub(super) struct Fleet {
 
 enum Servers {
     Process(Peer),
-    /// In this process; with what all share.
+    /// Nodes in this process, with the host that they share.
     Here {
         nodes: Vec<Node>,
         _host: Host,
     },
 }
 
-/// A worker's calls: to one server, and all of its services in turn.
+/// The calls of a worker to one server, to its services in turn.
 struct Turns {
     clients: Vec<Local>,
     next: std::cell::Cell<usize>,
 }
 
 impl Fleet {
-    /// Starts it. The calling thread stays on the client's core.
+    /// Starts the fleet. The calling thread stays pinned to the client's core.
     ///
     /// # Errors
-    /// Why a node does not start.
+    /// Fails with the reason if a node does not start.
     pub(super) fn start(link: LinkFlag, wanted: Wanted, cores: Option<Cores>) -> Result<Self, Failure> {
         cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
         let listening = |builder: NodeBuilder| {
@@ -58,7 +58,7 @@ impl Fleet {
         let host = Host::new()?;
         let builder = || host.node(fresh_ip().into(), wanted.pollers);
         let serving = (0..wanted.servers).map(|_| serve(builder(), wanted.services)).collect::<Vec<_>>();
-        // A node's threads run where the thread that starts it does.
+        // A node's threads inherit the core of the thread that starts it.
         let nodes = thread::scope(|scope| {
             let start = || {
                 cores.map_or(Ok(()), |cores| pin::to(cores.server))?;
@@ -74,10 +74,10 @@ impl Fleet {
         Ok(Self { client, addresses, wanted, servers: Servers::Here { nodes, _host: host } })
     }
 
-    /// Has the workers, at least one for each server, call until the measurement is over.
+    /// Runs the workers, at least one per server, until the measurement is over.
     ///
     /// # Errors
-    /// Why one could not.
+    /// Fails with the reason if a worker cannot call.
     pub(super) fn work(&self, measurement: &Arc<Measurement>, workers: u16) -> Result<(), Failure> {
         self.first_calls(Stopwatch::start(), true)?;
         let workers = workers.max(self.wanted.servers);
@@ -100,10 +100,10 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes the first call to each server, all at once or one after the other. Returns how many nanoseconds each took.
+    /// Makes the first call to each server, all at once or one after the other. Returns the duration of each in nanoseconds.
     ///
     /// # Errors
-    /// Why one failed.
+    /// Fails with the reason if a call fails.
     pub(super) fn first_calls(&self, watch: Stopwatch, at_once: bool) -> Result<Vec<u64>, Failure> {
         let call = |server: SocketAddr| {
             self.client.run_on(PollerIndex(0), async move |context| {

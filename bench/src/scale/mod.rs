@@ -1,4 +1,4 @@
-//! Scaling of calls with the number of peers, pollers and services, and the time in which sessions come up.
+//! Scaling of calls with the number of peers, pollers and services, and the set-up time of sessions.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -35,10 +35,10 @@ use trunkline_testkit::output;
 
 /// Time for which the cache line is sampled before and after a measurement.
 const LINE: Duration = Duration::from_millis(5);
-/// Bytes there and back.
+/// Payload bytes in each direction.
 const PAYLOAD: usize = 64;
 
-/// Dimensions that are varied, one after the other, and how to measure them.
+/// Dimensions to vary, one after the other, and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Scale {
     /// Server nodes that one client node calls in turn, 1 to 64; they are in one process.
@@ -86,7 +86,7 @@ enum Dimension {
     AtOnce,
 }
 
-/// One number of one dimension, while it is measured.
+/// One value of one dimension during the measurement.
 #[derive(Debug)]
 struct Point {
     dimension: Dimension,
@@ -94,7 +94,7 @@ struct Point {
     repetitions: Repetitions,
 }
 
-/// Its results.
+/// Results of a point.
 #[derive(Debug, Serialize)]
 struct OfPoint {
     dimension: &'static str,
@@ -106,7 +106,7 @@ struct OfPoint {
     calls_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sessions_per_s: Option<f64>,
-    /// The values whose medians these are, for `compare`.
+    /// Values behind the medians, for `compare`.
     each_repetition: BTreeMap<&'static str, Vec<f64>>,
     spread: Summary,
 }
@@ -126,10 +126,10 @@ struct Results {
     error: Option<String>,
 }
 
-/// Measures, and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// Why it cannot be measured, or the file not be written.
+/// Fails with the reason if it cannot be measured or the file cannot be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     whole_file::check(&scale.json)?;
     let began = Instant::now();
@@ -182,7 +182,7 @@ impl Scale {
         dimensions.into_iter().flat_map(each).map(point).collect()
     }
 
-    /// One repetition of a point, with separate nodes.
+    /// Runs one repetition of a point with new nodes.
     fn repeat(&self, point: &mut Point, cores: Option<Cores>) -> Result<(), Failure> {
         let wanted = Wanted {
             servers: if matches!(point.dimension, Dimension::Pollers | Dimension::Services) {
@@ -222,7 +222,7 @@ impl Scale {
     }
 }
 
-/// First calls, by which sessions come up.
+/// Measures first calls, which set up sessions.
 #[expect(clippy::cast_precision_loss, reason = "at most 64 sessions, and times far below 2^52 ns")]
 fn sessions(fleet: &Fleet, at_once: bool) -> Result<Sample, Failure> {
     let (watch, mut times) = (Stopwatch::start(), histogram());

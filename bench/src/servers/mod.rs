@@ -1,4 +1,4 @@
-//! Server nodes that one process has several of, each with some services.
+//! Several server nodes in one process, each with some services.
 
 mod services;
 
@@ -20,10 +20,10 @@ pub(crate) struct Wanted {
     pub(crate) services: u16,
 }
 
-/// Starts the servers of a fleet, in the process that it has for them.
+/// Starts the servers of a fleet in this process.
 ///
 /// # Errors
-/// Why a node does not start.
+/// Fails with the reason if a node does not start.
 pub(crate) fn start(wanted: Wanted, link: LinkFlag) -> Result<Vec<Node>, Failure> {
     let start = |_| {
         let builder = link.builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);

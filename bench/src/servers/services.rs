@@ -1,20 +1,20 @@
-//! Services that differ in their names only, so that a node has many.
+//! Services that differ only in their names, so that a node can have many.
 
 use crate::echo::Mirror;
 use std::net::SocketAddr;
 use trunkline::{Bytes, NodeBuilder, PollerContext, Status};
 
-/// Most of them.
+/// Maximum number of services.
 const MOST: u16 = 16;
 
-/// A module for each name, a builder with the first few of them, and a client of one.
+/// Defines a module for each name, a function that adds the first `count` services to a builder, and a client of one service.
 macro_rules! services {
     ($($module:ident $number:literal $name:literal,)*) => {
         $(#[allow(dead_code, reason = "only local clients are used")]
         mod $module {
             use trunkline::{Bytes, Status};
 
-            /// Returns what it is sent.
+            /// Echo of its payload.
             #[trunkline::service(name = $name, version = 1)]
             pub(crate) trait Echo {
                 async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
@@ -33,10 +33,10 @@ macro_rules! services {
         }
 
         impl Local {
-            /// A client of the service with this number.
+            /// Connects a client of the service with this number.
             ///
             /// # Errors
-            /// Fails if there is no such service, or if it cannot be connected, with the reason.
+            /// Fails with the reason if there is no such service or if it cannot be connected.
             pub(crate) fn connect(context: &PollerContext, server: SocketAddr, number: u16) -> Result<Self, Status> {
                 match number {
                     $($number => $module::EchoLocal::connect(context, server).map(Self::$module),)*
@@ -51,7 +51,7 @@ macro_rules! services {
             }
         }
 
-        /// Starts a node that serves the given number of them.
+        /// Adds the first `count` services to a builder.
         pub(crate) fn serve(builder: NodeBuilder, count: u16) -> NodeBuilder {
             $(let builder = if $number < count {
                 builder.serve($module::EchoServer::new(Mirror))

@@ -1,4 +1,4 @@
-//! Runs another project's program: on a core, for a limited time, and never longer than this one.
+//! Runs another project's program on a core, for a limited time, and no longer than this program.
 
 use crate::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -8,12 +8,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for a server to listen before its client starts. None of these programs reports when it does.
+/// Time for a server to start listening before its client starts. None of these programs reports that it listens.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
-/// Maximum bytes of a line that are read from a program.
+/// Maximum length of a line that is read from a program, in bytes.
 const LINE: u64 = 1 << 16;
 
-/// A running program, which ends when this is dropped.
+/// A running program, which is killed when this value is dropped.
 pub(super) struct Running {
     name: String,
     child: Child,
@@ -29,7 +29,7 @@ impl Running {
         let name = Path::new(command.get_program());
         let name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A process runs where the thread runs that starts it.
+        // A process inherits the core of the thread that starts it.
         let spawned = thread::scope(|scope| {
             let spawn = || {
                 core.map_or(Ok(()), pin::to)?;
@@ -62,10 +62,10 @@ impl Running {
         Ok(Self { name, child, lines })
     }
 
-    /// The first line that `parse` accepts.
+    /// Waits for the first line that `parse` accepts.
     ///
     /// # Errors
-    /// The last line, if there is none and the program has ended, or that it takes longer than `limit`.
+    /// Fails with the last line if the program ends without a match, or if it takes longer than `limit`.
     pub(super) fn first<T>(
         &mut self,
         limit: Duration,
@@ -93,7 +93,7 @@ impl Running {
         }
     }
 
-    /// Waits until it has ended by itself, so that it cleans up, but no longer than this.
+    /// Waits up to `limit` for the program to end by itself, so that it can clean up.
     pub(super) fn end(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         while Instant::now() < until && self.child.try_wait().is_ok_and(|status| status.is_none()) {
@@ -104,7 +104,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Most have ended already.
+        // Most programs have ended already.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }

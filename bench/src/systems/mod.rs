@@ -1,12 +1,12 @@
-//! Other systems with the same exchanges, for `--peers`: each runs in every repetition, between two samples of the cache line.
+//! Other systems with the same exchanges, for `--peers`. Each runs in every repetition, between two samples of the cache line.
 //!
 //! | file | what it runs |
 //! |---|---|
-//! | `program` | `trunkline-bench-peers`, which has tonic, tarpc and iceoryx2 |
+//! | `program` | `trunkline-bench-peers`, with tonic, tarpc and iceoryx2 |
 //! | `ucx` | `ucx_perftest`, if it is installed |
 //! | `libfabric` | `fi_pingpong`, if it is installed |
 //! | `perftest` | `ib_send_lat` and `ib_send_bw`, if they are installed and there is a NIC |
-//! | `command` | a program on a core, within a time, line by line |
+//! | `command` | any program, on a core, with a time limit, read line by line |
 
 mod command;
 mod libfabric;
@@ -38,10 +38,10 @@ enum Way {
 }
 
 impl System {
-    /// All of them. Builds the program that has those in Rust, unless it is named.
+    /// Returns all systems. Builds the program with the systems in Rust, unless `named` is its path.
     ///
     /// # Errors
-    /// Why that cannot be built or run.
+    /// Fails with the reason if the program cannot be built or run.
     pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
         let mut all: Vec<_> = program::peers(named)?
             .into_iter()
@@ -57,10 +57,10 @@ impl System {
         Ok(all)
     }
 
-    /// Measures it.
+    /// Measures the system.
     ///
     /// # Errors
-    /// Why it cannot be measured.
+    /// Fails with the reason if it cannot be measured.
     pub(crate) fn measure(&self, measure: Measure, shape: &Shape) -> Result<Figures, String> {
         match &self.way {
             Way::Program(peer) => peer.measure(shape),
@@ -71,17 +71,17 @@ impl System {
     }
 }
 
-/// True if the rate of the system of this name is of messages in one direction, without replies.
+/// Returns true if the rate of the system with this name counts messages in one direction, without replies.
 pub(crate) fn rate_is_one_way(name: &str) -> bool {
     name.contains("perftest")
 }
 
-/// Client and server of programs that are pinned like ours.
+/// Returns the cores of client and server for programs that are pinned like ours.
 fn sides(cores: Option<Cores>) -> (Option<usize>, Option<usize>) {
     (cores.map(|cores| cores.client), cores.map(|cores| cores.server))
 }
 
-/// A TCP port of the loopback interface that was free a moment ago.
+/// Returns a TCP port of the loopback interface that was free a moment ago.
 fn free_port() -> Result<u16, String> {
     let named = |error: std::io::Error| format!("cannot find a free port: {error}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(named)?;

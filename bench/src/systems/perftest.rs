@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Measures sends.
 ///
 /// # Errors
-/// Fails if it is not installed, or prints something other than a result, such as a missing NIC.
+/// Fails if the program is not installed or prints something other than a result, such as that there is no NIC.
 pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String> {
     let port = free_port()?.to_string();
     let name = if measure == Measure::Latency { "ib_send_lat" } else { "ib_send_bw" };
@@ -35,7 +35,7 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     thread::sleep(HEAD_START);
     let measured =
         Running::start(program().arg("127.0.0.1"), client)?.first(PATIENCE, |line| row(measure, line));
-    // The server's reason is the better one: the client only misses it.
+    // Prefer the server's reason: the client only reports that the server is missing.
     measured.or_else(|why| {
         server
             .first(HEAD_START, |line| row(measure, line))
@@ -43,8 +43,8 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     })
 }
 
-/// Columns of a latency: bytes, iterations, and us: least, most, typical, mean, deviation, 99 %, 99.9 %. Those of a
-/// bandwidth: bytes, iterations, highest and mean MiB/s, and millions of messages per second.
+/// Parses a row. Columns of a latency: bytes, iterations, and us: minimum, maximum, typical, mean, deviation, 99 %, 99.9 %.
+/// Columns of a bandwidth: bytes, iterations, highest and mean MiB/s, and millions of messages per second.
 fn row(measure: Measure, line: &str) -> Option<Figures> {
     let columns = line.split_whitespace().map(|column| column.parse().ok()).collect::<Option<Vec<f64>>>()?;
     let round_trip = |half_us: f64| Some(half_us * 2e3);

@@ -1,4 +1,4 @@
-//! `trunkline-bench-peers`: systems in Rust, in a program outside of the workspace, so that nobody else compiles them.
+//! `trunkline-bench-peers`: systems in Rust, in a program outside the workspace, so that the workspace does not compile them.
 
 use super::command::Running;
 use crate::figures::Figures;
@@ -12,14 +12,14 @@ use std::time::Duration;
 const PROGRAM: &str = "trunkline-bench-peers";
 /// The sources, if this program runs where it was built.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-/// Time that it may take beyond the measurement.
+/// Time that the program may take beyond the measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time after its result in which a program ends its server and removes its files.
+/// Time limit for the program to end its server and remove its files after its result.
 const ENDING: Duration = Duration::from_secs(5);
-/// Most different times that it may report.
+/// Maximum number of distinct times that the program may report.
 const MOST_TIMES: usize = 1 << 20;
 
-/// One of its systems.
+/// A system of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     program: PathBuf,
@@ -38,7 +38,7 @@ struct Line {
 /// Returns the systems that the program can measure.
 ///
 /// # Errors
-/// Why it cannot be built or run.
+/// Fails with the reason if the program cannot be built or run.
 pub(super) fn peers(named: Option<&Path>) -> Result<Vec<Peer>, String> {
     let program = match named {
         Some(named) => named.to_owned(),
@@ -64,7 +64,7 @@ fn name(word: &str) -> String {
     }
 }
 
-/// The program, built if its sources are there, else the one next to this.
+/// Returns the program: built if its sources exist, otherwise the file next to this program.
 fn built() -> Result<PathBuf, String> {
     let sources = Path::new(SOURCES);
     let manifest = sources.join("Cargo.toml");
@@ -78,7 +78,7 @@ fn built() -> Result<PathBuf, String> {
             )
         });
     }
-    // It has a separate target directory, also when this program is run by cargo with another.
+    // Always use a separate target directory, even if cargo runs this program with a different one.
     let target = sources.join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--locked", "--manifest-path"]).arg(&manifest);
@@ -91,10 +91,10 @@ fn built() -> Result<PathBuf, String> {
 }
 
 impl Peer {
-    /// Measures it.
+    /// Measures the system.
     ///
     /// # Errors
-    /// Why it has no result.
+    /// Fails with the reason if there is no result.
     pub(super) fn measure(&self, shape: &Shape) -> Result<Figures, String> {
         let mut command = Command::new(&self.program);
         command.args(["measure", &self.word]);

@@ -1,5 +1,5 @@
-//! `ucx_perftest`: UCP's tag matching between two processes. Its latency is half a round trip; its rate and bandwidth are of
-//! messages in one direction, with as many sends under way.
+//! `ucx_perftest`: UCP's tag matching between two processes. Its latency is half a round trip. Its rate and bandwidth count
+//! messages in one direction, with the same number of sends under way.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -10,13 +10,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Iterations of the run that finds out how long one takes.
+/// Iterations of the trial run, which measures the duration of one iteration.
 const TRIAL: u64 = 1000;
-/// Most iterations of a run.
+/// Maximum number of iterations of a run.
 const MOST: f64 = 5e7;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One line of its CSV output: half round trips or sends.
+/// One line of the CSV output: half round trips or sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
     /// Percentile of the requested rank.
@@ -28,7 +28,7 @@ struct Row {
 /// Measures messages over these transports.
 ///
 /// # Errors
-/// Fails if it is not installed, or prints something other than a result.
+/// Fails if the program is not installed or prints something other than a result.
 pub(super) fn measure(measure: Measure, shape: &Shape, transports: &str) -> Result<Figures, String> {
     let run = |iterations: u64, rank: &str| run(measure, shape, transports, iterations, rank);
     let trial = run(TRIAL, "50")?;

@@ -1,4 +1,4 @@
-//! Measurements between nodes, each a process on a separate address: patterns, lost nodes, refusals. Never a time.
+//! Measurements between nodes, each a process on a separate address: patterns, lost nodes, refusals. No test checks a time.
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,7 @@ use trunkline_testkit::{Folder, fresh_ip, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A `trunkline-bench node`, which is killed when this is dropped.
+/// A `trunkline-bench node`, which is killed when this value is dropped.
 struct Host {
     child: Child,
     address: String,
@@ -52,7 +52,7 @@ fn short(hosts: &[Host]) -> Output {
     run(hosts, "--pattern ring --seconds 0.1 --repetitions 1").output().expect("it runs")
 }
 
-/// A coordinator whose nodes are at work: they refuse another.
+/// Starts a coordinator, and returns when its nodes are busy and refuse another one.
 fn at_work(hosts: &[Host], rest: &str) -> Child {
     wait_until("nodes at work", PATIENCE, || {
         let mut coordinator = run(hosts, rest).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -62,7 +62,7 @@ fn at_work(hosts: &[Host], rest: &str) -> Child {
             assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
             return Some(coordinator);
         }
-        // The other was first.
+        // The other coordinator was first.
         let _ended = coordinator.kill();
         coordinator.wait().expect("it ends");
         None

@@ -1,4 +1,4 @@
-//! Each subcommand, run for a moment: keys, positive numbers, exit codes. Never a time.
+//! Short runs of each subcommand: keys, positive numbers, exit codes. No test checks a time.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,7 +22,7 @@ fn bench(line: &str) -> Output {
     program(line).output().expect("the program runs")
 }
 
-/// Runs it for a moment, and returns its JSON.
+/// Runs the program briefly, and returns its JSON.
 fn json(line: &str) -> Value {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
@@ -39,7 +39,7 @@ fn assert_positive(point: &Value, keys: &[&str]) {
     }
 }
 
-/// Results say when, by which version and on which machine.
+/// Asserts that results contain date, version and machine.
 fn assert_stamped(results: &Value) {
     assert!(results["date"].as_str().is_some_and(|date| date.ends_with(" UTC")), "{results}");
     assert_eq!(results["version"], env!("CARGO_PKG_VERSION"));
@@ -61,7 +61,7 @@ fn a_table_has_both_links_other_systems_and_floors() {
         peers.display(),
         path.display()
     );
-    // Other systems that are installed would only take time.
+    // Hide installed systems, which would only take time.
     let output = program(&line).env("PATH", folder.path()).output().expect("the program runs");
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{error}");
@@ -88,7 +88,7 @@ fn latency_has_floors_and_describes_the_machine() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
-    // The only run that is pinned, so that no two share a core.
+    // The only pinned run, so that no two share a core.
     let options = format!("--link process --seconds 0.1 --repetitions 1 --json {}", path.display());
     let output = bench(&format!("latency --verify {options}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -182,7 +182,7 @@ fn an_open_loop_makes_the_calls_that_are_due() {
     let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
-    // More than are due are never made.
+    // An open loop never makes more calls than are due.
     assert!(per_s > 0.0 && per_s < 2000.0, "{per_s}");
 }
 

@@ -1,4 +1,4 @@
-//! `--html` and `report` as a program: what they write, and what happens when they cannot.
+//! `--html` and `report` as a program: the pages, and failures to write them.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! `trunkline-codegen`: writes the stubs of the services in a file to another file, as the attribute macro and the helper for
-//! `build.rs` make them.
+//! `trunkline-codegen`: writes the stubs of the services in a file to another file. The stubs are the same as those of the
+//! attribute macro and of the `build.rs` helper.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ A build script does the same by `trunkline_codegen::build(\"services/kv.rs\")`.
 Exit status: 0 if all went well, 1 after an error or a failed check, 2 for wrong arguments. Errors of a service are
 `file:line:column: text`, all at once.";
 
-/// Writes the stubs of every trait in a file that is marked `#[trunkline::service]`; all other items are passed through.
+/// Writes the stubs of every trait in a file that is marked `#[trunkline::service]`, and copies all other items unchanged.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES)]
 struct Arguments {

@@ -1,4 +1,4 @@
-//! The three front ends, attribute macro, `build.rs` helper and command line, make the same code.
+//! The three front ends (attribute macro, `build.rs` helper, command line) generate the same code.
 
 #[cfg(test)]
 mod tests {
@@ -8,7 +8,7 @@ mod tests {
     use std::process::{Command, Output};
     use trunkline_testkit::Folder;
 
-    /// A service with documentation, `Bytes`, an own error, options, streams, a condition and methods of each kind.
+    /// A service with documentation, `Bytes`, a custom error type, options, streams, a `cfg` and methods of each kind.
     const SOURCE: &str = r#"
 use trunkline::{Bytes, Context, Status, Stream, Streaming, codec::MessagePack};
 

@@ -1,4 +1,4 @@
-//! The services that are called. Their generated stubs count as those of any program.
+//! The called services. Their generated stubs count like the stubs of any program.
 
 use trunkline::{Bytes, Status, Stream, Streaming};
 
@@ -9,7 +9,7 @@ pub(crate) trait Echo {
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
 }
 
-/// Streams without an end.
+/// Endless streams.
 #[trunkline::service(name = "trunkline.counts.Feed", version = 1)]
 pub(crate) trait Feed {
     /// Sends payloads.

@@ -1,7 +1,7 @@
-//! Counts what passes a link.
+//! Counter of the traffic of a link.
 //!
-//! Put around the link of each node. The stepping program asks it which node has something to receive, so that no
-//! turn is spent on looking.
+//! A meter wraps the link of each node. The stepping program asks it which node has something to receive, so that no
+//! turn is empty.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -20,22 +20,22 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Datagrams that were sent.
+    /// Returns the number of sent datagrams.
     pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were sent, from BTH to ICRC.
+    /// Returns the number of sent bytes, from BTH to ICRC.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that were received.
+    /// Returns the number of received datagrams.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// The longest datagram since the last call.
+    /// Takes the longest datagram since the last call.
     pub(crate) fn take_longest(&self) -> Vec<u8> {
         std::mem::take(&mut self.longest.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -59,7 +59,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Counts what passes this link.
+    /// Wraps a link and counts its traffic.
     pub(crate) fn new(link: Box<dyn Link>, passed: Arc<Passed>) -> Self {
         Self { link, passed }
     }
@@ -92,7 +92,7 @@ impl Link for Meter {
     }
 
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        // A datagram that the system has no room for is counted again; on these links that does not happen.
+        // A datagram that does not fit in the socket's buffer would be counted again, which does not happen on these links.
         for datagram in batch.iter() {
             self.passed.sent(datagram.bytes);
         }

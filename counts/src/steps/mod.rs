@@ -1,13 +1,13 @@
-//! The program that is measured: two nodes, stepped in one thread.
+//! The measured program: two nodes, stepped in one thread.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `world` | the nodes, and whose turn it is |
+//! | `world` | the nodes, and the order of their turns |
 //! | `echo`, `program` | the services, their handlers, and the tasks that call them |
-//! | `meter` | what passes the links |
+//! | `meter` | the traffic of the links |
 //!
-//! `cargo counts` runs it under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
-//! side; what callgrind does not know it prints itself.
+//! `cargo counts` runs the program under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
+//! side. The program prints the counts that callgrind does not know.
 
 mod echo;
 mod meter;
@@ -23,12 +23,12 @@ use trunkline_roce::wire::Bth;
 use trunkline_testkit::{CountingAllocator, Folder};
 use world::World;
 
-/// Counts the allocations of the program. Its own cost is not counted.
+/// Allocator that counts the allocations of the program. Its own instructions are not counted.
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Calls before anything is counted, and an eighth of the items of streams: then buffers have their size, method numbers
-/// are known, and the pollers have taken their cards' work over.
+/// Number of calls, or an eighth of the number of stream items, before counting begins. By then buffers have their final size,
+/// method numbers are known, and the pollers have taken over the work of their cards.
 const WARM_UP: u64 = 2560;
 
 /// Settings of one run of the program.
@@ -53,7 +53,7 @@ pub(crate) struct SideTotals {
     pub(crate) allocations: u64,
     pub(crate) datagrams: u64,
     pub(crate) bytes: u64,
-    /// Bytes before the payload in its longest frame: of one message, or of a bundle but for the payload of one.
+    /// Bytes before the payload in the longest frame: of one message, or of a bundle without the payload of one message.
     pub(crate) header_bytes: u64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Totals {
 /// Runs the program.
 ///
 /// # Errors
-/// Why the nodes do not start, or calls fail.
+/// Fails with the reason if the nodes do not start or calls fail.
 pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let mut world = World::start(steps, folder.path(), &HEAP)?;
@@ -81,7 +81,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let calls = world.exchange(steps.calls * steps.shape.items())?;
     end();
     let (after, longest) = (world.tallies(), world.longest());
-    // In memory nothing leaves by the link, and headers are those of any other. A reader of a stream sends no payload.
+    // With shared memory, no packets pass the link; headers are the same on any link. A reader of a stream sends no payload.
     let header = |at: usize| match steps.linked {
         _ if steps.shape.streams() => Ok(0),
         Linked::Shm => Ok(0),
@@ -100,7 +100,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     Ok(Totals { calls, stalls: world.stalls - stalls, client: totals(0), server: totals(1) })
 }
 
-/// Bytes of a message before its payload, by the datagram that carries the whole message.
+/// Returns the bytes of a message before its payload, from the datagram that carries the whole message.
 fn header_bytes(datagram: &[u8]) -> Option<usize> {
     const BTH_XRCETH_BYTES: usize = 12 + 4;
     const ICRC_BYTES: usize = 4;
@@ -108,13 +108,13 @@ fn header_bytes(datagram: &[u8]) -> Option<usize> {
     datagram.len().checked_sub(BTH_XRCETH_BYTES + PAYLOAD_BYTES + pad + ICRC_BYTES)
 }
 
-/// Callgrind forgets what it has collected when this function is entered.
+/// Begins the counting: callgrind resets its counts on entry to this function.
 #[inline(never)]
 fn begin() {
     mark(black_box(marks::BEGIN));
 }
 
-/// Callgrind writes what it has collected when this function is entered.
+/// Ends the counting: callgrind writes its counts on entry to this function.
 #[inline(never)]
 fn end() {
     mark(black_box(marks::END));

@@ -12,13 +12,13 @@ use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streami
 
 /// Bytes of an argument and of a reply.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
-/// Byte that fills them.
+/// Value of the bytes of an argument or a reply.
 pub(crate) const FILL: u8 = 0x5a;
 
 /// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    /// True if it awaits once.
+    /// True if the handler yields once.
     pub(crate) yields: bool,
 }
 
@@ -49,7 +49,7 @@ impl Feed for Source {
     }
 }
 
-/// A stream of payloads without an end, which a function wraps.
+/// An endless stream of payloads, each wrapped by a function.
 struct Payloads<T>(fn(Bytes) -> T);
 
 impl<T> Stream for Payloads<T> {
@@ -79,23 +79,22 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Calls that have returned their payload, or items of streams that were read.
+    /// Returns the number of calls that have returned their payload, or of stream items that were read.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a call has failed, or returned something else.
+    /// Returns true if a call has failed or has returned a different payload.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, without end, or opens a
-/// stream without end.
+/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, or opens an endless stream.
 pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for (_, poller) in (0..tasks).zip((0..shape.pollers()).cycle()) {
         let (calls, poller) = (Arc::clone(calls), PollerIndex(poller));
-        // The task goes on although nobody waits for it.
+        // The task continues although its handle is dropped.
         match shape {
             Shape::ServerStream | Shape::ClientStream => {
                 drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
@@ -105,11 +104,11 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
     }
 }
 
-/// Callers outside of pollers.
+/// Callers outside pollers.
 #[derive(Default)]
 pub(crate) struct Outside(Vec<OutsideCaller>);
 
-/// A caller, the flag that it is polled next, and the waker that sets the flag.
+/// A caller, its wake flag, and the waker that sets the flag.
 type OutsideCaller = (Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, Waker);
 
 #[derive(Debug)]
@@ -126,7 +125,7 @@ impl Wake for Woken {
 }
 
 impl Outside {
-    /// Creates callers of one channel. Each makes one call after another, without end.
+    /// Creates callers of one channel. Each makes one call after another.
     pub(crate) fn new(node: &Node, server: SocketAddr, callers: u32, calls: &Arc<Calls>) -> Self {
         let client = EchoClient::new(node.channel(server));
         let caller = || {
@@ -139,12 +138,12 @@ impl Outside {
         Self((0..callers).map(|_| caller()).collect())
     }
 
-    /// Returns true if a caller is woken.
+    /// Returns true if a caller was woken.
     pub(crate) fn is_woken(&self) -> bool {
         self.0.iter().any(|(_, woken, _)| woken.0.load(Ordering::Relaxed))
     }
 
-    /// Polls those that are woken. None of them ends, unless a call fails.
+    /// Polls the callers that were woken. They end only if a call fails.
     pub(crate) fn poll(&mut self) {
         for (future, woken, waker) in &mut self.0 {
             if woken.0.swap(false, Ordering::Relaxed) {
@@ -190,7 +189,7 @@ async fn repeat(context: PollerContext, server: SocketAddr, calls: Arc<Calls>) {
 async fn stream(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
     if let Ok(client) = FeedLocal::connect(&context, server) {
         if shape == Shape::ClientStream {
-            // It returns only if something fails.
+            // The call returns only if something fails.
             let _ended = client.upload(Payloads(|payload| payload)).await;
         } else if let Ok(items) = client.watch().await {
             read(items, &calls).await;

@@ -1,4 +1,4 @@
-//! Two nodes in one thread, and whose turn it is.
+//! Two nodes in one thread, and the order of their turns.
 //!
 //! ```text
 //!   start      every machine that is awake has its turn, and time moves to the next deadline when all sleep
@@ -6,9 +6,8 @@
 //!              datagrams have arrived for it, or a task or a command waits
 //! ```
 //!
-//! A poller therefore never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
-//! moves by [`STEP_NS`] with each turn. Only the pollers see messages in shared memory, so they
-//! take turns then.
+//! During an exchange, a poller therefore always has work: no turn is empty, and no poller goes to sleep. Time is virtual, and
+//! moves by [`STEP_NS`] with each turn. With shared memory the pollers take turns, because only they can see messages.
 
 use super::Steps;
 use super::echo::{EchoServer, FeedServer};
@@ -28,19 +27,19 @@ use trunkline_testkit::{CountingAllocator, Stepped, fresh_ip};
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// The seed of whatever is random.
+/// Seed of all randomness.
 const SEED: u64 = 0x7472_756e_6b6c_696e;
 /// Duration of a turn.
 const STEP_NS: u64 = 1_000;
-/// Turns in which a call has to be answered, before the program gives up.
+/// Maximum number of turns in which a call must be answered.
 const MOST_TURNS: u64 = 1_000_000;
-/// During an exchange, connection managers and cards have a turn so often. A poller that has just woken leaves its
-/// card's work to the card for a few polls; would the card have a turn before each of these, it would take what arrives.
+/// Interval between turns of connection managers and cards during an exchange, in turns of pollers. A poller that has just
+/// woken leaves its card's work to the card for a few polls. A card with a turn before each of these would take the arrivals.
 const OTHERS_EVERY: u64 = 64;
 /// Port of the server.
 const PORT: u16 = 7471;
 
-/// A machine, and until when it sleeps if it does.
+/// A machine, and the end of its sleep if it sleeps.
 struct Task {
     machine: Box<dyn Machine>,
     asleep: Option<Option<Time>>,
@@ -61,11 +60,11 @@ struct Place {
     linked: Linked,
     address: SocketAddr,
     node: Option<Node>,
-    /// The pollers, once they were made.
+    /// The pollers, once they exist.
     pollers: Vec<Task>,
     /// The poller that had the last turn.
     turn: usize,
-    /// Callers beside the pollers, whose polls count for its turns.
+    /// Callers outside pollers. Their polls count towards the side's turns.
     outside: Outside,
     tally: Tally,
 }
@@ -90,15 +89,15 @@ impl Place {
         }
     }
 
-    /// The poller whose turn it is: one that has something to do, or the one after the last. With several pollers nobody
-    /// knows for which of them something has arrived, so that one may find nothing.
+    /// Returns the next poller: one that has something to do, or else the one after the last. With several pollers, the
+    /// recipient of an arrival is unknown, so a poller may find nothing.
     fn next_poller(&self) -> Option<usize> {
         let count = self.pollers.len();
         let mut order = (1..=count).map(|after| (self.turn + after) % count);
         order.clone().find(|at| self.pollers[*at].is_next()).or_else(|| order.next())
     }
 
-    /// Returns the options of its node.
+    /// Returns the options of the node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -134,7 +133,7 @@ pub(crate) struct World {
     others: Vec<Task>,
     calls: Arc<Calls>,
     heap: &'static CountingAllocator,
-    /// Times that neither poller had anything to do during an exchange, and time had to pass.
+    /// Number of times that no poller had anything to do during an exchange, so that time had to pass.
     pub(crate) stalls: u64,
     /// Side whose poller had the last turn of an exchange.
     last: Option<Side>,
@@ -144,7 +143,7 @@ impl World {
     /// Starts both nodes and the tasks that call.
     ///
     /// # Errors
-    /// Why a node does not start.
+    /// Fails with the reason if a node does not start.
     pub(crate) fn start(
         Steps { linked, outstanding, shape, .. }: Steps,
         runtime_directory: &Path,
@@ -173,7 +172,7 @@ impl World {
             place.node = Some(node.start().map_err(|error| error.to_string())?);
         }
         let mut world = Self { clock, now, places, others: Vec::new(), calls, heap, stalls: 0, last: None };
-        // The server listens before anybody calls it.
+        // The server must listen before the first call.
         for _ in 0..100 {
             world.turn_all()?;
         }
@@ -194,7 +193,7 @@ impl World {
         Err(format!("no call has come back in {MOST_TURNS} turns, or not by the link that is asked for"))
     }
 
-    /// Returns true if all that the nodes exchange goes through memory.
+    /// Returns true if the nodes exchange all packets through memory.
     fn is_in_memory(&self) -> bool {
         self.places.iter().all(|place| {
             let paths = place.node.as_ref().map(|node| node.report().paths).unwrap_or_default();
@@ -210,15 +209,15 @@ impl World {
         })
     }
 
-    /// The longest datagram that each side has sent since the last call.
+    /// Takes the longest datagram that each side has sent since the last call.
     pub(crate) fn longest(&self) -> [Vec<u8>; 2] {
         [0, 1].map(|at| self.places[at].passed.take_longest())
     }
 
-    /// Steps the pollers until the given number of further calls is done; returns how many were.
+    /// Steps the pollers until the given number of further calls is done. Returns the number of calls done.
     ///
     /// # Errors
-    /// When calls fail, or do not end.
+    /// Fails if calls fail or do not end.
     pub(crate) fn exchange(&mut self, calls: u64) -> Result<u64, String> {
         let began = self.calls.done();
         let mut turns = 0;
@@ -252,7 +251,7 @@ impl World {
         let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
         let has_arrived = match own.linked {
             Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
-            // Nobody sees what is in memory: the two take turns, and each finds what the other's last one has left.
+            // Messages in memory are not visible here, so the sides take turns. Each finds the messages of the other's last turn.
             Linked::Shm => self.last != Some(side),
         };
         has_arrived || own.outside.is_woken() || own.pollers.iter().any(Task::is_next)
@@ -279,7 +278,7 @@ impl World {
         self.last = Some(side);
     }
 
-    /// Gives each machine that is awake a turn; when all sleep, time moves to the next deadline.
+    /// Gives each awake machine a turn. If all sleep, moves time to the next deadline.
     fn turn_all(&mut self) -> Result<(), String> {
         for place in &mut self.places {
             for (name, make) in place.stepped.take() {
@@ -307,7 +306,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives each connection manager and card that is awake a turn; returns whether any was.
+    /// Gives each awake connection manager and card a turn. Returns true if any was awake.
     fn turn_others(&mut self) -> bool {
         let now = self.now;
         let mut any = false;
@@ -319,12 +318,12 @@ impl World {
 }
 
 impl Task {
-    /// Returns true if it has something to do, apart from arrivals.
+    /// Returns true if the machine has something to do, apart from arrivals.
     fn is_next(&self) -> bool {
         self.machine.is_due() || (self.asleep.is_some() && self.machine.is_woken())
     }
 
-    /// Gives it a turn if it is awake at this time; returns whether it was.
+    /// Gives the machine a turn if it is awake at this time. Returns true if it was awake.
     fn turn_if_awake(&mut self, now: Time) -> bool {
         let is_awake = match self.asleep {
             None => true,
@@ -344,8 +343,8 @@ fn sleeps(turn: Turn) -> Option<Option<Time>> {
     }
 }
 
-/// A turn of the client's poller. Callgrind collects within this function or the next, by its name; the argument of
-/// `black_box` keeps the compiler from making one function of both.
+/// Runs a turn of the client's poller. Callgrind collects within this function or the next, by name. The argument of
+/// `black_box` keeps the compiler from merging the two.
 #[inline(never)]
 fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     black_box(Side::Client);
@@ -353,7 +352,7 @@ fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     poller.turn()
 }
 
-/// A turn of the server's poller.
+/// Runs a turn of the server's poller.
 #[inline(never)]
 fn server_turn(poller: &mut dyn Machine) -> Turn {
     black_box(Side::Server);

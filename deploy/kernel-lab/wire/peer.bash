@@ -11,7 +11,7 @@ there_gid=  # index of the guest's GID
 there_said= # file with the last output of the guest's program
 guest_boot= # process that boots the guest
 
-# wire_possible NAME: whether this machine can have such a network; otherwise it prints the skip of NAME.
+# wire_possible NAME: true if this machine can have such a network; otherwise prints the skip of NAME.
 wire_possible() {
     local why user=()
     image_possible "$1" && need "$1" unshare util-linux && need "$1" ip iproute2 && need "$1" tc iproute2 || return 1
@@ -22,7 +22,7 @@ wire_possible() {
     fi
 }
 
-# enter_wire_namespace ARGUMENTS...: restarts the check in its own namespace, inside which $LAB_WIRE_INSIDE is set.
+# enter_wire_namespace ARGUMENTS...: restarts the check in a separate namespace, where $LAB_WIRE_INSIDE is set.
 enter_wire_namespace() {
     local user=()
     if ((EUID != 0)); then user=(--user --map-root-user); fi
@@ -31,7 +31,7 @@ enter_wire_namespace() {
     LAB_WIRE_INSIDE=1 exec unshare "${user[@]}" --net -- setpriv --pdeathsig TERM bash "$0" "$@"
 }
 
-# make_wire SECONDS [BOOT OPTIONS...]: tap and guest; true when the guest waits for commands.
+# make_wire SECONDS [BOOT OPTIONS...]: creates the tap interface and boots the guest. True once the guest waits for commands.
 make_wire() {
     local seconds=$1 reply
     shift
@@ -79,7 +79,7 @@ in_place() {
     exec "$@"
 }
 
-# tell SECONDS ORDER...: sends a command to the guest; its status is that of the answer, its lines go to $there_said.
+# tell SECONDS ORDER...: sends a command to the guest. Returns the status of the answer, and writes its lines to $there_said.
 tell() {
     local seconds=$1 status count line
     shift
@@ -124,8 +124,8 @@ ended_here() {
     return "$status"
 }
 
-# meet SIDE KIND SECONDS SERVER CLIENT: the server on SIDE (here or there), the client on the other. Both have to end with status 0
-# in that time; otherwise $why is the reason. In the commands %s is the server's address, %p a port.
+# meet SIDE KIND SECONDS SERVER CLIENT: runs the server on SIDE (here or there) and the client on the other. Both must end with
+# status 0 in that time; otherwise $why is the reason. In the commands %s is the server's address and %p a port.
 meet() {
     local side=$1 kind=$2 seconds=$3 port=$((next_port++)) server=$4 client=$5 address=$here
     why=""
@@ -138,7 +138,8 @@ meet() {
     look_for_errors "$scratch/here"
 }
 
-# The following functions use the variables of meet. The client is waited for first, since a server whose client failed may wait indefinitely.
+# The following functions use the variables of meet. They wait for the client first, since a server whose client failed may wait
+# indefinitely.
 meet_here() {
     local pid
     # shellcheck disable=SC2086 # the commands are lists of words
@@ -169,7 +170,7 @@ meet_there() {
     tell $((seconds + 5)) wait peer || why+="the server there ended with status $?; "
 }
 
-# show: the failures here, and the last output of both sides.
+# show: prints the failures here and the last output of both sides.
 show() {
     grep -h '^fail' "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'
     tail -n 12 "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'

@@ -34,7 +34,7 @@ pub(super) struct CmReport {
 }
 
 impl CmReport {
-    /// `None` for management datagrams of other classes.
+    /// Creates the output, or returns `None` for management datagrams of other classes.
     pub(super) fn new(mad: &Mad, message: &CmMessage) -> Option<Self> {
         if !mad.header.is_cm() {
             return None;

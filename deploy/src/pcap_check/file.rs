@@ -11,7 +11,7 @@ use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 /// Number of frames between two readings of the clock.
 const FRAMES_PER_TICK: u64 = 1024;
 
-/// Why the check of a file ended early.
+/// Reason for which the check of a file ended early.
 enum Stop {
     /// The file is malformed, which is a result.
     File(PcapError),
@@ -25,8 +25,8 @@ impl From<PcapError> for Stop {
     }
 }
 
-/// Names and checks each packet. The outer error is the output's; the inner one is the operating system's, if it
-/// cannot read the file. A malformed file is reported in the summary.
+/// Names and checks each packet. The outer error is a failed output; the inner error is a failure to read the file. A
+/// malformed file is reported in the summary.
 pub(super) fn check<W: Write>(
     path: &Path,
     output: &mut Output<W>,
@@ -50,7 +50,7 @@ pub(super) fn check<W: Write>(
     Ok(Ok(summary))
 }
 
-/// The file and its length, or standard input.
+/// Opens the file and returns its length, or opens standard input.
 fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin()), None));

@@ -1,7 +1,7 @@
 //! `trunkctl pcap check`: names and checks every RoCE packet of captures.
 //!
-//! Owns the sequence: file by file, packet by packet, one line each, a summary at the end.
-//! It decodes nothing itself: it calls the wire layer of the software device, which is thereby tested
+//! Controls the sequence: file by file, packet by packet, one line each, and a summary at the end.
+//! It calls the wire layer of the software device to decode packets, which also tests that layer
 //! with captured packets.
 
 mod cm;
@@ -28,10 +28,10 @@ use std::process::ExitCode;
 /// loopback) and prints one line for each RoCEv2 packet. It checks of each packet that
 ///
 ///   * it parses, and the parsed packet is emitted as the same bytes;
-///   * its ICRC is right;
+///   * its ICRC is correct;
 ///   * a CM message in it (REQ, REP, RTU, ...) re-emits equal as well.
 ///
-/// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a right ICRC on other
+/// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a correct ICRC on other
 /// ports: a Trunkline device replies to the port that its peer sent from.
 ///
 /// Exit status: 0 without faults, 1 if a packet or a file has a fault, 2 if a file cannot be read. A reader that closes
@@ -43,7 +43,7 @@ pub struct CheckArguments {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Print one JSON object per line instead of text: a "packet" for each, a "file" after each
+    /// Print one JSON object per line instead of text: a "packet" for each packet, a "file" after each
     /// file, a "summary" at the end
     #[arg(long)]
     json: bool,
@@ -77,7 +77,7 @@ How to read a line:
 #[must_use]
 pub fn run(arguments: &CheckArguments) -> ExitCode {
     let stdout = io::stdout().lock();
-    // On a terminal the printed packets show the progress, and a bar would interrupt them.
+    // On a terminal, the printed packets show the progress. A bar would interrupt them.
     let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
@@ -107,7 +107,7 @@ enum Verdict {
     Unread,
 }
 
-/// Checks file by file. Errors are those of the output.
+/// Checks file by file. Returns errors of the output.
 fn check_all<W: io::Write>(
     arguments: &CheckArguments,
     output: &mut Output<W>,
@@ -122,7 +122,7 @@ fn check_all<W: io::Write>(
                 total.add(&summary);
                 read += 1;
             }
-            // The only line about this file.
+            // No other line mentions this file.
             Err(error) => {
                 eprintln!("trunkctl: cannot read {}: {error}", path.display());
                 is_unread = true;

@@ -26,7 +26,7 @@ impl<W: Write> Output<W> {
         Self { to, json, quiet, has_faults: false }
     }
 
-    /// True if a packet or a file with a fault was printed, or would have been but for an error.
+    /// Returns true if a packet or a file had a fault, even if printing it failed.
     pub(super) const fn has_faults(&self) -> bool {
         self.has_faults
     }

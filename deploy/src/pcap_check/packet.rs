@@ -21,18 +21,18 @@ pub(super) enum Fault {
     BadIcrc {
         /// The packet's ICRC.
         found: u32,
-        /// The right ICRC.
+        /// The correct ICRC.
         expected: u32,
     },
-    /// The parsed packet is emitted as other bytes.
+    /// The parsed packet is emitted as different bytes.
     #[error("does not re-emit equal: first difference at byte {0} of the UDP payload")]
     Different(usize),
-    /// The parsed CM message is emitted as other bytes.
+    /// The parsed CM message is emitted as different bytes.
     #[error("the CM message does not re-emit equal: first difference at byte {0} of its MAD")]
     DifferentMad(usize),
 }
 
-/// A packet as `--json` prints it: numbers as JSON numbers, without fields that the packet does not have.
+/// A packet in the format of `--json`: numbers as JSON numbers, without fields that the packet does not have.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PacketReport {
     /// Number of the frame in its file, from 1.
@@ -165,7 +165,7 @@ impl PacketReport {
     }
 }
 
-/// Offset of the first difference of two byte strings, or the length of the shorter one.
+/// Returns the offset of the first difference of two byte strings, or the length of the shorter one if it is a prefix.
 fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let common = one.iter().zip(other).position(|(one, other)| one != other);
     common.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// The bar is shown only after this time.
+/// Time after which the bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
 
 /// A bar over the bytes read, hidden at first.
@@ -16,7 +16,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(wanted: bool) -> Self {
-        // The length of a bar that was created without one cannot grow.
+        // The length can grow later only if the bar is created with one.
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left {msg}")
         {

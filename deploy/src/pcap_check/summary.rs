@@ -12,11 +12,11 @@ pub(super) struct FileSummary {
     pub(super) file: String,
     /// Number of frames.
     pub(super) frames: u64,
-    /// RoCE packets among them.
+    /// Number of RoCE packets.
     pub(super) packets: u64,
-    /// RoCE packets with faults.
+    /// Number of RoCE packets with faults.
     pub(super) faulty: u64,
-    /// UDP datagrams that are not RoCE.
+    /// Number of UDP datagrams that are not RoCE.
     pub(super) other_udp: u64,
     /// Frames without a UDP datagram, by cause.
     pub(super) skipped: BTreeMap<&'static str, u64>,
@@ -30,7 +30,7 @@ impl FileSummary {
         Self { file, frames: 0, packets: 0, faulty: 0, other_udp: 0, skipped: BTreeMap::new(), error: None }
     }
 
-    /// Returns true if there is no fault.
+    /// Returns true if the file and its packets have no fault.
     #[must_use]
     pub(super) const fn is_good(&self) -> bool {
         self.faulty == 0 && self.error.is_none()
