@@ -177,7 +177,7 @@ impl Zoo for Keeper {
     }
 }
 
-/// Server, client's node, client, and the arguments of one-way calls.
+/// Starts a server and a client's node. Returns them with the client, and the arguments of one-way calls.
 fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
     let (reporter, reported) = events();
     let (server, node) = pair(ZooServer::new(Keeper(reporter)));
@@ -333,7 +333,7 @@ impl Sprawl for Sprawling {
     }
 }
 
-/// An error of the service's own.
+/// An application error type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Refusal {
     Shut,
@@ -358,7 +358,7 @@ trait OwnErrors {
     async fn plain(&self) -> plain::Result<u8>;
 }
 
-/// The same service for a client who takes the error for a status, and for another type.
+/// The same service for clients that take the error for a status or for another type.
 mod mistaken {
     #[trunkline::service(name = "tests.Own", version = 7)]
     pub(super) trait OwnErrors {
@@ -406,7 +406,7 @@ fn an_error_of_the_services_own_arrives_as_it_is() {
     // An error that is not the handler's is a status.
     let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
-    // Aliases are what they stand for.
+    // Aliases stand for their types.
     let status: Status = block_on(client.trouble()).unwrap_err();
     assert_eq!((status.message(), status.origin()), ("trouble", Origin::Handler));
     assert_eq!(
