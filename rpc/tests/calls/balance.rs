@@ -367,7 +367,7 @@ fn calls_that_a_draining_server_has_not_taken_need_no_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // It reports so once, to each poller of the caller that had calls under way.
+    // The server reports its drain once, to each poller of the caller that had calls under way.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
@@ -389,12 +389,12 @@ fn peer_whose_calls_run_delays_the_drained_frame_to_no_other() {
     let server = servers[0].take().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || server.shutdown());
-        // It makes no call in the meantime that could be refused.
+        // The caller makes no call in the meantime that could be refused.
         until("the caller is told", || {
             let servers = replicas.caller.report().servers;
             servers.iter().any(|server| server.state == "left out").then_some(())
         });
-        // Further calls on it are answered before the session ends.
+        // Calls without a balanced channel are answered before the session ends.
         let plain = WorkClient::connect(&replicas.caller, replicas.addresses[0]).unwrap().with_timeout(LIMIT);
         let status = block_on(plain.add(1)).unwrap_err();
         assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");

@@ -107,13 +107,13 @@ impl LocalStoreCalls for LocalMock {
     }
 }
 
-/// Code of a program that copies a value, on any thread.
+/// Copies a value, as code of a program would, on any thread.
 async fn copy<S: StoreCalls>(store: &S, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
 }
 
-/// The same code for one thread.
+/// Copies a value on one thread.
 async fn copy_here(store: &impl LocalStoreCalls, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await

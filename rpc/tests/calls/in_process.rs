@@ -31,12 +31,12 @@ impl GreeterCalls for Curt {
     }
 }
 
-/// Code of a program for any greeter.
+/// Greets through any greeter, as code of a program would.
 async fn welcome(greeter: &impl GreeterCalls) -> Result<String, Status> {
     Ok(format!("{} Come in.", greeter.greet("trunk".into()).await?))
 }
 
-/// A test that a user might write: a client, its server, and a mock.
+/// Runs a test as a user might write it: a client, its server, and a mock.
 fn client_server_and_mock() {
     let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
     let client = GreeterClient::new(node.channel(server.local_address()));
@@ -45,7 +45,7 @@ fn client_server_and_mock() {
     assert_eq!([&server, &node].map(|node| node.report().link), ["in-process", "in-process"]);
 }
 
-/// The same test with settings and two pollers.
+/// Runs the same test with settings and two pollers.
 fn nodes_with_settings(listen: IpAddr) {
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);

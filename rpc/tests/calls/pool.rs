@@ -25,7 +25,7 @@ trait Work {
     async fn here_offloaded(&self) -> (String, bool);
     #[blocking]
     async fn here_blocking(&self) -> (String, bool);
-    /// Returns half of an even number, and the raw bytes that it got.
+    /// Returns half of an even number, the length of the bytes, and true if the ambient context has the same peer.
     #[offload]
     async fn half(&self, cx: &Context, number: u32, bytes: Bytes) -> Result<(u32, u32, bool), Odd>;
     #[blocking]

@@ -352,7 +352,7 @@ fn streams_work_on_tokio_and_are_fed_from_there() {
     assert_eq!(answers, 101);
 }
 
-/// Code that takes a client or a mock.
+/// Sums a feed through a client or a mock.
 async fn sum(feed: &impl FeedCalls) -> Result<u64, Status> {
     let mut items = feed.count(3, "end".into()).await?;
     let mut sum = feed.upload(u64::MAX, Iterate([chunk(5)].into_iter())).await?.into_iter().sum();
