@@ -17,7 +17,7 @@ mod tests {
 
     /// Time limit of the calls.
     const LONG: Duration = Duration::from_secs(3600);
-    /// Longer than it takes to forget a peer.
+    /// Time that is longer than it takes to forget a peer.
     const FORGOTTEN: Duration = Duration::from_secs(40);
 
     #[test]
