@@ -66,7 +66,7 @@ impl Station {
         Ok(Self { device, pd, own, channel, srq: RefCell::default(), waiting: RefCell::default() })
     }
 
-    /// The receives that all connections with an SRQ share.
+    /// Returns the receives that all connections with an SRQ share.
     pub(super) fn srq_slots(&self) -> Verdict<Rc<Slots>> {
         let mut srq = self.srq.borrow_mut();
         if let Some(slots) = &*srq {

@@ -85,7 +85,7 @@ impl Plan {
         self.connections != Connections::Rc
     }
 
-    /// The kind of connections, as a flag of a node.
+    /// Returns the kind of connections, as a flag of a node.
     fn kind(&self) -> &'static str {
         if self.is_xrc() { "xrc" } else { "rc" }
     }
